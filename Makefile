@@ -1,0 +1,52 @@
+# Everything runs from .venv, made here from pyproject.toml and constraints.txt with the system's python3 alone.
+PYTHON ?= python3
+BIN := .venv/bin
+RUNTIME := .venv/.runtime-installed
+DEV := .venv/.dev-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test run lint format certs bench clean setup
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(RUNTIME): pyproject.toml constraints.txt hack/setup.sh
+	@PYTHON=$(PYTHON) hack/setup.sh runtime
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@PYTHON=$(PYTHON) hack/setup.sh dev
+	@touch $@
+
+setup: $(DEV) ## make .venv with everything the other targets need
+
+demo: $(RUNTIME) ## admit, charge, place and debit example pods over real HTTPS on the embedded cluster
+	@$(BIN)/python hack/demo.py
+
+run: $(RUNTIME) ## keep the demo's server up for your own curl calls (Ctrl-C ends it)
+	@$(BIN)/python hack/demo.py --keep
+
+test: $(DEV) ## the fast test suite, with branch coverage
+	@$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests
+
+lint: $(DEV) ## format check, linter, types, import contracts, module sizes
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python hack/check_source.py
+
+format: $(DEV) ## rewrite the source in the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+certs: $(RUNTIME) ## a CA and a serving certificate in certs/
+	@$(BIN)/hami-webhook certs generate --dir certs
+
+bench: $(DEV) ## benchmarks, as ratios against a baseline of the same run
+	@$(BIN)/python -m hack.bench $(BENCH_ARGS)
+
+clean: ## remove .venv, caches and generated certificates
+	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find certs -type f ! -name README.md -delete

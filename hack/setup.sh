@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes .venv from the project's own files: `setup.sh runtime` what the program needs, `setup.sh dev` what its tests and linters need on top.
+set -eu
+cd "$(dirname "$0")/.."
+PYTHON="${PYTHON:-python3}"
+PIP=".venv/bin/python -m pip --disable-pip-version-check --no-input -q install -c constraints.txt"
+
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+    echo "setup: $PYTHON is $("$PYTHON" -V); Python 3.11 or newer is needed (PYTHON=/path/to/python3.11 make …)" >&2
+    exit 1
+}
+if [ ! -x .venv/bin/python ] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    rm -rf .venv
+    echo "setup: making .venv" >&2
+    "$PYTHON" -m venv .venv || {
+        echo "setup: $PYTHON cannot make virtual environments; install its venv module (Debian: apt-get install python3-venv)" >&2
+        exit 1
+    }
+fi
+case "${1:-runtime}" in
+runtime)
+    echo "setup: installing the program and its libraries" >&2
+    $PIP -e .
+    ;;
+dev)
+    echo "setup: installing the test tools and linters" >&2
+    $PIP $(.venv/bin/python -c 'import tomllib; print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))')
+    ;;
+*)
+    echo "usage: hack/setup.sh runtime|dev" >&2
+    exit 2
+    ;;
+esac

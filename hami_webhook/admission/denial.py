@@ -1,0 +1,27 @@
+"""A refusal, as the AdmissionResponse carries it."""
+
+from __future__ import annotations
+
+
+class Denied(Exception):
+    """The pod is refused: an HTTP status code and reason in Kubernetes' sense, and the sentence for the user.
+
+    `retry_after` (seconds) is set where trying again may help.
+    """
+
+    def __init__(self, code: int, message: str, *, reason: str = "", retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = reason or _REASONS.get(code, "InternalError")
+        self.retry_after = retry_after
+
+
+_REASONS = {
+    400: "BadRequest",
+    403: "Forbidden",
+    413: "RequestEntityTooLarge",
+    422: "Invalid",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}

@@ -1,0 +1,392 @@
+"""The policy file: YAML, or a ConfigMap with it, read into rules. Source: the policy chapter, section 1.
+
+A file with any fault is refused as a whole, and every fault is said with its line and path. Nothing is guessed: an
+empty `namespaces` list, or a blank item in a list of devices, is a fault, because a rule would otherwise hold for more
+pods, or bind them less, than what is written. A vendor that isn't enabled is unknown here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic_core import ErrorDetails
+
+from hami_webhook.admission.policy import GENERAL_CHOICES, NAMESPACE, Bounds, Policies, Rule
+from hami_webhook.admission.selectors import WrittenExpression, WrittenSelector
+from hami_webhook.config.errors import ConfigError, cut, found, quoted
+from hami_webhook.config.fields import is_name, is_subdomain, refuse
+from hami_webhook.config.yaml_source import Located, parse_yaml
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.policy import WEIGHTS, Weights
+from hami_webhook.devices.vendor import Vendor
+
+__all__ = ["Policies", "PolicyError", "PolicyFile", "PolicySource"]
+
+_Path = tuple[str | int, ...]
+_MOST_SHOWN = 10
+
+
+class PolicyError(Exception):
+    """A policy file that can't be used: `faults` has a sentence for each fault, and the text has one a line."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the enabled vendors know, by which a file is judged."""
+
+    vendors: Mapping[str, Vendor]
+    choices: tuple[str, ...]
+    lists: Mapping[str, str]
+    """Where the content of a vendor's list key belongs in a rule."""
+
+    @classmethod
+    def of(cls, vendors: Mapping[str, Vendor]) -> _Known:
+        lists: dict[str, str] = {}
+        for backend, vendor in vendors.items():
+            for field, keys in _list_keys(vendor):
+                for key in keys:
+                    lists.setdefault(key, f"devices.{backend}.{field}")
+        vendor_choices = (key for vendor in vendors.values() for key in vendor.keys.choices)
+        return cls(vendors, tuple(dict.fromkeys((*GENERAL_CHOICES, *vendor_choices))), lists)
+
+
+def _list_keys(vendor: Vendor) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    keys = vendor.keys
+    return (
+        ("allowUUIDs", keys.use_uuid),
+        ("denyUUIDs", keys.nouse_uuid),
+        ("allowTypes", keys.use_type),
+        ("denyTypes", keys.nouse_type),
+    )
+
+
+def _known(info: ValidationInfo) -> _Known:
+    assert isinstance(info.context, _Known)
+    return info.context
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"must be text, found {found(value)}; put it in quotes")
+    return value
+
+
+def _rule_name(value: object) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        refuse(f"must be a name of 1 to 63 letters, digits, -, _ or ., found {found(value)}")
+    if value == NAMESPACE:
+        refuse(f"must not be {quoted(NAMESPACE)}, which stands for the Namespace's own annotations")
+    return value
+
+
+_GLOB_TOKEN = re.compile(r"[-a-z0-9*?]|\[!?(?P<letters>[-a-z0-9]+)\]")
+_GLOB_RANGE = re.compile(r"([a-z0-9])-([a-z0-9])")
+
+
+def _glob(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        refuse(f"must be a namespace's name or a pattern such as research-*, found {found(value)}")
+    position = 0
+    while position < len(value):
+        token = _GLOB_TOKEN.match(value, position)
+        if token is None:
+            what = "a [ that doesn't start a set" if value[position] == "[" else quoted(value[position])
+            refuse(
+                f"must be a namespace's name or a pattern of a-z, 0-9, -, *, ? and sets such as [a-f] or [!a-f], found "
+                f"{found(value)} with {what} at position {position + 1}"
+            )
+        for low, high in _GLOB_RANGE.findall(token["letters"] or ""):
+            if low > high:
+                refuse(f"must be a pattern whose sets run upwards, found {found(value)} with {low}-{high}")
+        position = token.end()
+    return value
+
+
+def _globs(value: object) -> object:
+    if value is None or value == []:
+        refuse(f"must name at least one namespace (leave the key out for all of them), found {_listed(value)}")
+    return value
+
+
+def _listed(value: object) -> str:
+    return "an empty list" if value == [] else found(value)
+
+
+def _device(value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"must be text, found {found(value)}; put it in quotes")
+    if not value.strip():
+        refuse(f"must not be blank, found {found(value)}")
+    if "," in value:
+        refuse(f"must be one item without commas (write one list item for each), found {found(value)}")
+    return value.strip()
+
+
+def _choice_key(value: str, info: ValidationInfo) -> str:
+    known = _known(info)
+    if value not in known.choices:
+        refuse(_no_choice(value, known))
+    return value
+
+
+def _no_choice(value: str, known: _Known) -> str:
+    if is_scheduler_owned(value) or any(value in vendor.keys.owned for vendor in known.vendors.values()):
+        return "is written by the scheduler alone: no policy can set it"
+    if value in known.lists:
+        return f"is a list, not a choice: write its items under {known.lists[value]}"
+    return f"is no choice of an enabled vendor{_did_you_mean(value, known.choices)}; choices are {_few(known.choices)}"
+
+
+def _backend_key(value: str, info: ValidationInfo) -> str:
+    backends = _known(info).vendors
+    if value not in backends:
+        refuse(f"is no enabled backend key{_did_you_mean(value, backends)}; known are {_few(backends)}")
+    return value
+
+
+def _scheduler_name(value: object) -> str:
+    if not isinstance(value, str) or not is_subdomain(value):
+        refuse(
+            "must be a scheduler's name, a DNS-1123 subdomain (lower case, digits, - and ., at most 253), "
+            f"found {found(value)}"
+        )
+    return value
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    by_fold = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(word.lower()[:253], by_fold, n=1)
+    return f" (did you mean {by_fold[close[0]]}?)" if close else ""
+
+
+def _few(items: Iterable[str]) -> str:
+    names = list(items)
+    text = ", ".join(names[:_MOST_SHOWN]) or "none"
+    return text if len(names) <= _MOST_SHOWN else f"{text} … and {len(names) - _MOST_SHOWN} more"
+
+
+_Device = Annotated[str, BeforeValidator(_device)]
+_Devices = tuple[_Device, ...]
+_Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Annotated[str, BeforeValidator(_text)]]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WrittenMatch(_Written):
+    """Which pods a rule is about."""
+
+    namespaces: Annotated[tuple[Annotated[str, BeforeValidator(_glob)], ...], BeforeValidator(_globs)] = ()
+    namespace_selector: WrittenSelector = Field(default=WrittenSelector(), alias="namespaceSelector")
+    pod_selector: WrittenSelector = Field(default=WrittenSelector(), alias="podSelector")
+
+
+class WrittenBounds(_Written):
+    """One vendor's lists."""
+
+    allow_uuids: _Devices = Field(default=(), alias="allowUUIDs")
+    deny_uuids: _Devices = Field(default=(), alias="denyUUIDs")
+    allow_types: _Devices = Field(default=(), alias="allowTypes")
+    deny_types: _Devices = Field(default=(), alias="denyTypes")
+
+    def bounds(self) -> Bounds:
+        return Bounds(self.allow_uuids, self.deny_uuids, self.allow_types, self.deny_types)
+
+
+class WrittenRule(_Written):
+    """One rule."""
+
+    name: Annotated[str, BeforeValidator(_rule_name)]
+    match: WrittenMatch = WrittenMatch()
+    default: _Choices = {}
+    enforce: _Choices = {}
+    devices: dict[Annotated[str, BeforeValidator(_backend_key)], WrittenBounds] = {}
+    scheduler_name: Annotated[str | None, BeforeValidator(_scheduler_name)] = Field(default=None, alias="schedulerName")
+
+    def rule(self) -> Rule:
+        return Rule(
+            name=self.name,
+            namespaces=self.match.namespaces,
+            namespace_selector=self.match.namespace_selector.selector(),
+            pod_selector=self.match.pod_selector.selector(),
+            default=self.default,
+            enforce=self.enforce,
+            devices={backend: written.bounds() for backend, written in self.devices.items()},
+            scheduler_name=self.scheduler_name,
+        )
+
+
+class PolicyFile(_Written):
+    """The whole file."""
+
+    policies: Annotated[tuple[WrittenRule, ...], BeforeValidator(lambda value: () if value is None else value)] = ()
+
+    @classmethod
+    def parse(cls, text: str, source: str, vendors: Mapping[str, Vendor]) -> Policies:
+        """The rules in `text`, judged by the enabled `vendors`; none if there is nothing in it.
+
+        `source` is what messages call the file. Raises `PolicyError` with every fault: first those of single values,
+        and if there are none those between values.
+        """
+        try:
+            document = _inside_config_map(parse_yaml(text, source), source)
+        except ConfigError as error:
+            raise PolicyError(error.faults) from None
+        if document is None or document.value is None:
+            return Policies.EMPTY
+        known = _Known.of(vendors)
+        try:
+            written = cls.model_validate(document.plain(), context=known)
+        except ValidationError as invalid:
+            errors = invalid.errors(include_url=False, include_context=False)
+            faults = [_Fault.at(document, _place(error["loc"]), _sentence(error)) for error in errors]
+        else:
+            faults = [_Fault.at(document, path, sentence) for path, sentence in written._conflicts(known)]
+        if faults:
+            raise PolicyError(fault.said(source) for fault in sorted(faults))
+        return Policies(tuple(rule.rule() for rule in written.policies))
+
+    def _conflicts(self, known: _Known) -> Iterator[tuple[_Path, str]]:
+        """Faults that no single value shows, each with its path and a sentence."""
+        first: dict[str, int] = {}
+        for index, rule in enumerate(self.policies):
+            path: _Path = ("policies", index)
+            if first.setdefault(rule.name, index) != index:
+                yield (*path, "name"), f"{quoted(rule.name)} is already the name of policies[{first[rule.name]}]"
+            for part, choices in (("default", rule.default), ("enforce", rule.enforce)):
+                try:
+                    Weights.parse(choices.get(WEIGHTS, "slot=1,core=1,memory=1"))
+                except ValueError as why:
+                    example = "such as slot=1,core=1,memory=2"
+                    yield (*path, part, WEIGHTS), f"must be weights {example}, found {found(choices[WEIGHTS])}: {why}"
+            for backend, bounds in rule.devices.items():
+                lists = bounds.model_dump(by_alias=True)
+                for field, keys in _list_keys(known.vendors[backend]):
+                    if lists[field] and not keys:
+                        yield (*path, "devices", backend, field), f"can't be held to: {backend} has no such list"
+
+
+class PolicySource:
+    """The rules in force: those of the last text that was right.
+
+    `source` is what messages call the file; `vendors` are the enabled ones.
+    """
+
+    def __init__(self, source: str, vendors: Mapping[str, Vendor], current: Policies = Policies.EMPTY) -> None:
+        self.current = current
+        self._source = source
+        self._vendors = vendors
+
+    def replace_from(self, text: str) -> str | None:
+        """Put the rules of `text` in force and return None; if it has faults keep the old and return the faults."""
+        try:
+            self.current = PolicyFile.parse(text, self._source, self._vendors)
+        except PolicyError as error:
+            return str(error)
+        return None
+
+
+def _inside_config_map(document: Located | None, source: str) -> Located | None:
+    """What a ConfigMap carries under its one data key; any other document is returned as it is."""
+    if document is None or not isinstance(document.value, dict) or "kind" not in document.value:
+        return document
+    kind = document.value["kind"]
+    if kind.value != "ConfigMap":
+        raise PolicyError(
+            [f"{source}:{kind.line}: kind: must be ConfigMap, or not be there, found {found(kind.plain())}"]
+        )
+    held = document.value.get("data", Located(None, kind.line))
+    entries = held.value if isinstance(held.value, dict) else {}
+    if len(entries) != 1:
+        names = f"{len(entries)}: {_few(cut(key) for key in entries)}" if entries else found(held.plain() or None)
+        raise PolicyError([f"{source}:{held.line}: data: must hold exactly one key, the policy file, found {names}"])
+    ((key, text),) = entries.items()
+    if not isinstance(text.value, str):
+        sentence = f"must be text, found {found(text.plain())}; begin it with |"
+        raise PolicyError([f"{source}:{text.line}: {_spelt(('data', key))}: {sentence}"])
+    first_line = text.line
+    return parse_yaml(text.value, source, lambda line: first_line + line if text.block else first_line)
+
+
+class _Fault(NamedTuple):
+    """A sentence and where in the file it belongs; faults sort by line."""
+
+    line: int
+    path: str
+    sentence: str
+
+    @classmethod
+    def at(cls, document: Located, path: _Path, sentence: str) -> Self:
+        """A fault at a path; where there is no such value, the innermost mapping or list around it has the line."""
+        place = document
+        for step in path:
+            match place.value:
+                case dict() as entries if step in entries:
+                    place = entries[str(step)]
+                case list() as items if isinstance(step, int):
+                    place = items[step]
+                case _:
+                    break
+        return cls(place.line, _spelt(path), sentence)
+
+    def said(self, source: str) -> str:
+        path = f"{self.path}: " if self.path else ""
+        return f"{source}:{self.line}: {path}{self.sentence}"
+
+
+def _spelt(path: _Path) -> str:
+    """A path as people write it: `policies[0].default["nvidia.com/vgpu-mode"]`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step.isidentifier() and len(step) <= 40:
+            text += f".{step}"
+        else:
+            text += f"[{quoted(step)}]"
+    return text.removeprefix(".")
+
+
+def _place(location: _Path) -> _Path:
+    """Where pydantic found an error; an error of a mapping's key is put at its entry."""
+    return location[:-1] if location and location[-1] == "[key]" else location
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """What was found and what would be right, for the errors that pydantic words itself too."""
+    match error["type"]:
+        case "missing":
+            return "is required, and isn't there"
+        case "model_type" | "dict_type":
+            return f"must be a mapping, found {_listed(error['input'])}"
+        case "tuple_type":
+            return f"must be a list, found {found(error['input'])}"
+        case "extra_forbidden":
+            keys = _keys_at(error["loc"][:-1])
+            return f"is an unknown key{_did_you_mean(str(error['loc'][-1]), keys)}; known are {_few(keys)}"
+        case _:
+            return error["msg"]
+
+
+def _keys_at(path: _Path) -> list[str]:
+    """The keys that a mapping at this path may have."""
+    models: dict[str, type[BaseModel]] = {
+        "policies": WrittenRule,
+        "match": WrittenMatch,
+        "namespaceSelector": WrittenSelector,
+        "podSelector": WrittenSelector,
+        "matchExpressions": WrittenExpression,
+    }
+    names = [step for step in path if isinstance(step, str)]
+    model = models.get(names[-1], WrittenBounds) if names else PolicyFile
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,165 @@
+"""`admission.k8s.io` AdmissionReview, v1 and v1beta1: the request read from bytes, the answer as bytes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from hami_webhook.admission.denial import Denied
+
+API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One AdmissionRequest. `object` and `old_object` are the API's JSON; `groups` are the user's."""
+
+    api_version: str
+    uid: str
+    operation: str
+    kind: str
+    subresource: str
+    namespace: str
+    name: str
+    object: Mapping[str, Any]
+    old_object: Mapping[str, Any]
+    username: str = ""
+    groups: frozenset[str] = frozenset()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the AdmissionResponse says when the pod is allowed."""
+
+    patch: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[str] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+
+
+class BadReview(Denied):
+    """The request body is no AdmissionReview that can be answered; `api_version` and `uid` as far as they were read."""
+
+    def __init__(self, message: str, api_version: str = API_VERSIONS[0], uid: str = "", code: int = 400) -> None:
+        super().__init__(code, message)
+        self.api_version = api_version
+        self.uid = uid
+
+
+def parse_review(body: bytes, content_type: str) -> Review:
+    """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
+    if not body:
+        raise BadReview("the request body is empty; an AdmissionReview is expected")
+    media_type, _, parameters = content_type.partition(";")
+    if media_type.strip().lower() != "application/json" or parameters.strip():
+        raise BadReview(f"contentType={content_type}, expected application/json")
+    try:
+        document = orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise BadReview(f"the request body is not valid JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
+        found = document.get("kind") if isinstance(document, dict) else type(document).__name__
+        raise BadReview(f"expected an AdmissionReview, found {_short(found)}")
+    api_version = document.get("apiVersion")
+    if api_version not in API_VERSIONS:
+        raise BadReview(f"apiVersion must be {' or '.join(API_VERSIONS)}, found {_short(api_version)}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        raise BadReview("the AdmissionReview has no request", api_version)
+    uid = request.get("uid")
+    if not isinstance(uid, str) or not uid:
+        raise BadReview("request.uid is missing", api_version)
+    try:
+        return _read(api_version, uid, request)
+    except _WrongType as error:
+        raise BadReview(f"request.{error}", api_version, uid) from error
+
+
+class _WrongType(ValueError):
+    pass
+
+
+def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
+    user = _object(request, "userInfo")
+    groups = user.get("groups") or []
+    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+        raise _WrongType("userInfo.groups must be a list of strings")
+    dry_run = request.get("dryRun") or False
+    if not isinstance(dry_run, bool):
+        raise _WrongType("dryRun must be true or false")
+    return Review(
+        api_version=api_version,
+        uid=uid,
+        operation=_string(request, "operation"),
+        kind=_string(_object(request, "kind"), "kind"),
+        subresource=_string(request, "subResource"),
+        namespace=_string(request, "namespace"),
+        name=_string(request, "name"),
+        object=_object(request, "object"),
+        old_object=_object(request, "oldObject"),
+        username=_string(user, "username"),
+        groups=frozenset(groups),
+        dry_run=dry_run,
+    )
+
+
+def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = parent.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _WrongType(f"{key} must be an object")
+    return value
+
+
+def _string(parent: Mapping[str, Any], key: str) -> str:
+    value = parent.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _WrongType(f"{key} must be a string")
+    return value
+
+
+def allowed(api_version: str, uid: str, answer: Answer) -> bytes:
+    """The AdmissionReview that allows, with the patch where there is one."""
+    response: dict[str, Any] = {"uid": uid, "allowed": True, "status": {"code": 200}}
+    if answer.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(orjson.dumps(answer.patch)).decode()
+    if answer.warnings:
+        response["warnings"] = list(answer.warnings)
+    if answer.audit:
+        response["auditAnnotations"] = dict(answer.audit)
+    return _dump(api_version, response)
+
+
+def denied(api_version: str, uid: str, denial: Denied, pod: str = "", warnings: Sequence[str] = ()) -> bytes:
+    """The AdmissionReview that refuses; `pod` is the pod's name for the status' details."""
+    details: dict[str, Any] = {"kind": "pods", "name": pod}
+    if denial.retry_after is not None:
+        details["retryAfterSeconds"] = denial.retry_after
+    status = {
+        "status": "Failure",
+        "reason": denial.reason,
+        "code": denial.code,
+        "message": denial.message,
+        "details": details,
+    }
+    response: dict[str, Any] = {"uid": uid, "allowed": False, "status": status}
+    if warnings:
+        response["warnings"] = list(warnings)
+    return _dump(api_version, response)
+
+
+def _dump(api_version: str, response: Mapping[str, Any]) -> bytes:
+    return orjson.dumps({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

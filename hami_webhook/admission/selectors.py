@@ -1,0 +1,106 @@
+"""Kubernetes' LabelSelector (`meta/v1`): how it matches labels, and how one is read from a file.
+
+All requirements must hold; a selector without any matches everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from hami_webhook.config.errors import found
+from hami_webhook.config.fields import is_qualified, one_of, refuse
+from hami_webhook.kube.objects import is_label_value
+
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist"]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One expression of a selector; `values` is empty for Exists and DoesNotExist."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` satisfy the expression. A label that isn't there satisfies NotIn."""
+        match self.operator:
+            case "In":
+                return self.key in labels and labels[self.key] in self.values
+            case "NotIn":
+                return self.key not in labels or labels[self.key] not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """Requirements that must all hold."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(requirement.holds(labels) for requirement in self.requirements)
+
+
+EVERYTHING = LabelSelector()
+
+
+def _label_key(value: object) -> str:
+    if not isinstance(value, str) or not is_qualified(value):
+        refuse(f"must be a label's key such as tier or example.com/tier, found {found(value)}")
+    return value
+
+
+def _label_value(value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"must be text, found {found(value)}; put it in quotes")
+    if not is_label_value(value):
+        refuse(f"must be a label's value (at most 63 letters, digits, -, _ or .), found {found(value)}")
+    return value
+
+
+LabelKey = Annotated[str, BeforeValidator(_label_key)]
+LabelValue = Annotated[str, BeforeValidator(_label_value)]
+
+
+class WrittenExpression(BaseModel):
+    """One item of `matchExpressions` as a file has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: LabelKey
+    operator: Annotated[Operator, one_of("In", "NotIn", "Exists", "DoesNotExist")]
+    values: tuple[LabelValue, ...] = ()
+
+    @model_validator(mode="after")
+    def _values_fit_the_operator(self) -> Self:
+        if self.operator in ("In", "NotIn") and not self.values:
+            refuse(f"{self.operator} must have at least one item in values, found none")
+        if self.operator in ("Exists", "DoesNotExist") and self.values:
+            refuse(f"{self.operator} must have no values, found {len(self.values)}")
+        return self
+
+
+class WrittenSelector(BaseModel):
+    """A LabelSelector as a file has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    match_labels: dict[LabelKey, LabelValue] = Field(default={}, alias="matchLabels")
+    match_expressions: tuple[WrittenExpression, ...] = Field(default=(), alias="matchExpressions")
+
+    def selector(self) -> LabelSelector:
+        """What the file means: a label to match is an In with one value."""
+        return LabelSelector(
+            (
+                *(Requirement(key, "In", (value,)) for key, value in self.match_labels.items()),
+                *(Requirement(item.key, item.operator, item.values) for item in self.match_expressions),
+            )
+        )

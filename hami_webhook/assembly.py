@@ -1,0 +1,199 @@
+"""The core put together on a cluster: what the server, the controller and the simulator all run on."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Any
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.gate import Amounts, Gate
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.policy import Policies
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from hami_webhook.placement import place
+from hami_webhook.placement.place import Placer
+from hami_webhook.placement.state import ClusterState
+from hami_webhook.quota.books import Ask, Books, Refusal
+from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.charger import Charger
+from hami_webhook.quota.ledger import RESERVATION, State
+from hami_webhook.quota.recompute import Recomputer, Times
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the core runs with; seconds throughout."""
+
+    rules: AdmissionRules = field(default_factory=AdmissionRules)
+    policies: place.Policies = field(default_factory=place.Policies)
+    times: Times = field(default_factory=Times)
+    charge_timeout: float = 3.0
+    max_ledger: int = 1000
+    zone: tzinfo | None = None
+
+
+class Core:
+    """Admission, placement and quota of one process, on one cluster.
+
+    `synced` says whether the caches have caught up; until then pods that ask for managed devices are refused for now.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        vendors: Vendors,
+        options: Options,
+        *,
+        clock: Callable[[], float],
+        policies: Callable[[], Policies] = lambda: Policies.EMPTY,
+        synced: Callable[[], bool] = lambda: True,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self.cluster = cluster
+        self.vendors = vendors
+        self.clock = clock
+        lapse = options.times.lapse
+        self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
+        self.caches = Caches(self.state, clock)
+        self.recomputer = Recomputer(cluster, vendors, self.state, clock=clock, times=options.times)
+        self.charger = Charger(
+            cluster,
+            vendors,
+            clock=clock,
+            recompute=self.recomputer.inline,
+            cache=self.caches,
+            sleep=sleep,
+            timeout=options.charge_timeout,
+            max_ledger=options.max_ledger,
+        )
+        self.placer = Placer(cluster, self.state, vendors, clock=clock, policies=options.policies, lapse=lapse)
+        self.gate = Gate(
+            vendors,
+            options.rules,
+            policies=policies,
+            namespace=self.namespace,
+            charging=_Charging(self, synced, new_id),
+            stamp_key=RESERVATION,
+        )
+
+    async def namespace(self, name: str) -> Namespace | None:
+        """The namespace from the cache, else by a live read; None if it isn't there or can't be asked for."""
+        known = self.caches.namespaces.get(name)
+        if known is not None:
+            return known
+        try:
+            return Namespace.from_object(await self.cluster.get(Kind.NAMESPACES, name))
+        except (ClusterError, MalformedObject):
+            return None
+
+
+class _Charging:
+    """The gate's way to the books."""
+
+    def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
+        self._core = core
+        self._synced = synced
+        self._new_id = new_id
+
+    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, timeout: float | None) -> Amounts:
+        core = self._core
+        if not self._synced():
+            raise Denied(
+                503, f"quota: can't charge namespace {pod.namespace} now: caches not synced; try again", retry_after=1
+            )
+        try:
+            charge = waiting_charge(pod, core.vendors, core.state)
+        except BadRequest as error:
+            raise Denied(500, str(error), reason="Invalid") from error
+        outcome = await core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), timeout)
+        if isinstance(outcome, Refusal):
+            raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
+        return outcome.amounts
+
+    async def stamp(self, pod: Pod) -> str:
+        found = pod.annotations.get(RESERVATION, "")
+        return found if found and await self._lives(pod, found) else self._new_id()
+
+    async def _lives(self, pod: Pod, stamp: str) -> bool:
+        """Whether the ledger has the stamp as admitted with just this pod's amounts, and no pod carries it."""
+        core = self._core
+        if any(other.annotations.get(RESERVATION) == stamp for other in core.state.pods_in(pod.namespace)):
+            return False
+        try:
+            listing = await core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+            charge = waiting_charge(pod, core.vendors, core.state)
+        except (ClusterError, BadRequest):
+            return False
+        books = [Books.read(ResourceQuota.from_object(item), core.vendors) for item in listing.items]
+        entries = [(b, b.ledger[stamp]) for b in books if stamp in b.ledger]
+        return bool(entries) and all(
+            entry.state is State.ADMITTED and dict(entry.amounts) == charge.only(b.hard) for b, entry in entries
+        )
+
+
+class Caches:
+    """What is known of the cluster's objects, kept by informers or by whoever makes the objects."""
+
+    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+        self.state = state
+        self.namespaces: dict[str, Namespace] = {}
+        self._quotas: dict[str, dict[str, ResourceQuota]] = {}
+        self._clock = clock
+        self.quotas_alive: Callable[[], bool] = lambda: False
+        self.unreadable: dict[tuple[str, str, str], str] = {}
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
+        """The namespace's quotas, None unless the cache is synced and its watch alive."""
+        return list(self._quotas.get(namespace, {}).values()) if self.quotas_alive() else None
+
+    def quota(self, namespace: str, name: str) -> ResourceQuota | None:
+        return self._quotas.get(namespace, {}).get(name)
+
+    def all_quotas(self) -> list[ResourceQuota]:
+        return [quota for quotas in self._quotas.values() for quota in quotas.values()]
+
+    def put(self, kind: Kind, obj: dict[str, Any]) -> None:
+        """An object was added or changed. One that can't be read is left out and noted."""
+        meta = obj.get("metadata") or {}
+        key = (kind.value, meta.get("namespace") or "", meta.get("name") or "")
+        self.unreadable.pop(key, None)
+        try:
+            self._put(kind, obj)
+        except MalformedObject as error:
+            self.unreadable[key] = str(error)
+            self.drop(kind, obj)
+
+    def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
+        match kind:
+            case Kind.NODES:
+                self.state.set_node(Node.from_object(obj), self._clock())
+            case Kind.PODS:
+                self.state.set_pod(Pod.from_object(obj), self._clock())
+            case Kind.NAMESPACES:
+                namespace = Namespace.from_object(obj)
+                self.namespaces[namespace.name] = namespace
+            case Kind.RESOURCE_QUOTAS:
+                quota = ResourceQuota.from_object(obj)
+                self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
+
+    def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
+        """An object is gone."""
+        meta = obj.get("metadata") or {}
+        name, namespace = meta.get("name") or "", meta.get("namespace") or ""
+        match kind:
+            case Kind.NODES:
+                self.state.remove_node(name)
+            case Kind.PODS:
+                self.state.remove_pod(meta.get("uid") or "")
+            case Kind.NAMESPACES:
+                self.namespaces.pop(name, None)
+            case Kind.RESOURCE_QUOTAS:
+                self._quotas.get(namespace, {}).pop(name, None)

@@ -1,0 +1,263 @@
+"""The command line, thin: every verb is a call into the package. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from hami_webhook import __version__, pki
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.policy_file import PolicyError, PolicyFile
+from hami_webhook.assembly import Options
+from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError, expand_workload, read_objects, sort_objects
+from hami_webhook.config import (
+    ConfigError,
+    LoadedDeviceConfig,
+    add_flags,
+    builtin_device_config,
+    describe,
+    read_device_config,
+    read_text,
+    resolve,
+)
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import parse_time
+from hami_webhook.placement import place
+from hami_webhook.server.embedded import EmbeddedProcess
+from hami_webhook.server.tls import TlsError
+from hami_webhook.simulate.run import Outcome, Pods, Result, Simulation, start_of
+from hami_webhook.simulate.show import show
+
+
+class UsageError(Exception):
+    """Unusable input: one line for stderr, exit status 2."""
+
+
+_UNUSABLE = (UsageError, ConfigError, LoadError, PolicyError, pki.PkiError, TlsError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except _UNUSABLE as error:
+        for line in str(error).splitlines():
+            print(f"hami-webhook: {line}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hami-webhook",
+        description="Admission webhook, quota controller and Fit engine for accelerators shared among pods.",
+    )
+    parser.add_argument("--version", action="version", version=f"hami-webhook {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    verb = verbs.add_parser("serve", help="run the webhook, the quota controller and the scheduler extender")
+    add_flags(verb)
+    verb.add_argument(
+        "--embedded-cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="serve an embedded cluster with the objects of FILE instead of a real API server; may be repeated",
+    )
+    verb.set_defaults(run=_serve)
+
+    verb = verbs.add_parser("simulate", help="run the whole pipeline on files, with no cluster")
+    verb.add_argument("pods", nargs="+", metavar="PODS", help="YAML or JSON of Pods and workloads; - is standard input")
+    verb.add_argument(
+        "--cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nodes, pods, quotas, namespaces; may be repeated",
+    )
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
+    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
+    verb.add_argument("--scheduler-name", default="hami-scheduler", metavar="NAME", help="default: hami-scheduler")
+    verb.add_argument("--node-scheduler-policy", choices=("binpack", "spread"), default="binpack")
+    verb.add_argument("--gpu-scheduler-policy", default="spread", metavar="POLICY", help="default: spread")
+    verb.add_argument(
+        "--now", metavar="TIME", help="when the run starts, RFC 3339 (default: the newest time in the cluster files)"
+    )
+    verb.set_defaults(run=_simulate)
+
+    certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
+    verb = certs.add_parser("generate", help="make a CA and a serving certificate for the service's names")
+    verb.add_argument("--dir", default="certs", metavar="DIR", help="where to write (default: certs)")
+    verb.add_argument("--service", default="hami-webhook", metavar="NAME", help="default: hami-webhook")
+    verb.add_argument("--namespace", default="hami-system", metavar="NAME", help="default: hami-system")
+    verb.add_argument("--name", action="append", default=[], metavar="NAME", help="one more DNS name or IP address")
+    verb.add_argument("--force", action="store_true", help="overwrite what is there")
+    verb.set_defaults(run=_generate_certificates)
+
+    config = verbs.add_parser("config", help="configuration").add_subparsers(metavar="VERB", required=True)
+    verb = config.add_parser("check", help="parse a device-config.yaml and print what it means")
+    verb.add_argument("file", metavar="FILE")
+    verb.set_defaults(run=_check_config)
+
+    verb = verbs.add_parser("version", help="print version, revision and build date")
+    verb.set_defaults(run=_version)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    settings = resolve(arguments, os.environ)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if settings.verbosity >= 4 else logging.INFO if settings.verbosity else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    for warning in settings.warnings:
+        logging.warning("%s", warning)
+    if not arguments.embedded_cluster:
+        raise UsageError(
+            "serve needs --embedded-cluster FILE: the connection to a real API server isn't part of this version yet"
+        )
+    vendors = Vendors.from_config(_device_config(settings.device_config_file).config)
+    policies = _policies(settings.policy_file, vendors)
+    process = EmbeddedProcess(_bundle(arguments.embedded_cluster), vendors, settings, policies)
+    try:
+        asyncio.run(process.serve())
+    except* OSError as group:
+        raise UsageError(f"can't listen: {group.exceptions[0]}") from group
+    return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    vendors = Vendors.from_config(_device_config(arguments.config).config)
+    policies = _policies(arguments.policy_file, vendors)
+    bundle = _bundle(arguments.cluster)
+    try:
+        now = parse_time(arguments.now) if arguments.now else start_of(bundle)
+    except ValueError:
+        raise UsageError(
+            f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {arguments.now!r}"
+        ) from None
+    manifests = _manifests([read_objects(path, sys.stdin.buffer) for path in arguments.pods])
+    options = Options(
+        rules=AdmissionRules(scheduler_name=arguments.scheduler_name),
+        policies=place.Policies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
+        charge_timeout=60.0,
+        max_ledger=100_000,
+        zone=UTC,
+    )
+    result = asyncio.run(_simulated(Simulation(vendors, options, policies, now), bundle, manifests))
+    if arguments.output == "json":
+        print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
+    elif arguments.output == "yaml":
+        print(yaml.safe_dump(result.as_json(), sort_keys=False, allow_unicode=True), end="")
+    else:
+        show(result, Console(width=None if sys.stdout.isatty() else 160))
+    failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
+    return 1 if arguments.strict and failed else 0
+
+
+async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:
+    await simulation.fill(bundle)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("simulating", total=len(pods.manifests))
+
+        def advance(outcome: Outcome) -> None:
+            progress.advance(task)
+
+        return await simulation.run(pods, advance)
+
+
+def _generate_certificates(arguments: argparse.Namespace) -> int:
+    pair = pki.generate(
+        arguments.service, arguments.namespace, now=datetime.now(UTC), extra_names=tuple(arguments.name)
+    )
+    for path in pki.write(Path(arguments.dir), pair, force=arguments.force):
+        print(path)
+    return 0
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    loaded = read_device_config(arguments.file)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for section in describe(loaded):
+        table = Table(title=escape(f"{section.path}: {', '.join(section.backends)}"), title_justify="left")
+        for heading in ("resource", "meaning", "unit", "quota key"):
+            table.add_column(heading, overflow="fold")
+        for resource in section.resources:
+            cells = (resource.name, resource.meaning, resource.unit, resource.quota_key or "-")
+            table.add_row(*(escape(cell) for cell in cells))
+        console.print(table)
+        for note in section.notes:
+            console.print(f"  {escape(note)}")
+    for warning in loaded.warnings:
+        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+    return 0
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    print(f"hami-webhook {__version__} (Python {platform.python_version()})")
+    return 0
+
+
+def _device_config(path: str | None) -> LoadedDeviceConfig:
+    loaded = read_device_config(path) if path else builtin_device_config()
+    for warning in loaded.warnings:
+        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+    return loaded
+
+
+def _policies(path: str | None, vendors: Vendors) -> Policies:
+    return PolicyFile.parse(read_text(path), path, vendors) if path else Policies.EMPTY
+
+
+def _bundle(paths: Sequence[str]) -> Bundle:
+    bundle = sort_objects([item for path in paths for item in read_objects(path, sys.stdin.buffer)])
+    for kind, number in sorted(bundle.skipped.items()):
+        print(f"hami-webhook: warning: skipped {number} of kind {kind}", file=sys.stderr)
+    if bundle.workloads:
+        print(
+            f"hami-webhook: warning: skipped {len(bundle.workloads)} workloads in cluster files; their pods count",
+            file=sys.stderr,
+        )
+    return bundle
+
+
+def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:
+    manifests = []
+    skipped: dict[str, int] = {}
+    for item in (item for objects in files for item in objects):
+        bundle = sort_objects([item])
+        if bundle.pods:
+            manifests.append(item.object)
+        elif bundle.workloads:
+            manifests += expand_workload(item)
+        else:
+            skipped[item.kind] = skipped.get(item.kind, 0) + 1
+    for kind, number in sorted(skipped.items()):
+        print(f"hami-webhook: warning: skipped {number} of kind {kind}: no pods to simulate", file=sys.stderr)
+    return Pods(manifests)

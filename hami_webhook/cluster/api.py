@@ -1,0 +1,139 @@
+"""The port to a cluster: the little of the Kubernetes API that the program needs, and how it fails.
+
+Objects are the API's own JSON, as plain dicts. Every implementation passes the contract suite in `tests/cluster`.
+What is returned or handed to a watcher is never changed afterwards by the cluster, and must not be by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+JSON = dict[str, Any]
+
+
+class Kind(Enum):
+    """The kinds that are listed, watched and patched: the resource's plural name."""
+
+    PODS = "pods"
+    NODES = "nodes"
+    NAMESPACES = "namespaces"
+    RESOURCE_QUOTAS = "resourcequotas"
+
+    @property
+    def namespaced(self) -> bool:
+        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS)
+
+
+class ClusterError(Exception):
+    """The cluster refused or failed; the text says what it said."""
+
+
+class NotFound(ClusterError):
+    """404: no such object."""
+
+
+class AlreadyExists(ClusterError):
+    """409 on create: the name is taken."""
+
+
+class Conflict(ClusterError):
+    """409: the object has another resourceVersion than the one the write was made for, or a pod is bound already."""
+
+
+class Gone(ClusterError):
+    """410: the resourceVersion is too old to watch from; list again."""
+
+
+class Invalid(ClusterError):
+    """422: the object as it would be isn't legal."""
+
+
+class Forbidden(ClusterError):
+    """403: these credentials may not do that."""
+
+
+class Unavailable(ClusterError):
+    """No answer, or a 429 or 5xx one: whether a write took effect is unknown."""
+
+
+class WatchType(Enum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change. A deletion carries the object's last state; a bookmark only `metadata.resourceVersion`."""
+
+    type: WatchType
+    object: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a kind at one resourceVersion."""
+
+    items: list[JSON]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """An event to record on an object: `type` is Normal or Warning."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    type: str
+    reason: str
+    message: str
+
+
+class Cluster(Protocol):
+    """A Kubernetes API server, or the embedded one. Every call may raise `ClusterError`."""
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+        """The object as it is now (a live, linearizable read)."""
+        ...
+
+    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+        """All objects of the kind (in a namespace, or everywhere), as they are now: one consistent snapshot."""
+        ...
+
+    def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+        """What changed after `resource_version`, in order, for ever; raises `Gone` if that is too long ago."""
+        ...
+
+    async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        """Merge-patch an object but for its status; `metadata.resourceVersion` in the patch makes it a compare-and-swap."""
+        ...
+
+    async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        """Merge-patch metadata and status through `/status`; the spec stays. The resourceVersion is as in `patch`."""
+        ...
+
+    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+        """Bind a pod to a node: `Conflict` if it is bound or its UID is another."""
+        ...
+
+    async def record_event(self, note: EventNote) -> None:
+        """Record an event; the implementation aggregates repeats."""
+        ...
+
+    async def get_lease(self, namespace: str, name: str) -> JSON:
+        """A coordination.k8s.io/v1 Lease."""
+        ...
+
+    async def create_lease(self, namespace: str, lease: JSON) -> JSON:
+        """Create a Lease; `AlreadyExists` if somebody was first."""
+        ...
+
+    async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
+        """Replace a Lease; `Conflict` unless its `metadata.resourceVersion` is the current one."""
+        ...

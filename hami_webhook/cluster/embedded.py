@@ -1,0 +1,39 @@
+"""An embedded cluster with the objects of files in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError
+from hami_webhook.cluster.memory import MemoryCluster
+
+_GROUPS = (
+    (Kind.NAMESPACES, "namespaces"),
+    (Kind.NODES, "nodes"),
+    (Kind.RESOURCE_QUOTAS, "quotas"),
+    (Kind.PODS, "pods"),
+)
+
+
+async def fill(cluster: MemoryCluster, bundle: Bundle) -> list[tuple[Kind, dict[str, Any]]]:
+    """Create the bundle's objects, namespaces that files take for granted included; what was stored.
+
+    Raises `LoadError` for an object the API would refuse.
+    """
+    stored = []
+    for kind, group in _GROUPS:
+        loaded: Iterable[LoadedObject] = getattr(bundle, group)
+        for item in loaded:
+            meta = item.object.get("metadata") or {}
+            if kind.namespaced:
+                known = cluster.peek(Kind.NAMESPACES, meta.get("namespace") or "default")
+                namespace = await cluster.ensure_namespace(meta.get("namespace") or "default")
+                if known is None:
+                    stored.append((Kind.NAMESPACES, namespace))
+            try:
+                stored.append((kind, await cluster.create(kind, item.object)))
+            except ClusterError as error:
+                raise LoadError(f"{item.where}: {error}") from error
+    return stored

@@ -1,0 +1,311 @@
+"""Kubernetes objects from YAML and JSON streams, as `kubectl` prints and reads them, and workloads as their pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import orjson
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.cluster.yaml_stream import MAX_DEPTH, Document, LoadError, too_deep, yaml_documents
+
+__all__ = ["Bundle", "LoadError", "LoadedObject", "expand_workload", "load_objects", "read_objects", "sort_objects"]
+
+STDIN = "-"
+MAX_REPLICAS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedObject:
+    """One Kubernetes object and where its document starts; `item` is its place in a JSON List, else None."""
+
+    object: JSON
+    source: str
+    line: int
+    item: int | None = None
+
+    @property
+    def where(self) -> str:
+        """`file.yaml:12`, or `nodes.json:1 (items[3])`."""
+        return _where(self.source, self.line, self.item)
+
+    @property
+    def kind(self) -> str:
+        return str(self.object["kind"])
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`, else `metadata.generateName`."""
+        meta = self.object["metadata"]
+        return str(meta.get("name") or meta["generateName"])
+
+
+@dataclass(slots=True)
+class Bundle:
+    """Loaded objects by what they are for, each group in the order of the input."""
+
+    nodes: list[LoadedObject] = field(default_factory=list)
+    pods: list[LoadedObject] = field(default_factory=list)
+    quotas: list[LoadedObject] = field(default_factory=list)
+    namespaces: list[LoadedObject] = field(default_factory=list)
+    priority_classes: list[LoadedObject] = field(default_factory=list)
+    devices: list[LoadedObject] = field(default_factory=list)
+    workloads: list[LoadedObject] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    """How many objects of each other kind there were, as `{"Service": 3}`."""
+
+
+_GROUPS = {
+    ("", "Node"): "nodes",
+    ("", "Pod"): "pods",
+    ("", "ResourceQuota"): "quotas",
+    ("", "Namespace"): "namespaces",
+    ("scheduling.k8s.io", "PriorityClass"): "priority_classes",
+    ("scheduling.koordinator.sh", "Device"): "devices",
+    ("apps", "Deployment"): "workloads",
+    ("apps", "StatefulSet"): "workloads",
+    ("apps", "DaemonSet"): "workloads",
+    ("apps", "ReplicaSet"): "workloads",
+    ("batch", "Job"): "workloads",
+    ("batch", "CronJob"): "workloads",
+}
+
+
+def read_objects(path: str, stdin: BinaryIO) -> list[LoadedObject]:
+    """The objects in a file, or in `stdin` if `path` is `-`; raises `LoadError`."""
+    source = "standard input" if path == STDIN else path
+    try:
+        content = stdin.read() if path == STDIN else Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise LoadError(f"{source}: no such file") from error
+    except IsADirectoryError as error:
+        raise LoadError(f"{source}: is a directory, not a file") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise LoadError(f"{source}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise LoadError(f"{source}:{line}: not UTF-8 text (byte 0x{content[error.start]:02x})") from error
+    return load_objects(text, source)
+
+
+def load_objects(text: str, source: str) -> list[LoadedObject]:
+    """The objects in a stream of YAML or JSON documents, Lists taken apart; raises `LoadError`.
+
+    A text whose first character is `{` or `[` is JSON (one document, several, or one per line), as kubectl has it,
+    unless only YAML can read it.
+    """
+    text = text.removeprefix("\ufeff")
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            documents = list(_json_documents(text, source))
+        except LoadError as error:
+            try:
+                documents = list(yaml_documents(text, source))
+            except LoadError:
+                raise error from None
+    else:
+        documents = list(yaml_documents(text, source))
+    return [found for document in documents for found in _objects(document, source)]
+
+
+def sort_objects(objects: list[LoadedObject]) -> Bundle:
+    """The objects sorted by API group and kind; any version of a group will do."""
+    bundle = Bundle()
+    for loaded in objects:
+        group, slash, _ = loaded.object["apiVersion"].partition("/")
+        place = _GROUPS.get((group if slash else "", loaded.kind))
+        if place is None:
+            bundle.skipped[loaded.kind] = bundle.skipped.get(loaded.kind, 0) + 1
+        else:
+            getattr(bundle, place).append(loaded)
+    return bundle
+
+
+def expand_workload(workload: LoadedObject) -> list[JSON]:
+    """The pods a workload stands for, `<workload>-0` and on, unscheduled; raises `LoadError`.
+
+    As many as `replicas` says, `parallelism` for Jobs and CronJobs, each 1 by default. A DaemonSet is one pod: how
+    many nodes it would run on isn't known here. The pods share their spec, which must not be changed in place.
+    """
+    obj, kind, path = workload.object, workload.kind, "spec"
+    spec = _member(workload, obj, "spec", path)
+    if kind == "CronJob":
+        path = "spec.jobTemplate.spec"
+        spec = _member(workload, _member(workload, spec, "jobTemplate", "spec.jobTemplate"), "spec", path)
+    counted = "parallelism" if kind in ("Job", "CronJob") else "replicas"
+    count = 1 if kind == "DaemonSet" else _count(workload, spec.get(counted), f"{path}.{counted}")
+    template = _member(workload, spec, "template", f"{path}.template")
+    pod_spec = _member(workload, template, "spec", f"{path}.template.spec")
+    meta = template.get("metadata") or {}
+    if not isinstance(meta, dict):
+        _fail(workload, _wrong(f"{path}.template.metadata", "an object", meta))
+    owner = {
+        "apiVersion": obj["apiVersion"],
+        "kind": kind,
+        "name": workload.name,
+        "uid": obj["metadata"].get("uid", ""),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    kept = {key: meta[key] for key in ("labels", "annotations") if meta.get(key)}
+    namespace = obj["metadata"].get("namespace") or "default"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{workload.name}-{index}",
+                "namespace": namespace,
+                **kept,
+                "ownerReferences": [owner],
+            },
+            "spec": pod_spec,
+        }
+        for index in range(count)
+    ]
+
+
+def _member(workload: LoadedObject, parent: JSON, key: str, path: str) -> JSON:
+    value = parent.get(key)
+    if not isinstance(value, dict):
+        _fail(workload, _wrong(path, "an object", value))
+    return value
+
+
+def _count(workload: LoadedObject, value: Any, path: str) -> int:
+    if value is None:
+        return 1
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        _fail(workload, _wrong(path, "a whole number ≥ 0", value))
+    if value > MAX_REPLICAS:
+        _fail(workload, f"{path} must be at most {MAX_REPLICAS}, not {value}")
+    return value
+
+
+def _fail(workload: LoadedObject, problem: str) -> NoReturn:
+    raise LoadError(f"{workload.where}: {workload.kind} {workload.name!r}: {problem}")
+
+
+def _objects(document: Document, source: str) -> Iterator[LoadedObject]:
+    """The object a document is, or those its List holds; an empty document holds none."""
+    value = document.value
+    if value is None:
+        return
+    if not _is_list(value):
+        yield _checked(value, source, document.line, None)
+        return
+    lines = document.item_lines
+    for index, item in enumerate(_items(value, _where(source, document.line))):
+        line, place = (lines[index], None) if lines else (document.line, index)
+        if _is_list(item):
+            nested = _items(item, _where(source, line, place))
+            yield from (_checked(each, source, line, place) for each in nested)
+        else:
+            yield _checked(item, source, line, place)
+
+
+def _is_list(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(kind := value.get("kind"), str):
+        return False
+    return kind == "List" or (kind.endswith("List") and "spec" not in value)
+
+
+def _items(value: JSON, where: str) -> list[Any]:
+    """The items of a List; those of a PodList may leave out what they are and are told."""
+    if "items" not in value:
+        raise LoadError(f"{where}: a {value['kind']} must have items, but has none")
+    items = [] if value["items"] is None else value["items"]
+    if not isinstance(items, list):
+        raise LoadError(f"{where}: the items of a {value['kind']} must be a list, not {_described(items)}")
+    if value["kind"] == "List":
+        return items
+    known = {"apiVersion": value.get("apiVersion"), "kind": value["kind"].removesuffix("List")}
+    return [{**known, **item} if isinstance(item, dict) else item for item in items]
+
+
+def _checked(value: Any, source: str, line: int, item: int | None) -> LoadedObject:
+    where = _where(source, line, item)
+    if not isinstance(value, dict):
+        raise LoadError(f"{where}: expected a Kubernetes object, found {_described(value)}")
+    for key in ("kind", "apiVersion"):
+        if not isinstance(value.get(key), str) or not value[key]:
+            raise LoadError(f"{where}: {_wrong(key, 'a string', value.get(key))}")
+    meta = value.get("metadata")
+    if not isinstance(meta, dict):
+        raise LoadError(f"{where}: {value['kind']}: {_wrong('metadata', 'an object', meta)}")
+    name = meta.get("name") or meta.get("generateName")
+    if not isinstance(name, str) or not name:
+        raise LoadError(f"{where}: {value['kind']}: {_wrong('metadata.name', 'a string', name)}")
+    if not isinstance(meta.get("namespace") or "", str):
+        problem = _wrong("metadata.namespace", "a string", meta["namespace"])
+        raise LoadError(f"{where}: {value['kind']} {name!r}: {problem}")
+    return LoadedObject(value, source, line, item)
+
+
+def _where(source: str, line: int, item: int | None = None) -> str:
+    return f"{source}:{line}" if item is None else f"{source}:{line} (items[{item}])"
+
+
+def _wrong(path: str, wanted: str, value: Any) -> str:
+    return f"{path} is missing" if value is None else f"{path} must be {wanted}, not {_described(value)}"
+
+
+def _described(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool() | int() | float():
+            return f"the {'boolean' if isinstance(value, bool) else 'number'} {json.dumps(value)}"
+        case str():
+            return f"the string {value if len(value) <= 40 else value[:37] + '...'!r}"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _json_documents(text: str, source: str) -> Iterator[Document]:
+    first = text.count("\n", 0, len(text) - len(text.lstrip())) + 1
+    try:
+        documents = [Document(orjson.loads(text), first)]
+    except orjson.JSONDecodeError:
+        documents = list(_concatenated(text, source))
+    for document in documents:
+        level = [document.value]
+        for _ in range(MAX_DEPTH + 1):
+            level = [child for parent in level for child in _children(parent)]
+        if level:
+            raise too_deep(source, document.line)
+        yield document
+
+
+def _children(value: Any) -> Iterator[Any]:
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (member for member in members if isinstance(member, dict | list))
+
+
+def _concatenated(text: str, source: str) -> Iterator[Document]:
+    """JSON documents one after another; each is read strictly once its end is found."""
+    decoder = json.JSONDecoder()
+    position, line = 0, 1
+    while rest := text[position : position + 1]:
+        if rest.isspace():
+            line += rest == "\n"
+            position += 1
+            continue
+        try:
+            _, end = decoder.raw_decode(text, position)
+        except RecursionError as error:
+            raise too_deep(source, line) from error
+        except json.JSONDecodeError as error:
+            raise LoadError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
+        try:
+            value = orjson.loads(text[position:end])
+        except orjson.JSONDecodeError as error:
+            raise LoadError(f"{source}:{line + error.lineno - 1}: not JSON: {error.msg}") from error
+        yield Document(value, line)
+        line += text.count("\n", position, end)
+        position = end

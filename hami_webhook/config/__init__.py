@@ -1,0 +1,92 @@
+"""Configuration, resolved once into plain values: device-config.yaml and the settings of `serve` (core, section 2)."""
+
+from hami_webhook.config.describe import ResourceMeaning, SectionDescription, describe
+from hami_webhook.config.devices import (
+    AmdSection,
+    AscendChip,
+    AscendTemplate,
+    AwsNeuronSection,
+    BirenSection,
+    CambriconSection,
+    DeviceConfig,
+    EnflameSection,
+    HygonSection,
+    IluvatarChip,
+    IluvatarSection,
+    KunlunSection,
+    MetaxSection,
+    MigProfileAllowance,
+    MthreadsSection,
+    NvidiaSection,
+    VastaiSection,
+    VnpusSection,
+)
+from hami_webhook.config.errors import ConfigError
+from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_go_duration, parse_listen_address
+from hami_webhook.config.load import (
+    LoadedDeviceConfig,
+    builtin_device_config,
+    load_device_config,
+    read_device_config,
+    read_text,
+)
+from hami_webhook.config.schedulers import (
+    KOORDINATOR_RESOURCES,
+    PLUGIN_MIG_GEOMETRIES,
+    KoordinatorSection,
+    MigGeometries,
+    MigGroup,
+    MigInstanceKind,
+    VolcanoSection,
+)
+from hami_webhook.config.setting_table import SETTINGS, Setting
+from hami_webhook.config.setting_values import Identities, ServiceAccount
+from hami_webhook.config.settings import Settings, add_flags, resolve
+
+__all__ = [
+    "KOORDINATOR_RESOURCES",
+    "PLUGIN_MIG_GEOMETRIES",
+    "SETTINGS",
+    "AmdSection",
+    "AscendChip",
+    "AscendTemplate",
+    "AwsNeuronSection",
+    "BirenSection",
+    "CambriconSection",
+    "ConfigError",
+    "DeviceConfig",
+    "EnflameSection",
+    "HygonSection",
+    "Identities",
+    "IluvatarChip",
+    "IluvatarSection",
+    "KoordinatorSection",
+    "KunlunSection",
+    "ListenAddress",
+    "LoadedDeviceConfig",
+    "MetaxSection",
+    "MigGeometries",
+    "MigGroup",
+    "MigInstanceKind",
+    "MigProfileAllowance",
+    "MthreadsSection",
+    "NvidiaSection",
+    "ResourceMeaning",
+    "SectionDescription",
+    "ServiceAccount",
+    "Setting",
+    "Settings",
+    "VastaiSection",
+    "VnpusSection",
+    "VolcanoSection",
+    "add_flags",
+    "builtin_device_config",
+    "describe",
+    "load_device_config",
+    "parse_go_bool",
+    "parse_go_duration",
+    "parse_listen_address",
+    "read_device_config",
+    "read_text",
+    "resolve",
+]

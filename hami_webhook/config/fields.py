@@ -1,0 +1,222 @@
+"""The kinds of values a device-config.yaml holds, each with a sentence for what isn't one.
+
+Names follow Kubernetes' rules for qualified names, DNS subdomains and label values; ranges are those of the vendors'
+chapters.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, NoReturn
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
+
+from hami_webhook.config.errors import found
+
+MAX_INT32 = 2**31 - 1
+MAX_PERCENT = 100
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LONGEST_NAME = 63
+_LONGEST_SUBDOMAIN = 253
+_QUOTA_PREFIX = "limits."
+_LONGEST_COMMON_WORD = _LONGEST_NAME - len("-devices-to-allocate")
+# Go's encoding/json and HAMi's structs write these words in capitals; the other words of a key are plain camel case.
+_CAPITALISED = {
+    "cpu": "CPU",
+    "drs": "DRS",
+    "gcu": "GCU",
+    "gpu": "GPU",
+    "vcore": "VCore",
+    "vcount": "VCount",
+    "vgcu": "VGCU",
+    "vmemory": "VMemory",
+}
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether `text` is a DNS subdomain as Kubernetes names objects: lower case, digits, `-` and `.`, at most 253
+    characters.
+    """
+    return len(text) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_name(text: str, longest: int = _LONGEST_NAME) -> bool:
+    """Whether `text` is the name part of a qualified name, which is also what a non-empty label value must be."""
+    return len(text) <= longest and _NAME.fullmatch(text) is not None
+
+
+def is_qualified(text: str) -> bool:
+    """Whether `text` is `name` or `domain/name`, as the key of a label or annotation."""
+    domain, slash, name = text.rpartition("/")
+    return is_name(name) and (is_subdomain(domain) if slash else True)
+
+
+def key_of(field: str) -> str:
+    """The key in the file of a model's field: `resource_vcount_name` is `resourceVCountName`."""
+    first, *rest = field.split("_")
+    return first + "".join(_CAPITALISED.get(word, word.capitalize()) for word in rest)
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Raise what pydantic collects, with `sentence` as the whole message."""
+    raise PydanticCustomError("config", "{sentence}", {"sentence": sentence})
+
+
+class Section(BaseModel):
+    """A frozen part of device-config.yaml: snake_case fields here, the file's own camelCase keys there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True)
+
+    def resource_names(self) -> dict[str, str]:
+        """The non-empty resource names of this section, by their key in the file."""
+        names = {
+            key_of(field): getattr(self, field) for field in type(self).model_fields if field.startswith("resource_")
+        }
+        return {key: name for key, name in names.items() if name}
+
+
+def _resource_name(value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"must be a resource name such as nvidia.com/gpu, or empty, found {found(value)}")
+    if not value:
+        return value
+    domain, slash, name = value.rpartition("/")
+    if domain.startswith(("limits.", "requests.")):
+        refuse(f"must be the resource itself, without {domain.split('.')[0]}. in front, found {found(value)}")
+    if not (slash and is_name(name) and is_subdomain(_QUOTA_PREFIX + domain)):
+        refuse(f"must be a resource name of the form domain/name, or empty, found {found(value)}")
+    return value
+
+
+def _runtime_class_name(value: object) -> str:
+    if not isinstance(value, str) or (value and not is_subdomain(value)):
+        refuse(f"must be the name of a RuntimeClass (lower case, digits, - and .), or empty, found {found(value)}")
+    return value
+
+
+def _common_word(value: object) -> str:
+    if not isinstance(value, str) or not is_name(value, _LONGEST_COMMON_WORD):
+        refuse(
+            f"must be 1 to {_LONGEST_COMMON_WORD} letters, digits, -, _ or . that begin and end with a letter or digit "
+            f"(it is part of annotation keys), found {found(value)}"
+        )
+    return value
+
+
+def _label_value(value: object) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        refuse(f"must be a label value of 1 to {_LONGEST_NAME} letters, digits, -, _ or ., found {found(value)}")
+    return value
+
+
+def _scheduler_name(value: object) -> str:
+    if not isinstance(value, str) or not is_subdomain(value):
+        refuse(f"must be the name of a scheduler (lower case, digits, - and .), found {found(value)}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"must be text, found {found(value)}; put it in quotes")
+    return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        refuse(f"must be text that isn't blank, found {found(value)}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        quotes = " without quotes" if value in {"true", "false"} else ""
+        refuse(f"must be true or false{quotes}, found {found(value)}")
+    return value
+
+
+def _flag_or_text(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in ("true", "false"):
+        refuse(f'must be true or false, or one of the texts "true" and "false", found {found(value)}')
+    return value == "true"
+
+
+def _ratio(value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or not 0 < value <= MAX_PERCENT
+    ):
+        refuse(f"must be a number above 0 and at most {MAX_PERCENT}, found {found(value)}")
+    return float(value)
+
+
+def whole_number(least: int, most: int) -> BeforeValidator:
+    """A validator for whole numbers in a closed range; text that reads like a number isn't one."""
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            hint = "; remove the quotes" if isinstance(value, str) and value.strip().isdigit() else ""
+            refuse(f"must be a whole number from {least} to {most}, found {found(value)}{hint}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def one_of(*choices: str) -> BeforeValidator:
+    """A validator for one of a few words."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            words = [choice or '""' for choice in choices]
+            refuse(f"must be {', '.join(words[:-1])} or {words[-1]}, found {found(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def not_empty(what: str) -> BeforeValidator:
+    """A validator for lists that need at least one entry."""
+
+    def check(value: object) -> object:
+        if isinstance(value, Sequence) and not value:
+            refuse(f"must name at least one {what}, found an empty list")
+        return value
+
+    return BeforeValidator(check)
+
+
+def text_check(check: Callable[[str], str | None]) -> BeforeValidator:
+    """A validator for text of which `check` says what is wrong, or None."""
+
+    def judge(value: object) -> str:
+        text = _word(value)
+        complaint = check(text)
+        if complaint is not None:
+            refuse(f"{complaint}, found {found(text)}")
+        return text
+
+    return BeforeValidator(judge)
+
+
+ResourceName = Annotated[str, BeforeValidator(_resource_name)]
+RuntimeClassName = Annotated[str, BeforeValidator(_runtime_class_name)]
+CommonWord = Annotated[str, BeforeValidator(_common_word)]
+LabelValue = Annotated[str, BeforeValidator(_label_value)]
+SchedulerName = Annotated[str, BeforeValidator(_scheduler_name)]
+Text = Annotated[str, BeforeValidator(_text)]
+Word = Annotated[str, BeforeValidator(_word)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+FlagOrText = Annotated[bool, BeforeValidator(_flag_or_text)]
+Ratio = Annotated[float, BeforeValidator(_ratio)]
+Number = Annotated[int, whole_number(0, MAX_INT32)]
+Positive = Annotated[int, whole_number(1, MAX_INT32)]
+Percent = Annotated[int, whole_number(0, MAX_PERCENT)]
+LogLevel = Annotated[int, whole_number(0, 10)]
+MixedNameSets = Annotated[Literal["warn", "deny"], one_of("warn", "deny")]

@@ -1,0 +1,95 @@
+"""Values as Go's flag and time packages write them, because HAMi's chart and its users do."""
+
+import ipaddress
+import re
+from typing import NamedTuple
+
+from hami_webhook.config.fields import is_subdomain
+
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,  # U+00B5
+    "μs": 1_000,  # U+03BC
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_TERMS = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")
+_MOST_NANOSECONDS = 2**63 - 1
+_LONGEST = 100
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_HIGHEST_PORT = 65535
+
+
+class ListenAddress(NamedTuple):
+    """Where a server listens. An empty host is every interface; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine, or this pod, can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_go_duration(text: str, *, signed: bool = False) -> float:
+    """Seconds of a duration as Go's time.ParseDuration reads it: `5m0s`, `1.5h`, `300ms`, `0`; exact to the nanosecond.
+
+    A leading `-` is refused unless `signed`. Raises ValueError with a sentence.
+    """
+    complaint = "must be a duration such as 300ms, 1.5s or 5m0s"
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    negative = text.startswith("-")
+    if negative and not signed:
+        raise ValueError(f"{complaint}, and not negative")
+    if digits == "0":
+        return 0.0
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", digits):
+        raise ValueError(f"{complaint}; it lacks the unit")
+    if len(digits) > _LONGEST or not _TERMS.fullmatch(digits):
+        raise ValueError(complaint)
+    nanoseconds = 0
+    for whole, fraction, unit in _TERM.findall(digits):
+        nanoseconds += int(whole or 0) * _NANOSECONDS[unit]
+        nanoseconds += int(fraction or 0) * _NANOSECONDS[unit] // 10 ** len(fraction)
+    if nanoseconds > _MOST_NANOSECONDS:
+        raise ValueError(f"{complaint}, at most about 292 years")
+    return (-nanoseconds if negative else nanoseconds) / 1_000_000_000
+
+
+def parse_go_bool(text: str) -> bool:
+    """A boolean as Go's strconv.ParseBool reads it. Raises ValueError with a sentence."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("must be true or false")
+
+
+def parse_listen_address(text: str) -> ListenAddress:
+    """The host and port of `127.0.0.1:8080`, `:9395` or `[::1]:80`. Raises ValueError with a sentence."""
+    complaint = "must be an address to listen on such as 127.0.0.1:8080, :9395 or [::1]:80"
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > _HIGHEST_PORT:
+        raise ValueError(f"{complaint}, with a port up to {_HIGHEST_PORT}")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return ListenAddress(str(ipaddress.IPv6Address(host[1:-1])), int(port))
+        except ValueError:
+            raise ValueError(complaint) from None
+    if ":" in host:
+        raise ValueError(f"{complaint}; an IPv6 address needs brackets")
+    if host and not is_subdomain(host.lower()):
+        raise ValueError(complaint)
+    return ListenAddress(host, int(port))

@@ -1,0 +1,1 @@
+"""The loops: caches fed by informers, and the quota reconcile queue."""

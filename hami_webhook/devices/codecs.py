@@ -1,0 +1,227 @@
+"""The wire encodings shared by all vendors: card lists on nodes (core chapter 3.1), device annotations on pods (9.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from hami_webhook.devices.model import RegistrationError
+
+TRUE_TEXTS = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+FALSE_TEXTS = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+_INT32 = range(-(2**31), 2**31)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class CardRecord:
+    """One card of a registration, before a vendor reads it. `extra` has the JSON form's other keys, lower-cased."""
+
+    id: str
+    index: int
+    count: int
+    devmem: int
+    devcore: int
+    type: str
+    numa: int
+    mode: str
+    health: bool
+    extra: Mapping[str, Any]
+
+
+def parse_bool(text: str) -> bool | None:
+    """A boolean as Go's strconv reads it, None for anything else."""
+    return True if text in TRUE_TEXTS else False if text in FALSE_TEXTS else None
+
+
+def decode_cards(text: str) -> list[CardRecord]:
+    """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing."""
+    stripped = text.strip()
+    cards = _decode_json(stripped) if stripped.startswith("[") or stripped == "null" else _decode_colon(stripped)
+    seen: set[str] = set()
+    for card in cards:
+        if not card.id or card.id in seen:
+            raise RegistrationError(f"card id {card.id!r} is {'repeated' if card.id else 'empty'}")
+        if min(card.index, card.count, card.devmem, card.devcore) < 0:
+            raise RegistrationError(f"card {card.id}: index, count, devmem and devcore must not be negative")
+        seen.add(card.id)
+    return cards
+
+
+_JSON_FIELDS = {"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health"}
+
+
+def _decode_json(text: str) -> list[CardRecord]:
+    try:
+        records = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RegistrationError(f"not valid JSON: {error}") from error
+    if records is None:
+        return []
+    if not isinstance(records, list):
+        raise RegistrationError("must be a JSON array of cards")
+    cards = []
+    for position, record in enumerate(records):
+        if not isinstance(record, dict):
+            raise RegistrationError(f"card {position} must be a JSON object")
+        fields = {key.lower(): value for key, value in record.items()}
+        where = f"card {position}"
+        cards.append(
+            CardRecord(
+                id=_string(fields, "id", where),
+                index=_integer(fields, "index", where),
+                count=_integer(fields, "count", where),
+                devmem=_integer(fields, "devmem", where),
+                devcore=_integer(fields, "devcore", where),
+                type=_string(fields, "type", where),
+                numa=_integer(fields, "numa", where),
+                mode=_string(fields, "mode", where),
+                health=_boolean(fields, "health", where),
+                extra={key: value for key, value in fields.items() if key not in _JSON_FIELDS},
+            )
+        )
+    return cards
+
+
+def _decode_colon(text: str) -> list[CardRecord]:
+    if ":" not in text and text.count(",") not in (6, 8):
+        raise RegistrationError("must be a JSON array, or cards of 7 or 9 comma-separated fields each ended by ':'")
+    cards = []
+    for position, segment in enumerate(text.split(":")):
+        if not segment.strip():
+            continue
+        fields = [field.strip() for field in segment.split(",")]
+        where = f"card {position}"
+        if len(fields) not in (7, 9):
+            raise RegistrationError(f"{where} has {len(fields)} fields, not 7 or 9")
+        health = parse_bool(fields[6])
+        if health is None:
+            raise RegistrationError(f"{where}: health {fields[6]!r} is not a boolean")
+        index = _parse_integer(fields[7], f"{where}: index") if len(fields) == 9 else 0
+        cards.append(
+            CardRecord(
+                id=fields[0],
+                index=index,
+                count=_parse_integer(fields[1], f"{where}: count"),
+                devmem=_parse_integer(fields[2], f"{where}: devmem"),
+                devcore=_parse_integer(fields[3], f"{where}: devcore"),
+                type=fields[4],
+                numa=_parse_integer(fields[5], f"{where}: numa"),
+                mode=fields[8] if len(fields) == 9 else "hami-core",
+                health=health,
+                extra={},
+            )
+        )
+    return cards
+
+
+def _parse_integer(text: str, where: str) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) not in _INT32:
+        raise RegistrationError(f"{where} {text!r} is not a 32-bit integer")
+    return int(text)
+
+
+def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
+    value = fields.get(key)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value not in _INT32:
+        raise RegistrationError(f"{where}: {key} must be a 32-bit integer, not {value!r}")
+    return value
+
+
+def _string(fields: Mapping[str, Any], key: str, where: str) -> str:
+    value = fields.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise RegistrationError(f"{where}: {key} must be a string, not {value!r}")
+    return value
+
+
+def _boolean(fields: Mapping[str, Any], key: str, where: str) -> bool:
+    value = fields.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise RegistrationError(f"{where}: {key} must be true or false, not {value!r}")
+    return value
+
+
+class BadAnnotation(ValueError):
+    """A pod's device annotation can't be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """One card in a pod's device annotation, with what the container is booked with there."""
+
+    uuid: str
+    word: str
+    memory: int
+    cores: int
+
+
+def encode_pod_devices(rows: Iterable[Sequence[DeviceEntry]]) -> str:
+    """`;GPU-0,NVIDIA,3000,30:GPU-1,NVIDIA,3000,30:;` — a slot per container, init containers first."""
+    return "".join(
+        "".join(f"{entry.uuid},{entry.word},{entry.memory},{entry.cores}:" for entry in row) + ";" for row in rows
+    )
+
+
+def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
+    """The rows of a device annotation; raises `BadAnnotation`.
+
+    A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5).
+    """
+    pieces = text.split(";")
+    if pieces and not pieces[-1].strip():
+        pieces.pop()
+    rows = []
+    for piece in pieces:
+        row = []
+        for part in piece.split(":"):
+            if "," not in part:
+                continue
+            fields = [field.strip() for field in part.split(",")]
+            if len(fields) < 4:
+                raise BadAnnotation(f"device {part!r} has {len(fields)} fields, at least 4 are needed")
+            uuid, word, memory, cores = fields[:4]
+            for name, number in (("memory", memory), ("cores", cores)):
+                if not _INTEGER.fullmatch(number) or int(number) not in _INT32 or int(number) < 0:
+                    raise BadAnnotation(f"device {part!r}: {name} {number!r} is not a whole number")
+            if uuid:
+                row.append(DeviceEntry(uuid.partition("[")[0], word, int(memory), int(cores)))
+        rows.append(row)
+    return rows
+
+
+def decode_pair_scores(text: str) -> dict[str, dict[str, int]]:
+    """Pair scores `[{"uuid": …, "score": {peer: 100}}]`, numbers or numeric strings; raises `RegistrationError`."""
+    try:
+        records = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RegistrationError(f"not valid JSON: {error}") from error
+    if not isinstance(records, list):
+        raise RegistrationError("must be a JSON array of scores")
+    scores: dict[str, dict[str, int]] = {}
+    for position, record in enumerate(records):
+        if not isinstance(record, dict) or not isinstance(record.get("uuid"), str):
+            raise RegistrationError(f"record {position} must be an object with a uuid")
+        peers = record.get("score") or {}
+        if not isinstance(peers, dict):
+            raise RegistrationError(f"record {position}: score must be an object")
+        scores[record["uuid"]] = {peer: _score(value, position) for peer, value in peers.items()}
+    return scores
+
+
+def _score(value: Any, position: int) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise RegistrationError(f"record {position}: score {value!r} is not an integer")

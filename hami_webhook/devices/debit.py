@@ -1,0 +1,58 @@
+"""What a placement costs: the effective usage of each device, which cards are charged with and quota counts.
+
+For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
+ordinary init container takes one slot of a card at most); a pod's debit is the sum over its devices (quota chapter 5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.kube.objects import ContainerKind
+from hami_webhook.kube.requests import effective
+
+
+@dataclass(frozen=True, slots=True)
+class Debit:
+    """Slots, MiB and cores held at the peak."""
+
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+
+    def __add__(self, other: Debit) -> Debit:
+        return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
+
+
+def per_device(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
+    """The effective usage of each device, by (vendor, uuid). A row beyond `kinds` counts as an app container."""
+    by_device: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    for hold in holds:
+        by_device[hold.vendor, hold.uuid].append(hold)
+    debits = {}
+    for device, entries in by_device.items():
+        rows: dict[int, list[int]] = {}
+        for hold in entries:
+            sums = rows.setdefault(hold.row, [0, 0, 0])
+            sums[0] += 1
+            sums[1] += hold.memory
+            sums[2] += hold.cores
+        ordered = [(kinds[row] if row < len(kinds) else ContainerKind.APP, rows[row]) for row in sorted(rows)]
+        slots = [(kind, min(s[0], 1) if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
+        debits[device] = Debit(
+            effective(slots, init_finished=init_finished),
+            effective(((kind, s[1]) for kind, s in ordered), init_finished=init_finished),
+            effective(((kind, s[2]) for kind, s in ordered), init_finished=init_finished),
+        )
+    return {device: debit for device, debit in debits.items() if debit != Debit()}
+
+
+def per_vendor(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
+    """The pod's debit for each vendor: the sum over its devices."""
+    totals: dict[str, Debit] = {}
+    for (vendor, _), debit in per_device(holds, kinds, init_finished=init_finished).items():
+        totals[vendor] = totals.get(vendor, Debit()) + debit
+    return totals

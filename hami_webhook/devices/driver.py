@@ -1,0 +1,156 @@
+"""The one Fit pipeline that every vendor shares.
+
+For one container on one node: order the cards by the pod's device policy, drop each that fails a check (each check is
+tied to one reason label), let the vendor resolve what the card would be booked with, and let its selection pick.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.model import AllocatedDevice, Allocation
+from hami_webhook.devices.policy import order
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.trial import NUMA_GROUP, Candidate, Choice, Selection, Trial
+from hami_webhook.devices.vendor import Vendor
+
+
+def fit(vendor: Vendor, trial: Trial) -> Allocation | Rejection:
+    """The cards this container gets of `vendor` on this node, or why it gets none. The trial's overlay isn't changed."""
+    refusal = vendor.refuses_node(trial)
+    if refusal is not None:
+        return refusal
+    bound = trial.terms.numa_bound
+    if trial.terms.policy.numa_first and not bound:
+        attempt = _attempt(vendor, trial, numa_bound=True)
+        if isinstance(attempt, Allocation):
+            return attempt
+    return _attempt(vendor, trial, numa_bound=bound)
+
+
+def _attempt(vendor: Vendor, trial: Trial, *, numa_bound: bool) -> Allocation | Rejection:
+    cards = [
+        Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
+        for position, device in enumerate(trial.inventory.devices)
+    ]
+    ordered = [cards[i] for i in order(cards, trial.terms.policy, trial.terms.weights, numa_bound=numa_bound)]
+    first = _walk(vendor, trial, ordered, numa_bound=numa_bound)
+    if isinstance(first, Allocation) or trial.budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts:
+        return first
+    second = _walk(vendor, trial, _by_cost(trial, ordered, numa_bound=numa_bound), numa_bound=numa_bound)
+    return second if isinstance(second, Allocation) else first
+
+
+def _by_cost(trial: Trial, cards: Sequence[Candidate], *, numa_bound: bool) -> list[Candidate]:
+    """The cards, cheapest first (ties in scan order); within NUMA groups where the pod binds to one."""
+    assert trial.budget is not None
+    groups: dict[int, int] = {}
+    keys: dict[int, tuple[int, ...]] = {}
+    for card in cards:
+        group = groups.setdefault(card.device.numa, len(groups)) if numa_bound else 0
+        keys[card.position] = (group, *trial.budget.cost([*trial.holds, card.hold]))
+    return sorted(cards, key=lambda card: keys[card.position])
+
+
+class _Walk:
+    """The state of one walk over the cards: what was collected, group by group, and what was counted."""
+
+    def __init__(self, vendor: Vendor, trial: Trial, *, numa_bound: bool) -> None:
+        self.vendor = vendor
+        self.trial = trial
+        self.numa_bound = numa_bound
+        self.counts: Counter[str] = Counter()
+        self.groups: list[list[Candidate]] = [[]]
+        self.within = trial.overlay.copy()
+        self._numa: int | None = None
+
+    def failed_check(self, card: Candidate) -> str | None:
+        """The label of the first check the card fails; a new NUMA group starts where the checks say."""
+        for check in self.vendor.checks:
+            if check is NUMA_GROUP:
+                if self.numa_bound and card.device.numa != self._numa:
+                    if self._numa is not None:
+                        self.groups.append([])
+                        self.trial.taken = []
+                    self._numa = card.device.numa
+            elif not check.passes(card):
+                return check.label
+        return self.vendor.unbookable if card.booking is None else None
+
+    def collect(self, group: list[Candidate], card: Candidate) -> None:
+        group.append(card)
+        self.within.take(self.vendor.key, card.device.uuid, card.booked)
+
+    def again(self, card: Candidate) -> Candidate | None:
+        """The same card once more, as it stands after what was collected; None if one share is all it gives."""
+        if not self.vendor.retakes(self.trial.request, card.device):
+            return None
+        usage = self.within.used(self.vendor.key, card.device.uuid)
+        return Candidate(self.vendor, self.trial, card.device, usage, card.position)
+
+
+def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_bound: bool) -> Allocation | Rejection:
+    """Check the cards in order and let the selection choose."""
+    selection = vendor.selection(trial)
+    count = trial.request.count
+    every = selection.looks_at_all
+    walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))
+    for first in cards:
+        card: Candidate | None = first
+        while card is not None:
+            trial.taken = [] if every else walk.groups[-1]
+            label = walk.failed_check(card)
+            if label is not None:
+                walk.counts[label] += 1
+                break
+            walk.collect(walk.groups[-1], card)
+            if not every and len(walk.groups[-1]) == count:
+                return _allocation(vendor, selection.choose(trial, walk.groups[-1]))
+            card = None if every else walk.again(card)
+    if every:
+        choice = _choose(walk, selection, count)
+        if choice is not None:
+            return _allocation(vendor, choice)
+    for group in walk.groups[:-1]:
+        walk.counts[reasons.NUMA_NOT_FIT] += len(group)
+    walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += len(walk.groups[-1])
+    return reasons.counted(walk.counts, len(trial.inventory.devices))
+
+
+def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | None:
+    """The best choice among the NUMA groups that hold enough cards; further shares of a card where there are too few."""
+    for group in walk.groups:
+        _fill(walk, group, count)
+    roomy = [group for group in walk.groups if len(group) >= count]
+    best: Choice | None = None
+    for group in roomy:
+        choice = selection.choose(walk.trial, group)
+        if choice is not None and (best is None or choice.link_quality > best.link_quality):
+            best = choice
+    if best is not None:
+        return Choice(best.chosen, max(len(group) for group in roomy), best.link_quality)
+    if roomy:
+        # every card passed by itself, but no set of them passes the quota
+        walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
+        walk.groups = [group for group in walk.groups if len(group) < count] or [[]]
+    return None
+
+
+def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
+    """Take further shares of the group's cards, in order, until there are `count`."""
+    for first in list(group):
+        card = walk.again(first)
+        while card is not None and len(group) < count:
+            walk.trial.taken = group
+            if walk.failed_check(card) is not None:
+                break
+            walk.collect(group, card)
+            card = walk.again(card)
+
+
+def _allocation(vendor: Vendor, choice: Choice | None) -> Allocation:
+    assert choice is not None
+    devices = tuple(AllocatedDevice(card.device.uuid, card.booked) for card in choice.chosen)
+    return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)

@@ -1,0 +1,206 @@
+"""The core's values: devices, what is taken of them, what a container asks, what it got.
+
+Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_webhook.kube.objects import ContainerKind, Node, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One card as its node registered it. `vendor` is the backend key; `extra` holds what only the vendor knows."""
+
+    vendor: str
+    uuid: str
+    index: int
+    slots: int
+    memory: int
+    cores: int
+    type: str
+    numa: int = 0
+    mode: str = ""
+    healthy: bool = True
+    extra: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod on a card, with what it holds there at its peak."""
+
+    pod: Pod
+    slots: int
+    memory: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What is taken of a card, by whom, and the vendor's own marks on it (MIG placements, …)."""
+
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+    holders: tuple[Holder, ...] = ()
+    marks: tuple[Any, ...] = ()
+
+    def plus(self, booking: Booking) -> Usage:
+        """The usage after one more container took `booking`."""
+        return Usage(
+            self.slots + 1,
+            self.memory + booking.memory,
+            self.cores + booking.cores,
+            self.holders,
+            self.marks if booking.mark is None else (*self.marks, booking.mark),
+        )
+
+
+IDLE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class FixedMemory:
+    """An amount per card."""
+
+    mebibytes: int
+
+    def on(self, card_memory: int) -> int:
+        return self.mebibytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOfCard:
+    """A percentage of whatever card it lands on, rounded down; 100 is the whole card."""
+
+    percent: int
+
+    def on(self, card_memory: int) -> int:
+        return card_memory * self.percent // 100
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one container asks of one vendor: `count` devices with this memory and these cores each."""
+
+    count: int
+    memory: FixedMemory | ShareOfCard
+    cores: int
+
+
+class BadRequest(ValueError):
+    """A container's request can't be meant: the text is the sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What a card is charged with for one container; `mark` goes into the card's usage, `profile` is shown to people."""
+
+    memory: int
+    cores: int
+    profile: str | None = None
+    mark: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """A card a container got, and what it was booked with."""
+
+    uuid: str
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The cards one container got of one vendor, in the order chosen.
+
+    `candidates` is how many cards passed every check, and `link_quality` how good the chosen set's links are (larger is
+    better); both are for the choice among nodes and only set where the selection is topology-aware.
+    """
+
+    vendor: str
+    devices: tuple[AllocatedDevice, ...]
+    candidates: int = 0
+    link_quality: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One entry of a pod's placement: the container in row `row` (init containers first) holds a slot of a card."""
+
+    vendor: str
+    uuid: str
+    row: int
+    memory: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What one vendor's cards on a node are, in registered order, and what else of the node its rules need."""
+
+    devices: tuple[Device, ...]
+    facts: Any = None
+    warnings: tuple[str, ...] = ()
+
+
+class RegistrationError(ValueError):
+    """A node's device registration can't be read; the text says where and why."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node as of one generation: its cards and what is taken of them. Never changed; a new one replaces it."""
+
+    node: Node
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    usage: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
+    closed: frozenset[tuple[str, str]] = frozenset()
+    generation: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def used(self, vendor: str, uuid: str) -> Usage:
+        return self.usage.get((vendor, uuid), IDLE)
+
+
+class Overlay:
+    """Usage of a node's cards with what a pod under trial takes on top; the node itself isn't touched."""
+
+    __slots__ = ("_taken", "view")
+
+    def __init__(self, view: NodeView, taken: Mapping[tuple[str, str], Usage] | None = None) -> None:
+        self.view = view
+        self._taken = dict(taken) if taken else {}
+
+    def copy(self) -> Overlay:
+        return Overlay(self.view, self._taken)
+
+    def used(self, vendor: str, uuid: str) -> Usage:
+        taken = self._taken.get((vendor, uuid))
+        return self.view.used(vendor, uuid) if taken is None else taken
+
+    def take(self, vendor: str, uuid: str, booking: Booking) -> None:
+        self._taken[vendor, uuid] = self.used(vendor, uuid).plus(booking)
+
+
+def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:
+    """The holds of allocations given with their rows."""
+    return [
+        Hold(allocation.vendor, device.uuid, row, device.booking.memory, device.booking.cores)
+        for row, allocation in allocations
+        for device in allocation.devices
+    ]
+
+
+Rows = Sequence[Mapping[str, Allocation]]
+"""A pod's placement: per container, init containers first, what it got of each vendor."""
+
+Kinds = Sequence[ContainerKind]
+"""The kinds of a pod's containers, init containers first."""

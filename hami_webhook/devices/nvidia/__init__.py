@@ -1,0 +1,297 @@
+"""NVIDIA GPUs: vGPU (hami-core), MIG, the MPS label. Source: the nvidia chapter of the specification.
+
+One card serves several containers by memory (MiB) and compute (percent); on a card in mode `mig` a container gets a
+hardware instance instead, and is booked with that instance's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hami_webhook.config import NvidiaSection
+from hami_webhook.devices import reasons
+from hami_webhook.devices.codecs import CardRecord, decode_cards, decode_pair_scores
+from hami_webhook.devices.model import (
+    Booking,
+    Device,
+    FixedMemory,
+    Inventory,
+    RegistrationError,
+    Request,
+    Rows,
+    ShareOfCard,
+    Usage,
+)
+from hami_webhook.devices.nvidia import mig
+from hami_webhook.devices.policy import split_list
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
+from hami_webhook.devices.trial import (
+    AMOUNT_CHECKS,
+    FIRST_FIT,
+    FREE_SLOT,
+    HEALTHY,
+    MUTEX,
+    NUMA_GROUP,
+    UUID_LISTS,
+    WITHIN_QUOTA,
+    Candidate,
+    Check,
+    Choice,
+    Selection,
+    Trial,
+)
+from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Vendor, check_whole
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+
+MODE = "nvidia.com/vgpu-mode"
+SCORES = "hami.io/node-nvidia-score"
+CORDON = "hami.io/device-cordon"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What else of a node NVIDIA's rules read: pair scores by UUID, cordoned cards, whether any card is in MIG mode."""
+
+    scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    cordoned: frozenset[str] = frozenset()
+    has_mig: bool = False
+
+
+def _facts(trial: Trial) -> NodeFacts:
+    facts = trial.inventory.facts
+    assert isinstance(facts, NodeFacts)
+    return facts
+
+
+def _type_and_mode(candidate: Candidate) -> bool:
+    trial, device = candidate.trial, candidate.device
+    wanted = trial.pod.annotations.get(MODE)
+    return trial.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
+
+
+class BestLinked:
+    """`topology-aware`: for one card the least connected, for several the set with the best mutual links."""
+
+    looks_at_all = True
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+        table = _facts(trial).scores
+        uuids = [candidate.device.uuid for candidate in passed]
+        scores = [[table.get(x, {}).get(y, 0) if x != y else 0 for y in uuids] for x in uuids]
+        count = trial.request.count
+        if count == 1:
+            position = least_connected(scores)
+            return Choice([passed[position]], len(passed), -sum(scores[position]))
+        unlimited = trial.budget is None
+        positions = best_combination(
+            scores, count, None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen])
+        )
+        if not positions:
+            return None
+        return Choice([passed[p] for p in positions], len(passed), pair_sum(scores, positions))
+
+
+BEST_LINKED = BestLinked()
+
+
+class Nvidia(Vendor):
+    key = "NVIDIA"
+    register_annotation = "hami.io/node-nvidia-register"
+    handshake_annotation = "hami.io/node-handshake"
+    gone_with_allocatable = True
+    keys = DeviceKeys(
+        to_allocate="hami.io/vgpu-devices-to-allocate",
+        allocated="hami.io/vgpu-devices-allocated",
+        extra=(mig.ALLOCATIONS,),
+        use_uuid=("nvidia.com/use-gpuuuid",),
+        nouse_uuid=("nvidia.com/nouse-gpuuuid",),
+        use_type=("nvidia.com/use-gputype",),
+        nouse_type=("nvidia.com/nouse-gputype",),
+        choices=(MODE, "nvidia.com/numa-bind"),
+    )
+    checks = (
+        HEALTHY,
+        Check(reasons.CARD_CORDONED, lambda c: c.device.uuid not in _facts(c.trial).cordoned),
+        Check(reasons.CARD_TYPE_MISMATCH, _type_and_mode),
+        NUMA_GROUP,
+        UUID_LISTS,
+        FREE_SLOT,
+        MUTEX,
+        WITHIN_QUOTA,
+        *AMOUNT_CHECKS,
+    )
+    unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
+
+    def __init__(self, section: NvidiaSection) -> None:
+        self.section = section
+        self.count_name = section.resource_count_name
+        self.memory_name = section.resource_memory_name
+        self.core_name = section.resource_core_name
+        self.percentage_name = section.resource_memory_percentage_name
+        self.priority_name = section.resource_priority_name
+        self.memory_factor = section.factor
+        self.touches_every_container = section.overwrite_env
+
+    @property
+    def resource_names(self) -> tuple[str, ...]:
+        return tuple(n for n in (*super().resource_names, self.percentage_name, self.priority_name) if n)
+
+    # admission (chapter section 5)
+
+    def admit(self, container: ContainerDraft, pod: PodDraft) -> bool:
+        section = self.section
+        self.check_amounts(container.container)
+        if self.priority_name and self.priority_name in container.limits:
+            container.set_env("CUDA_TASK_PRIORITY", str(parse_whole(container.limits[self.priority_name])))
+        self._default_count(container)
+        count = parse_whole(container.amount(self.count_name)) or 0
+        if count and self._wants_whole_card(container):
+            container.set_limit(self.core_name, 100)
+            pod.note(f"container {container.name}: {self.core_name} set to 100, because it asks for whole cards")
+        if count and section.runtime_class_name and not pod.runtime_class_name:
+            pod.runtime_class_name = section.runtime_class_name
+        if count and section.gpu_core_policy not in ("", "default"):
+            container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
+        if not count and section.overwrite_env:
+            container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
+        return count > 0
+
+    def _default_count(self, container: ContainerDraft) -> None:
+        others = (self.core_name, self.memory_name, self.percentage_name)
+        if (
+            self.count_name
+            and not container.asks_for(self.count_name)
+            and any(name and name in container.limits for name in others)
+            and self.section.default_gpu_num > 0
+        ):
+            container.set_limit(self.count_name, self.section.default_gpu_num)
+
+    def _wants_whole_card(self, container: ContainerDraft) -> bool:
+        """Cores are open and the memory is all of a card's, so the container gets the card to itself."""
+        if not self.core_name or container.asks_for(self.core_name):
+            return False
+        if self.percentage_name and container.asks_for(self.percentage_name):
+            return parse_whole(container.amount(self.percentage_name)) == 100
+        unnamed = not self.memory_name or not container.asks_for(self.memory_name)
+        return unnamed and self.section.default_memory == 0
+
+    def check_amounts(self, container: Container) -> None:
+        for written in (container.limits, container.requests):
+            check_whole(container.name, written, self.percentage_name, 100, "an integer")
+        self._check_exact(container)
+        for written in (container.limits, container.requests):
+            check_whole(container.name, written, self.priority_name, MAX_INT32, "an integer")
+
+    def _check_exact(self, container: Container) -> None:
+        unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
+        for name, most, what in (
+            (self.count_name, MAX_INT32, "an integer"),
+            (self.memory_name, MAX_INT32 // self.memory_factor, f"an integer number of {unit}"),
+            (self.core_name, MAX_INT32, "an integer"),
+        ):
+            for written in (container.limits, container.requests):
+                check_whole(container.name, written, name, most, what)
+
+    # request extraction (6)
+
+    def request(self, container: Container) -> Request | None:
+        self._check_exact(container)
+        count = parse_whole(container.amount(self.count_name)) if self.count_name else None
+        if not count:
+            return None
+        memory = parse_whole(container.amount(self.memory_name)) if self.memory_name else None
+        percent = parse_whole(container.amount(self.percentage_name)) if self.percentage_name else None
+        cores = parse_whole(container.amount(self.core_name)) if self.core_name else None
+        return Request(
+            count,
+            self._memory((memory or 0) * self.memory_factor, percent),
+            min(self.section.default_cores if cores is None else cores, 100),
+        )
+
+    def _memory(self, mebibytes: int, percent: int | None) -> FixedMemory | ShareOfCard:
+        if mebibytes:
+            return FixedMemory(mebibytes)
+        if percent is not None and percent > 0:
+            return ShareOfCard(min(percent, 100))
+        default = self.section.default_memory
+        return FixedMemory(default) if default else ShareOfCard(100)
+
+    # node side (3)
+
+    def inventory(self, node: Node) -> Inventory | None:
+        text = node.annotations.get(self.register_annotation)
+        if text is None:
+            return None
+        try:
+            devices = tuple(_device(self.key, record) for record in decode_cards(text))
+        except RegistrationError as error:
+            raise RegistrationError(f"{self.register_annotation}: {error}") from error
+        warnings = []
+        scores: Mapping[str, Mapping[str, int]] = {}
+        if SCORES in node.annotations:
+            try:
+                scores = decode_pair_scores(node.annotations[SCORES])
+            except RegistrationError as error:
+                warnings.append(f"{SCORES} is ignored: {error}")
+        facts = NodeFacts(
+            scores,
+            frozenset(split_list(node.annotations.get(CORDON, ""))),
+            any(device.mode == "mig" for device in devices),
+        )
+        return Inventory(devices, facts, tuple(warnings)) if devices else None
+
+    def closed_cards(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
+        return mig.closed_cards(inventory.devices, ((pod, self.decode(pod) or []) for pod in residents))
+
+    def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
+        return mig.placements_by_card(pod)
+
+    # Fit (7)
+
+    def refuses_node(self, trial: Trial) -> Rejection | None:
+        wanted = trial.pod.annotations.get(MODE)
+        if _facts(trial).has_mig and (wanted is None or "mig" in wanted):
+            return None
+        return super().refuses_node(trial)
+
+    def memory_needed(self, request: Request, device: Device) -> int:
+        if device.mode == "mig" and request.memory == ShareOfCard(100):
+            return min(device.memory, mig.largest_profile(device))
+        return request.memory.on(device.memory)
+
+    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+        needed = self.memory_needed(request, device)
+        return mig.book(device, usage, needed) if device.mode == "mig" else Booking(needed, request.cores)
+
+    def retakes(self, request: Request, device: Device) -> bool:
+        return device.mode == "mig" and request.memory != ShareOfCard(100)
+
+    def selection(self, trial: Trial) -> Selection:
+        return BEST_LINKED if trial.terms.policy.topology_aware else FIRST_FIT
+
+    # outputs (9)
+
+    def encode(self, rows: Rows, node: Node) -> dict[str, str]:
+        written = super().encode(rows, node)
+        instances = mig.encode_allocations(self.key, rows)
+        return written | ({mig.ALLOCATIONS: instances} if instances else {})
+
+
+def _device(vendor: str, record: CardRecord) -> Device:
+    return Device(
+        vendor=vendor,
+        uuid=record.id,
+        index=record.index,
+        slots=record.count,
+        memory=record.devmem,
+        cores=record.devcore,
+        type=record.type,
+        numa=record.numa,
+        mode=record.mode,
+        healthy=record.health,
+        extra=mig.read_profiles(record) if record.mode == "mig" else None,
+    )

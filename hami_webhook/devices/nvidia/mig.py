@@ -1,0 +1,197 @@
+"""MIG: profiles and placements on a card, instances on a pod (nvidia chapter 3.1, 3.4, 7.7, 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from hami_webhook.devices.codecs import CardRecord, DeviceEntry
+from hami_webhook.devices.model import Booking, Device, RegistrationError, Rows, Usage
+from hami_webhook.kube.objects import Pod
+
+ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The memory slices [start, start + size) of a card."""
+
+    start: int
+    size: int
+
+    def overlaps(self, other: Placement) -> bool:
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An instance kind of a card: MiB, percent of the card's compute, slices, where it may be placed."""
+
+    name: str
+    memory: int
+    cores: int
+    slices: int
+    placements: tuple[Placement, ...]
+
+
+def read_profiles(record: CardRecord) -> tuple[Profile, ...]:
+    """The profiles of a MIG card's registration, smallest first; raises `RegistrationError`."""
+    items = record.extra.get("migprofiles") or []
+    if not isinstance(items, list):
+        raise RegistrationError(f"card {record.id}: migProfiles must be a list")
+    profiles = []
+    for item in items:
+        where = f"card {record.id}: migProfiles"
+        if not isinstance(item, dict):
+            raise RegistrationError(f"{where} must hold objects")
+        fields = {key.lower(): value for key, value in item.items()}
+        name = fields.get("name")
+        placements = fields.get("placements")
+        if not isinstance(name, str) or not name or not isinstance(placements, list):
+            raise RegistrationError(f"{where} need a name and placements")
+        profiles.append(
+            Profile(
+                name,
+                _natural(fields, "memorymb", where),
+                _natural(fields, "core", where),
+                _natural(fields, "slicecount", where),
+                tuple(_placement(placement, where) for placement in placements),
+            )
+        )
+    return tuple(sorted(profiles, key=lambda profile: (profile.memory, profile.slices)))
+
+
+def profiles_of(device: Device) -> tuple[Profile, ...]:
+    return device.extra or ()
+
+
+def largest_profile(device: Device) -> int:
+    """MiB of the card's largest profile, 0 if it has none."""
+    return max((profile.memory for profile in profiles_of(device)), default=0)
+
+
+def book(device: Device, usage: Usage, needed: int) -> Booking | None:
+    """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none."""
+    occupied = [mark.placement for mark in usage.marks if isinstance(mark, Instance)]
+    free = device.memory - usage.memory
+    for profile in profiles_of(device):
+        if not needed <= profile.memory <= free:
+            continue
+        downwards = profile.name.startswith(("1g.", "3g."))
+        for placement in sorted(profile.placements, key=lambda p: p.start, reverse=downwards):
+            if not any(placement.overlaps(other) for other in occupied):
+                return Booking(profile.memory, profile.cores, profile.name, Instance(profile.name, placement))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A mark on a card: an instance of a profile in a place."""
+
+    profile: str
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One instance in a pod's `hami.io/vgpu-mig-allocations`."""
+
+    row: int
+    device: int
+    uuid: str
+    instance: Instance
+
+
+def encode_allocations(vendor: str, rows: Rows) -> str:
+    """The annotation for a placement, compact JSON; empty if it has no instance."""
+    records = [
+        {
+            "containerIndex": row,
+            "deviceIndex": position,
+            "gpuUUID": device.uuid,
+            "profile": device.booking.mark.profile,
+            "placement": {
+                "start": device.booking.mark.placement.start,
+                "size": device.booking.mark.placement.size,
+            },
+        }
+        for row, allocations in enumerate(rows)
+        if vendor in allocations
+        for position, device in enumerate(allocations[vendor].devices)
+        if isinstance(device.booking.mark, Instance)
+    ]
+    return orjson.dumps(records).decode() if records else ""
+
+
+def decode_allocations(text: str) -> list[Record] | None:
+    """The records of the annotation; None if it is invalid as a whole."""
+    try:
+        items = orjson.loads(text)
+        records = [_record(item) for item in items]
+    except (orjson.JSONDecodeError, RegistrationError, TypeError):
+        return None
+    if len({(record.row, record.device) for record in records}) != len(records):
+        return None
+    return records
+
+
+def placements_by_card(pod: Pod) -> Mapping[str, tuple[Instance, ...]]:
+    """The instances a placed pod holds, by card."""
+    text = pod.annotations.get(ALLOCATIONS)
+    found: dict[str, tuple[Instance, ...]] = {}
+    for record in decode_allocations(text) or () if text else ():
+        found[record.uuid] = (*found.get(record.uuid, ()), record.instance)
+    return found
+
+
+def closed_cards(
+    devices: Sequence[Device], residents: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
+) -> frozenset[str]:
+    """Cards whose occupation can't be known, which count as unhealthy.
+
+    A MIG card with a pod that has no record for it; a card that isn't in MIG mode with a pod that has one; and every MIG
+    card of the node, if a record names a card the node doesn't have.
+    """
+    modes = {device.uuid: device.mode for device in devices}
+    if "mig" not in modes.values() and not modes:
+        return frozenset()
+    closed: set[str] = set()
+    for pod, rows in residents:
+        recorded = set(placements_by_card(pod))
+        held = {entry.uuid for row in rows for entry in row}
+        closed |= {uuid for uuid in held if modes.get(uuid) == "mig" and uuid not in recorded}
+        closed |= {uuid for uuid in recorded if modes.get(uuid, "mig") != "mig"}
+        if any(uuid not in modes for uuid in recorded):
+            closed |= {uuid for uuid, mode in modes.items() if mode == "mig"}
+    return frozenset(closed)
+
+
+def _record(item: Any) -> Record:
+    if not isinstance(item, dict):
+        raise RegistrationError("a record must be an object")
+    placement = _placement(item.get("placement"), "placement")
+    uuid, profile = item.get("gpuUUID"), item.get("profile")
+    identity = [key in item for key in ("migUUID", "gpuInstanceID", "computeInstanceID")]
+    if not isinstance(uuid, str) or not uuid or not isinstance(profile, str) or not profile or len(set(identity)) > 1:
+        raise RegistrationError("a record needs gpuUUID, profile, and all or none of the instance's identity")
+    row, device = (_natural(item, key, "record") for key in ("containerIndex", "deviceIndex"))
+    return Record(row, device, uuid, Instance(profile, placement))
+
+
+def _placement(value: Any, where: str) -> Placement:
+    if not isinstance(value, dict):
+        raise RegistrationError(f"{where}: a placement must be an object")
+    placement = Placement(_natural(value, "start", where), _natural(value, "size", where))
+    if placement.size == 0:
+        raise RegistrationError(f"{where}: a placement needs a size")
+    return placement
+
+
+def _natural(fields: Mapping[str, Any], key: str, where: str) -> int:
+    value = fields.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RegistrationError(f"{where}: {key} must be a whole number, not {value!r}")
+    return value

@@ -1,0 +1,59 @@
+"""What a placed pod's annotations say it holds: the link between the wire and usage, debits and charges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit, per_device, per_vendor
+from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+NODE = "hami.io/vgpu-node"
+TIME = "hami.io/vgpu-time"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by."""
+
+    holds: tuple[Hold, ...]
+    kinds: Kinds
+
+    def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
+        return per_device(self.holds, self.kinds, init_finished=init_finished)
+
+    def debit(self, *, init_finished: bool) -> Debit:
+        """The sum over devices of the effective usage."""
+        return sum(per_vendor(self.holds, self.kinds, init_finished=init_finished).values(), Debit())
+
+
+def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
+    """The vendor's part of the pod's placement, None if it has none. Raises `BadAnnotation`.
+
+    Slots stand for containers, init containers first. A list with another number of slots than containers (HAMi 2.7
+    wrote app containers only) counts as app containers throughout.
+    """
+    rows = vendor.decode(pod)
+    if rows is None:
+        return None
+    kinds: Sequence[ContainerKind] = pod.kinds if len(rows) == len(pod.kinds) else [ContainerKind.APP] * len(rows)
+    holds = tuple(
+        Hold(vendor.key, entry.uuid, row, entry.memory, vendor.countable_cores(entry.cores))
+        for row, entries in enumerate(rows)
+        for entry in entries
+    )
+    return Placed(holds, kinds)
+
+
+def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
+    """Whether a placement written on the pod holds at `now`: it is bound, or was written less than `lapse` seconds ago."""
+    if pod.node_name:
+        return True
+    written = pod.annotations.get(TIME, "")
+    return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < lapse
+
+
+__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "placement_counts", "read_placed"]

@@ -1,0 +1,47 @@
+"""The standard reason labels (core chapter 7.5) and how a node's refusal is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CARD_TYPE_MISMATCH = "CardTypeMismatch"
+CARD_UUID_MISMATCH = "CardUuidMismatch"
+CARD_NOT_HEALTH = "CardNotHealth"
+CARD_CORDONED = "CardCordoned"
+CARD_TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"
+CARD_INSUFFICIENT_MEMORY = "CardInsufficientMemory"
+CARD_INSUFFICIENT_CORE = "CardInsufficientCore"
+CARD_COMPUTE_UNITS_EXHAUSTED = "CardComputeUnitsExhausted"
+CARD_MIG_TOPOLOGY_INFEASIBLE = "CardMigTopologyInfeasible"
+EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT = "ExclusiveDeviceAllocateConflict"
+NUMA_NOT_FIT = "NumaNotFit"
+RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
+ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
+NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
+NODE_UNREGISTERED = "node unregistered"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a node can't serve a pod: labels with the number of cards each, out of `cards`; or one bare text."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    cards: int = 0
+    bare: str = ""
+
+    def labels(self) -> frozenset[str]:
+        """The standard labels in it, the bare one included."""
+        return frozenset(self.counts) if not self.bare else frozenset((self.bare,))
+
+    def __str__(self) -> str:
+        """`1/4 AllocatedCardsInsufficientRequest, 3/4 CardCordoned`: items sorted as text."""
+        if self.bare:
+            return self.bare
+        return ", ".join(sorted(f"{count}/{self.cards} {label}" for label, count in self.counts.items()))
+
+
+def counted(counts: Counter[str], cards: int) -> Rejection:
+    """A rejection of the labels that were counted at least once."""
+    return Rejection({label: count for label, count in counts.items() if count > 0}, cards)

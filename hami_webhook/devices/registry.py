@@ -1,0 +1,43 @@
+"""The vendors that a device configuration enables, in one fixed order (by backend key)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hami_webhook.config import DeviceConfig
+from hami_webhook.devices.nvidia import Nvidia
+from hami_webhook.devices.vendor import QuotaKey, Vendor
+
+PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
+"""The scheduler-owned annotations that every vendor shares."""
+
+
+class Vendors(Mapping[str, Vendor]):
+    """The enabled vendors by backend key, sorted."""
+
+    def __init__(self, vendors: list[Vendor]) -> None:
+        self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
+        self.resource_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
+        self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
+
+    @classmethod
+    def from_config(cls, config: DeviceConfig) -> Vendors:
+        """The vendors of a configuration: a section that is present enables its vendor."""
+        return cls([Nvidia(config.nvidia)] if config.nvidia is not None else [])
+
+    def __getitem__(self, key: str) -> Vendor:
+        return self._by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_key)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def _quota_keys(self) -> dict[str, tuple[tuple[str, QuotaKey], ...]]:
+        found: dict[str, tuple[tuple[str, QuotaKey], ...]] = {}
+        for key, vendor in self._by_key.items():
+            for quota_key in vendor.quota_keys():
+                found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
+        return found

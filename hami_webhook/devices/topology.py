@@ -1,0 +1,69 @@
+"""Exact searches over card sets: the best mutual connectivity, the least connected single card (nvidia chapter 7.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+Scores = Sequence[Sequence[int]]
+"""score[x][y] of the cards in the order they are tried."""
+
+
+def best_combination(scores: Scores, count: int, admits: Callable[[Sequence[int]], bool] | None = None) -> list[int]:
+    """The positions of the `count` cards with the largest sum of score[x][y] over pairs x before y.
+
+    Among equal sums the lexicographically first set. With `admits`, only sets it holds for compete; it must be
+    monotone: once it refuses a set, it refuses every larger one. An empty list if no set competes.
+
+    Depth first in lexicographic order with a bound: a branch can't beat the best so far if not even the most each
+    remaining card could add — its links to the chosen ones plus half of its best links among the rest — would.
+    """
+    cards = len(scores)
+    if count == 0 or count > cards:
+        return []
+    both = [[scores[min(x, y)][max(x, y)] if x != y else 0 for y in range(cards)] for x in range(cards)]
+    # reach[s][j][r]: the sum of card j's r best links to the cards at s and after, doubled bounds below
+    reach = [
+        [
+            [0, *accumulate(sorted((both[j][k] for k in range(start, cards) if k != j), reverse=True))]
+            for j in range(cards)
+        ]
+        for start in range(cards)
+    ]
+    best: list[int] = []
+    best_value: int | None = None
+    chosen: list[int] = []
+
+    def search(start: int, value: int, links: list[int]) -> None:
+        nonlocal best, best_value
+        left = count - len(chosen)
+        if left == 0:
+            if best_value is None or value > best_value:
+                best, best_value = chosen.copy(), value
+            return
+        for position in range(start, cards - left + 1):
+            if best_value is not None:
+                gains = sorted(
+                    (2 * links[j] + reach[position][j][left - 1] for j in range(position, cards)), reverse=True
+                )
+                if 2 * value + sum(gains[:left]) <= 2 * best_value:
+                    return
+            chosen.append(position)
+            if admits is None or admits(chosen):
+                row = both[position]
+                search(position + 1, value + links[position], [a + b for a, b in zip(links, row, strict=True)])
+            chosen.pop()
+
+    search(0, 0, [0] * cards)
+    return best
+
+
+def pair_sum(scores: Scores, positions: Sequence[int]) -> int:
+    """The sum of score[x][y] over pairs of `positions`, x before y."""
+    return sum(scores[x][y] for i, x in enumerate(positions) for y in positions[i + 1 :])
+
+
+def least_connected(scores: Scores) -> int:
+    """The position of the card whose links to all others sum to least; the first of equals."""
+    totals = [sum(row) - row[x] for x, row in enumerate(scores)]
+    return totals.index(min(totals))

@@ -1,0 +1,186 @@
+"""One container's request on one node, card by card: the checks vendors list, and how selections are asked.
+
+Each check is a small named test tied to one standard reason label (core chapter 7.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage
+from hami_webhook.devices.policy import CardPolicy, ListRule, Weights
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pod's annotations ask of one vendor's cards, read once per pod."""
+
+    policy: CardPolicy
+    weights: Weights
+    uuids: ListRule
+    types: ListRule
+    numa_bound: bool = False
+
+
+class Budget(Protocol):
+    """What the pod's namespace still lets it hold; asked with everything the pod would hold so far."""
+
+    def admits(self, holds: Sequence[Hold]) -> bool: ...
+
+    def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
+        """What the holds cost, for putting cards in order, cheapest first."""
+        ...
+
+
+@dataclass(slots=True)
+class Trial:
+    """One container's request to one vendor on one node, under trial.
+
+    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
+    """
+
+    pod: Pod
+    terms: Terms
+    request: Request
+    row: int
+    kind: ContainerKind
+    inventory: Inventory
+    overlay: Overlay
+    holds: Sequence[Hold] = ()
+    budget: Budget | None = None
+    taken: list[Candidate] = field(default_factory=list)
+
+    def admits(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether the quota allows these cards on top of what the pod holds already."""
+        return self.budget is None or self.budget.admits([*self.holds, *(c.hold for c in candidates)])
+
+
+class Bookkeeper(Protocol):
+    """How a vendor resolves a request on a card."""
+
+    def memory_needed(self, request: Request, device: Device) -> int: ...
+
+    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None: ...
+
+
+class Candidate:
+    """A card on trial: its usage as the container would find it, and what it would be booked with."""
+
+    __slots__ = ("_bookkeeper", "_booking", "_resolved", "cores", "device", "memory", "position", "trial", "usage")
+
+    def __init__(self, bookkeeper: Bookkeeper, trial: Trial, device: Device, usage: Usage, position: int) -> None:
+        self.trial = trial
+        self.device = device
+        self.usage = usage
+        self.position = position
+        self.memory = bookkeeper.memory_needed(trial.request, device)
+        self.cores = trial.request.cores
+        self._bookkeeper = bookkeeper
+        self._booking: Booking | None = None
+        self._resolved = False
+
+    @property
+    def booking(self) -> Booking | None:
+        """What the vendor books the card with; None if it can't be booked as it stands."""
+        if not self._resolved:
+            self._booking = self._bookkeeper.book(self.trial.request, self.device, self.usage)
+            self._resolved = True
+        return self._booking
+
+    @property
+    def booked(self) -> Booking:
+        """The booking, or what is asked for where there is none."""
+        return self.booking or Booking(self.memory, self.cores)
+
+    @property
+    def hold(self) -> Hold:
+        booked = self.booked
+        return Hold(self.device.vendor, self.device.uuid, self.trial.row, booked.memory, booked.cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A test a card must pass, and the label it counts under where it doesn't."""
+
+    label: str
+    passes: Callable[[Candidate], bool]
+
+
+NUMA_GROUP = Check(reasons.NUMA_NOT_FIT, lambda candidate: True)
+"""Where in a vendor's checks a card starts a new NUMA group, if the pod binds to one."""
+
+
+def _healthy(candidate: Candidate) -> bool:
+    device = candidate.device
+    return device.healthy and (device.vendor, device.uuid) not in candidate.trial.overlay.view.closed
+
+
+def _free_memory(candidate: Candidate) -> bool:
+    return candidate.device.memory - candidate.usage.memory >= candidate.memory
+
+
+def _free_cores(candidate: Candidate) -> bool:
+    return candidate.device.cores - candidate.usage.cores >= candidate.trial.request.cores
+
+
+def _not_shared_whole(candidate: Candidate) -> bool:
+    return not (candidate.device.cores == 100 == candidate.trial.request.cores and candidate.usage.slots > 0)
+
+
+def _units_left(candidate: Candidate) -> bool:
+    device = candidate.device
+    return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.trial.request.cores == 0)
+
+
+HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
+TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.trial.terms.types.admits_type(c.device.type))
+UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.trial.terms.uuids.admits(c.device.uuid))
+FREE_SLOT = Check(reasons.CARD_TIME_SLICING_EXHAUSTED, lambda c: c.usage.slots < c.device.slots)
+MUTEX = Check(
+    reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, lambda c: not (c.trial.terms.policy.mutex and c.usage.slots > 0)
+)
+WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.trial.admits([*c.trial.taken, c]))
+FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
+FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
+NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
+UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
+
+AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
+"""The usual checks of what is left on a card, in the usual order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a selection chose; `candidates` and `link_quality` as in `Allocation`."""
+
+    chosen: Sequence[Candidate]
+    candidates: int = 0
+    link_quality: int = 0
+
+
+class Selection(Protocol):
+    """How a vendor picks among the cards that passed.
+
+    `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
+    card is checked on its own first, then `choose` is asked; it may refuse by returning None, then for quota's sake.
+    """
+
+    looks_at_all: bool
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None: ...
+
+
+class FirstFit:
+    """The first cards that pass, in the order tried."""
+
+    looks_at_all = False
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+        return Choice(passed, len(passed))
+
+
+FIRST_FIT = FirstFit()

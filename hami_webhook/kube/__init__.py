@@ -1,0 +1,1 @@
+"""Kubernetes' own vocabulary as pure values: quantities, objects, effective requests, quota scopes, JSON Patch."""

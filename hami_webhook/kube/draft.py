@@ -1,0 +1,155 @@
+"""A pod under change: reads see the changes made so far, and the patch has the operations for just those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hami_webhook.kube.objects import Container, MalformedObject, Pod, read_containers
+from hami_webhook.kube.patch import MapDraft, Operation, pointer
+from hami_webhook.kube.quantity import parse_whole
+
+
+class ContainerDraft:
+    """One container under change."""
+
+    def __init__(self, path: str, raw: Mapping[str, Any], container: Container) -> None:
+        self.name = container.name
+        self.kind = container.kind
+        self._path = path
+        self._raw = raw
+        resources = raw.get("resources")
+        self._resources: Mapping[str, Any] | None = resources
+        resources = resources or {}
+        self.limits = MapDraft(f"{path}/resources/limits", resources.get("limits"))
+        self.requests = MapDraft(f"{path}/resources/requests", resources.get("requests"))
+        self._env: dict[int, dict[str, Any]] = {}
+        self._new_env: list[dict[str, Any]] = []
+
+    @property
+    def container(self) -> Container:
+        """The container as it is now."""
+        privileged = bool((self._raw.get("securityContext") or {}).get("privileged"))
+        return Container(self.name, self.kind, self.limits, self.requests, privileged)
+
+    def amount(self, resource: str) -> Any:
+        """What is written for `resource` in limits, else in requests."""
+        found = self.limits.get(resource)
+        return self.requests.get(resource) if found is None else found
+
+    def asks_for(self, resource: str) -> bool:
+        return resource in self.limits or resource in self.requests
+
+    def set_limit(self, resource: str, amount: int) -> None:
+        """Write a limit, and the request of that name where there is one (the API server demands that they agree)."""
+        if parse_whole(self.limits.get(resource)) != amount:
+            self.limits[resource] = str(amount)
+        if resource in self.requests and parse_whole(self.requests[resource]) != amount:
+            self.requests[resource] = str(amount)
+
+    def set_env(self, name: str, value: str) -> None:
+        """Set an environment variable: in place where it exists, else at the end."""
+        entry = {"name": name, "value": value}
+        found = False
+        env = self._raw.get("env")
+        if env is not None and not isinstance(env, list):
+            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
+        for index, item in enumerate(env or ()):
+            if isinstance(item, Mapping) and item.get("name") == name:
+                found = True
+                if dict(item) == entry:
+                    self._env.pop(index, None)
+                else:
+                    self._env[index] = entry
+        for added in self._new_env:
+            if added["name"] == name:
+                found = True
+                added["value"] = value
+        if not found:
+            self._new_env.append(entry)
+
+    def operations(self) -> Iterator[Operation]:
+        if self._resources is None and (self.limits.changed or self.requests.changed):
+            value = {d: dict(m) for d, m in (("limits", self.limits), ("requests", self.requests)) if m.changed}
+            yield {"op": "add", "path": f"{self._path}/resources", "value": value}
+        else:
+            yield from self.limits.operations()
+            yield from self.requests.operations()
+        for index, entry in self._env.items():
+            yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
+        if self._new_env and self._raw.get("env") is None:
+            yield {"op": "add", "path": f"{self._path}/env", "value": self._new_env}
+        else:
+            for entry in self._new_env:
+                yield {"op": "add", "path": f"{self._path}/env/-", "value": entry}
+
+
+class PodDraft:
+    """A pod under change, made from its JSON; raises `MalformedObject` where that is no pod."""
+
+    def __init__(self, raw: Mapping[str, Any], namespace: str = "") -> None:
+        self.original = Pod.from_object(raw, namespace)
+        self.raw = raw
+        meta = raw.get("metadata")
+        self._has_metadata = meta is not None
+        self.annotations = MapDraft("/metadata/annotations", (meta or {}).get("annotations"))
+        spec = raw.get("spec") or {}
+        self._spec = MapDraft("/spec", spec)
+        paths = [
+            pointer("spec", field, index)
+            for field in ("initContainers", "containers")
+            for index in range(len(spec.get(field) or ()))
+        ]
+        items = [item for field in ("initContainers", "containers") for item in spec.get(field) or ()]
+        self.containers = [
+            ContainerDraft(path, item, container)
+            for path, item, container in zip(paths, items, read_containers(spec), strict=True)
+        ]
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+
+    @property
+    def scheduler_name(self) -> str:
+        return self._spec.get("schedulerName") or ""
+
+    @scheduler_name.setter
+    def scheduler_name(self, name: str) -> None:
+        self._spec["schedulerName"] = name
+
+    @property
+    def runtime_class_name(self) -> str:
+        return self._spec.get("runtimeClassName") or ""
+
+    @runtime_class_name.setter
+    def runtime_class_name(self, name: str) -> None:
+        self._spec["runtimeClassName"] = name
+
+    def warn(self, text: str) -> None:
+        """Tell the user something that is legal but worth knowing; each text once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def note(self, text: str) -> None:
+        """Say what was done and why, for the log only."""
+        self.notes.append(text)
+
+    def result(self) -> Pod:
+        """The pod as it is now."""
+        return replace(
+            self.original,
+            annotations=dict(self.annotations),
+            containers=tuple(container.container for container in self.containers),
+            scheduler_name=self.scheduler_name,
+        )
+
+    def operations(self) -> list[Operation]:
+        """The JSON Patch from the original to the draft; empty if nothing changed."""
+        operations: list[Operation] = []
+        if self.annotations.changed and not self._has_metadata:
+            operations.append({"op": "add", "path": "/metadata", "value": {}})
+        operations += self.annotations.operations()
+        operations += self._spec.operations()
+        for container in self.containers:
+            operations += container.operations()
+        return operations

@@ -1,0 +1,98 @@
+"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386).
+
+A draft records changes to one document and gives the operations for just those, with no diff of two documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Operation = dict[str, Any]
+
+
+def pointer(*parts: str | int) -> str:
+    """A JSON Pointer (RFC 6901) to the place the parts lead to."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+class MapDraft(Mapping[str, Any]):
+    """A map under change: reads see the changes, `operations` tells them.
+
+    `original` is None where the document lacks the map; the first write then adds it whole.
+    """
+
+    __slots__ = ("_changes", "_original", "path")
+    _GONE = object()
+
+    def __init__(self, path: str, original: Mapping[str, Any] | None) -> None:
+        self.path = path
+        self._original = original
+        self._changes: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._changes:
+            value = self._changes[key]
+            if value is self._GONE:
+                raise KeyError(key)
+            return value
+        if self._original is None:
+            raise KeyError(key)
+        return self._original[key]
+
+    def __iter__(self) -> Iterator[str]:
+        original = self._original or {}
+        yield from (key for key in original if self._changes.get(key) is not self._GONE)
+        yield from (key for key, value in self._changes.items() if key not in original and value is not self._GONE)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self._original is not None and key in self._original and self._original[key] == value:
+            self._changes.pop(key, None)
+        else:
+            self._changes[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        if self._original is not None and key in self._original:
+            self._changes[key] = self._GONE
+        else:
+            self._changes.pop(key, None)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self._changes)
+
+    @property
+    def missing(self) -> bool:
+        """The document has no such map yet."""
+        return self._original is None
+
+    def operations(self) -> list[Operation]:
+        if not self._changes:
+            return []
+        if self._original is None:
+            return [{"op": "add", "path": self.path, "value": dict(self)}]
+        operations: list[Operation] = []
+        for key, value in self._changes.items():
+            path = self.path + pointer(key)
+            if value is self._GONE:
+                operations.append({"op": "remove", "path": path})
+            else:
+                op = "replace" if key in self._original else "add"
+                operations.append({"op": op, "path": path, "value": value})
+        return operations
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """`document` after the merge patch `patch` (RFC 7386); neither is changed."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(document) if isinstance(document, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result

@@ -1,0 +1,38 @@
+"""Which pods a ResourceQuota's scopes cover (Kubernetes' quota evaluator for pods)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hami_webhook.kube.objects import Pod, ResourceQuota, ScopeRequirement
+
+
+def matches(quota: ResourceQuota, pod: Pod) -> bool:
+    """Whether every scope of `quota` holds for `pod`. An unknown scope or operator holds for none."""
+    return all(_holds(requirement, pod) for requirement in quota.scopes)
+
+
+_PRESENCE: dict[str, Callable[[Pod], bool]] = {
+    "Terminating": lambda pod: pod.active_deadline is not None and pod.active_deadline >= 0,
+    "NotTerminating": lambda pod: pod.active_deadline is None or pod.active_deadline < 0,
+    "BestEffort": lambda pod: pod.best_effort,
+    "NotBestEffort": lambda pod: not pod.best_effort,
+    "CrossNamespacePodAffinity": lambda pod: pod.cross_namespace_affinity,
+}
+
+
+def _holds(requirement: ScopeRequirement, pod: Pod) -> bool:
+    if requirement.scope == "PriorityClass":
+        name = pod.priority_class
+        match requirement.operator:
+            case "Exists":
+                return name != ""
+            case "DoesNotExist":
+                return name == ""
+            case "In":
+                return name in requirement.values
+            case "NotIn":
+                return name not in requirement.values
+        return False
+    present = _PRESENCE.get(requirement.scope)
+    return present is not None and requirement.operator == "Exists" and present(pod)

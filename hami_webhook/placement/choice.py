@@ -1,0 +1,94 @@
+"""Node scores, the choice among fitting nodes with its ties, and what is told about it (core 8, 12; nvidia 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_webhook.devices.model import Allocation, NodeView
+from hami_webhook.devices.policy import NODE_POLICY
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.placement.fit import NodeFit, PodAsk
+
+_SCORE_DIGITS = 6
+
+
+def node_score(view: NodeView) -> float:
+    """10 × (used/all slots + used/all cores + used/all memory) over all cards, before the pod; 0 where a total is 0."""
+    slots = cores = memory = used_slots = used_cores = used_memory = 0
+    for key, inventory in view.inventories.items():
+        for device in inventory.devices:
+            usage = view.used(key, device.uuid)
+            slots += device.slots
+            cores += device.cores
+            memory += device.memory
+            used_slots += usage.slots
+            used_cores += usage.cores
+            used_memory += usage.memory
+    if min(slots, cores, memory) <= 0:
+        return 0.0
+    return 10 * (used_slots / slots + used_cores / cores + used_memory / memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A fitting node with its score."""
+
+    fit: NodeFit
+    score: float
+    registered: int = 0
+
+
+def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str) -> list[Scored]:
+    """The fitting nodes, best first.
+
+    By node policy (`spread` the lowest score, anything else the highest), then by name. For `topology-aware` pods the
+    fewest fitting cards, then the fewest registered, then the better links come first — behind the score, if the pod
+    itself carries a node policy.
+    """
+    own_policy = ask.pod.annotations.get(NODE_POLICY)
+    spread = (default_node_policy if own_policy is None else own_policy) == "spread"
+    ranks_by = next(
+        (k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), None
+    )
+
+    def key(scored: Scored) -> tuple[float | int | str, ...]:
+        score = round(scored.score, _SCORE_DIGITS) * (1 if spread else -1)
+        if ranks_by is None:
+            return (score, scored.fit.node)
+        first = _first_allocation(scored.fit, ranks_by)
+        topology = (first.candidates, scored.registered, -first.link_quality)
+        if own_policy is not None:
+            return (score, *topology, scored.fit.node)
+        return (*topology, score, scored.fit.node)
+
+    return sorted(fits, key=key)
+
+
+def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
+    return next(row[vendor] for row in fit.rows if vendor in row)
+
+
+def registered_cards(view: NodeView, ask: PodAsk) -> int:
+    """How many cards the node registers of the first vendor asked."""
+    return len(view.inventories[ask.vendors[0]].devices)
+
+
+def success_message(chosen: Scored, fits: Sequence[Scored], candidates: int) -> str:
+    """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last."""
+    others = [scored for scored in fits if scored is not chosen]
+    told = ",".join(f"{scored.fit.node}:{scored.score:.2f}" for scored in [*reversed(others), chosen])
+    return f"find fit node({chosen.fit.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({told})"
+
+
+def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
+    """The `FilteringFailed` events: one per label with its nodes, then the total. A free text has no event of its own."""
+    by_label: dict[str, list[str]] = {}
+    for node in sorted(failed):
+        rejection = failed[node]
+        for label in rejection.labels():
+            if " " not in label:
+                by_label.setdefault(label, []).append(node)
+    told = [f"{len(by_label[label])} nodes {label}({','.join(by_label[label])})" for label in sorted(by_label)]
+    return [*told, f"no available node, {candidates} nodes do not meet"]

@@ -1,0 +1,138 @@
+"""A pod on a node: every container's request to every vendor, init containers and sidecars included (core 6, 7.2, 7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.driver import fit
+from hami_webhook.devices.model import Allocation, BadRequest, Hold, NodeView, Overlay, Request, Rows, holds_of
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.trial import Budget, Terms, Trial
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+
+@dataclass(frozen=True)
+class PodAsk:
+    """What a pod asks: per container (init first) what of each vendor, and its terms to each vendor."""
+
+    pod: Pod
+    rows: Sequence[Mapping[str, Request]]
+    terms: Mapping[str, Terms]
+
+    @property
+    def vendors(self) -> tuple[str, ...]:
+        """The backend keys asked, sorted."""
+        return tuple(self.terms)
+
+
+def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
+    """What the pod asks, None for nothing managed.
+
+    Raises `BadRequest` for an amount admission would have refused, ValueError for bad scoring weights.
+    """
+    rows: list[dict[str, Request]] = []
+    for container in pod.containers:
+        row = {}
+        for key, vendor in vendors.items():
+            request = vendor.request(container) if vendor.asks(container) else None
+            if request is not None:
+                row[key] = request
+        rows.append(row)
+    asked = sorted({key for row in rows for key in row})
+    if not asked:
+        return None
+    return PodAsk(pod, rows, {key: vendors[key].terms(pod, default_policy) for key in asked})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFit:
+    """A placement of a pod on a node: per container what it got of each vendor."""
+
+    node: str
+    rows: Rows
+
+    def holds(self) -> list[Hold]:
+        return holds_of((index, allocation) for index, row in enumerate(self.rows) for allocation in row.values())
+
+
+def fit_pod(view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | None) -> NodeFit | Rejection:
+    """The pod's placement on the node, or why there is none.
+
+    Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
+    stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
+    """
+    if any(key not in view.inventories for key in ask.vendors):
+        return Rejection(bare=reasons.NODE_UNREGISTERED)
+    first = _Attempt(view, ask, vendors, budget).in_order()
+    if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
+        return first
+    if ContainerKind.INIT not in ask.pod.kinds:
+        return first
+    second = _Attempt(view, ask, vendors, budget).apps_first()
+    return second if isinstance(second, NodeFit) else first
+
+
+class _Attempt:
+    """One pass over a pod's containers."""
+
+    def __init__(self, view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | None) -> None:
+        self._view = view
+        self._ask = ask
+        self._vendors = vendors
+        self._budget = budget
+        self._running = Overlay(view)
+        self._rows: list[dict[str, Allocation]] = [{} for _ in ask.rows]
+        self._holds: list[Hold] = []
+
+    def in_order(self) -> NodeFit | Rejection:
+        for row, kind in enumerate(self._ask.pod.kinds):
+            on = self._running.copy() if kind is ContainerKind.INIT else self._running
+            refused = self._fit_row(row, kind, on)
+            if refused is not None:
+                return refused
+        return NodeFit(self._view.name, self._rows)
+
+    def apps_first(self) -> NodeFit | Rejection:
+        before: dict[int, Overlay] = {}
+        kinds = self._ask.pod.kinds
+        for row, kind in enumerate(kinds):
+            if kind is ContainerKind.INIT:
+                before[row] = self._running.copy()
+                continue
+            refused = self._fit_row(row, kind, self._running)
+            if refused is not None:
+                return refused
+        for row, overlay in before.items():
+            refused = self._fit_row(row, kinds[row], overlay)
+            if refused is not None:
+                return refused
+        return NodeFit(self._view.name, self._rows)
+
+    def _fit_row(self, row: int, kind: ContainerKind, overlay: Overlay) -> Rejection | None:
+        """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
+        for key, request in self._ask.rows[row].items():
+            trial = Trial(
+                pod=self._ask.pod,
+                terms=self._ask.terms[key],
+                request=request,
+                row=row,
+                kind=kind,
+                inventory=self._view.inventories[key],
+                overlay=overlay,
+                holds=self._holds,
+                budget=self._budget,
+            )
+            result = fit(self._vendors[key], trial)
+            if isinstance(result, Rejection):
+                return result
+            self._rows[row][key] = result
+            self._holds += holds_of([(row, result)])
+            for device in result.devices:
+                overlay.take(key, device.uuid, device.booking)
+        return None
+
+
+__all__ = ["BadRequest", "NodeFit", "PodAsk", "fit_pod", "read_ask"]

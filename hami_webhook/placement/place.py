@@ -1,0 +1,199 @@
+"""Placing a pod: fit every node, choose, charge what is missing, write the decision on the pod (core 7.1, quota 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
+from hami_webhook.devices.model import BadRequest, NodeView, Rows
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.placed import NODE, TIME
+from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
+from hami_webhook.placement.choice import (
+    Scored,
+    failure_messages,
+    node_score,
+    ranked,
+    registered_cards,
+    success_message,
+)
+from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
+from hami_webhook.placement.state import ClusterState
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.budget import PodBudget, pod_budget
+from hami_webhook.quota.charge import placed_charge
+from hami_webhook.quota.commit import Committer, QuotaMoved
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The defaults where a pod says nothing: for nodes (`binpack` or `spread`) and for cards."""
+
+    node: str = "binpack"
+    card: str = "spread"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A pod's place: node, score before it came, what each container got, the annotations written, pod as stored.
+
+    `failed` are the nodes that didn't fit, with their reasons.
+    """
+
+    node: str
+    score: float
+    rows: Rows
+    annotations: Mapping[str, str]
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    failed: Mapping[str, Rejection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """No node takes the pod: why, by node; or `error`, why none could be asked."""
+
+    failed: Mapping[str, Rejection] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every candidate node asked: those that fit, best first, and those that don't."""
+
+    fits: Sequence[Scored]
+    failed: Mapping[str, Rejection]
+
+
+def evaluate(
+    views: Sequence[NodeView], ask: PodAsk, vendors: Vendors, budget: PodBudget | None, policies: Policies
+) -> Evaluation:
+    """Fit the pod on every node."""
+    fits: list[Scored] = []
+    failed: dict[str, Rejection] = {}
+    for view in views:
+        result = fit_pod(view, ask, vendors, budget)
+        if isinstance(result, NodeFit):
+            fits.append(Scored(result, node_score(view), registered_cards(view, ask)))
+        else:
+            failed[view.name] = result
+    return Evaluation(ranked(fits, ask, vendors, policies.node), failed)
+
+
+class Placer:
+    """Places pods one at a time on what the state knows, and writes the decision to the cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: ClusterState,
+        vendors: Vendors,
+        *,
+        clock: Callable[[], float],
+        policies: Policies | None = None,
+        lapse: float = 300.0,
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._vendors = vendors
+        self._clock = clock
+        self._policies = policies or Policies()
+        self._lapse = lapse
+        self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
+
+    async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unplaced | None:
+        """Choose node and cards for a pod and annotate it; None if it asks for nothing managed.
+
+        `nodes` are the candidates, all by default. Raises `ClusterError` where the cluster fails.
+        """
+        now = self._clock()
+        self._state.tick(now)
+        names = [view.name for view in self._state.views()] if nodes is None else list(nodes)
+        try:
+            ask = read_ask(pod, self._vendors, self._policies.card)
+        except BadRequest as error:
+            return await self._unplaced(pod, {name: Rejection(bare=str(error)) for name in names}, len(names))
+        except ValueError as error:
+            await self._event(pod, "Warning", "FilteringFailed", f"calcScore failed {error}")
+            return Unplaced(error=str(error))
+        if ask is None:
+            return None
+        quotas = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+        books = [Books.read(ResourceQuota.from_object(item), self._vendors) for item in quotas.items]
+        budget = pod_budget(
+            pod, books, self._state.pods_in(pod.namespace), self._vendors, self._state, now, self._lapse
+        )
+        found = [view for name in names if (view := self._state.view(name)) is not None]
+        evaluation = evaluate(found, ask, self._vendors, budget, self._policies)
+        failed = dict(evaluation.failed)
+        failed |= {name: Rejection(bare="node unregistered") for name in names if self._state.view(name) is None}
+        for scored in evaluation.fits:
+            try:
+                placement = await self._write(pod, scored, now)
+            except QuotaMoved:
+                cards = registered_cards(self._require(scored.fit.node), ask)
+                failed[scored.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
+                continue
+            await self._event(pod, "Normal", "FilteringSucceed", success_message(scored, evaluation.fits, len(names)))
+            return replace(placement, failed=failed)
+        return await self._unplaced(pod, failed, len(names))
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Bind a placed pod to its node and say so."""
+        await self._cluster.bind(pod.namespace, pod.name, pod.uid, node)
+        await self._event(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
+
+    async def _write(self, pod: Pod, scored: Scored, now: float) -> Placement:
+        fit = scored.fit
+        commitment = await self._committer.commit(pod, placed_charge(fit.holds(), pod.kinds, self._vendors))
+        annotations = placement_annotations(fit, self._require(fit.node), self._vendors, now)
+        try:
+            stored = await self._cluster.patch(
+                Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace
+            )
+        except ClusterError:
+            await commitment.undo()
+            raise
+        self._state.set_pod(Pod.from_object(stored), now)
+        return Placement(fit.node, scored.score, fit.rows, annotations, stored)
+
+    def _require(self, node: str) -> NodeView:
+        view = self._state.view(node)
+        assert view is not None
+        return view
+
+    async def _unplaced(self, pod: Pod, failed: Mapping[str, Rejection], candidates: int) -> Unplaced:
+        for message in failure_messages(failed, candidates):
+            await self._event(pod, "Warning", "FilteringFailed", message)
+        return Unplaced(failed)
+
+    async def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+        await self._cluster.record_event(EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message))
+
+
+def placement_annotations(fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
+    """The annotations a placement writes: node, time (Unix seconds) and each vendor's own."""
+    written = {NODE: fit.node, TIME: str(int(now))}
+    for key, vendor in vendors.items():
+        if any(key in row for row in fit.rows):
+            written |= vendor.encode(fit.rows, view.node)
+    return written
+
+
+def placement_patch(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    """The merge patch of a placement; what a former placement wrote and this one doesn't is removed.
+
+    The node becomes a label too where its name is a legal label value.
+    """
+    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in annotations}
+    patch: dict[str, Any] = {"metadata": {"annotations": {**stale, **annotations}}}
+    if pod.uid:
+        patch["metadata"]["uid"] = pod.uid
+    if is_label_value(node):
+        patch["metadata"]["labels"] = {NODE: node}
+    elif NODE in pod.labels:
+        patch["metadata"]["labels"] = {NODE: None}
+    return patch

@@ -1,0 +1,228 @@
+"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them (quota chapter 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.quota import ledger as ledgers
+from hami_webhook.quota.charge import Charge
+from hami_webhook.quota.ledger import LEDGER, Entry, State
+
+
+@dataclass(frozen=True)
+class Books:
+    """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger."""
+
+    quota: ResourceQuota
+    hard: Mapping[str, int]
+    used: Mapping[str, int]
+    ledger: Mapping[str, Entry] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, quota: ResourceQuota, vendors: Vendors) -> Books:
+        """The managed part of `quota`, for the keys of the enabled vendors."""
+        hard = {key: _floor(written) for key, written in quota.hard.items() if key in vendors.quota_keys}
+        used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used}
+        return cls(quota, hard, used, ledgers.decode(quota.annotations.get(LEDGER)))
+
+    @property
+    def name(self) -> str:
+        return self.quota.name
+
+    def concerns(self, pod: Pod, charge: Charge) -> bool:
+        """Whether the pod is in scope and consumes a key of this quota."""
+        return any(key in self.hard for key in charge.amounts) and scopes.matches(self.quota, pod)
+
+    def unknown(self, charge: Charge) -> tuple[str, ...]:
+        """The keys the charge needs and nobody has computed used for yet, sorted."""
+        return tuple(sorted(key for key in charge.amounts if key in self.hard and key not in self.used))
+
+    def overrun(self, charge: Charge, earlier: Mapping[str, int] | None = None) -> tuple[str, ...]:
+        """The keys the charge would push over hard, sorted; `earlier` is what the same pod is charged already."""
+        before = earlier or {}
+        over = []
+        for key, amount in charge.only(self.hard).items():
+            more = amount - before.get(key, 0)
+            if more > 0 and self.used.get(key, 0) + more > self.hard[key]:
+                over.append(key)
+        return tuple(sorted(over))
+
+    def with_entry(self, identity: str, entry: Entry | None) -> Books:
+        """The books after an entry took another's place (or none), with the difference of their amounts in used."""
+        before = self.ledger[identity].amounts if identity in self.ledger else {}
+        after = entry.amounts if entry is not None else {}
+        return self.with_increase(
+            identity, entry, {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
+        )
+
+    def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> Books:
+        """The books after an entry took another's place (or none) and used changed by `increase`."""
+        used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
+        entries = {key: value for key, value in self.ledger.items() if key != identity}
+        if entry is not None:
+            entries[identity] = entry
+        return replace(self, used=used, ledger=entries)
+
+    def patch(self, target: Books) -> dict[str, Any] | None:
+        """The compare-and-swap merge patch on `/status` from these books to `target`; None if nothing changes.
+
+        It has only managed keys, the ledger, and `status.hard` of managed keys where that lags behind spec.
+        """
+        status: dict[str, Any] = {}
+        used: dict[str, str | None] = {
+            key: str(value) for key, value in target.used.items() if self.used.get(key) != value
+        }
+        used |= {key: None for key in self.used if key not in target.used}
+        if used:
+            status["used"] = used
+        hard = {
+            key: str(value)
+            for key, value in self.hard.items()
+            if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
+        }
+        if hard:
+            status["hard"] = hard
+        text, before = ledgers.encode(target.ledger), self.quota.annotations.get(LEDGER)
+        patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
+        if text != before:
+            patch["metadata"]["annotations"] = {LEDGER: text}
+        if status:
+            patch["status"] = status
+        return patch if status or text != before else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One pod to be charged: `identity` is its UID, or the stamp under `/webhook`; `stamp` one that may be live already."""
+
+    identity: str
+    pod: Pod
+    charge: Charge
+    dry_run: bool = False
+    stamp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A charge that doesn't fit, or can't be judged; `code` 403, or 503 where trying again may help."""
+
+    code: int
+    message: str
+    overrun: bool = False
+
+
+def refuse_overrun(books: Books, charge: Charge, over: Sequence[str]) -> Refusal:
+    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers."""
+
+    def told(amounts: Mapping[str, int]) -> str:
+        return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
+
+    floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
+    return Refusal(
+        403,
+        f"exceeding resource quota: exceeded quota: {books.name}, requested: {told(charge.amounts)}{floor}, "
+        f"used: {told(books.used)}, limited: {told(books.hard)}",
+        overrun=True,
+    )
+
+
+def refuse_unknown(name: str, keys: Sequence[str]) -> Refusal:
+    return Refusal(403, f"status unknown for quota: {name}, resources: {','.join(keys)}")
+
+
+def refuse_now(namespace: str, cause: str) -> Refusal:
+    return Refusal(503, f"quota: can't charge namespace {namespace} now: {cause}; try again")
+
+
+class NeedsRecompute(Exception):
+    """A quota must be recomputed before it can judge: used is unknown, or the ledger is full."""
+
+    def __init__(self, quota: str) -> None:
+        super().__init__(quota)
+        self.quota = quota
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A batch judged: the books as they are to be, and the refusal of each ask that got one, by its index."""
+
+    books: Mapping[str, Books]
+    refusals: Mapping[int, Refusal]
+
+
+def judge(
+    books: Mapping[str, Books], asks: Sequence[Ask], now: float, max_ledger: int, *, recomputed: frozenset[str]
+) -> Judgement:
+    """Judge asks in order against a running copy: each is charged to every quota that concerns it, or to none.
+
+    Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
+    """
+    running = dict(books)
+    refusals: dict[int, Refusal] = {}
+    for index, ask in enumerate(asks):
+        refusal, after = _judge_one(running, ask, now, max_ledger, recomputed)
+        if refusal is not None:
+            refusals[index] = refusal
+        elif not ask.dry_run:
+            running.update(after)
+    return Judgement(running, refusals)
+
+
+def _judge_one(
+    running: Mapping[str, Books], ask: Ask, now: float, max_ledger: int, recomputed: frozenset[str]
+) -> tuple[Refusal | None, dict[str, Books]]:
+    after: dict[str, Books] = {}
+    for name in sorted(running):
+        books = running[name]
+        if not books.concerns(ask.pod, ask.charge):
+            continue
+        unknown = books.unknown(ask.charge)
+        if unknown:
+            if name not in recomputed:
+                raise NeedsRecompute(name)
+            return refuse_unknown(name, unknown), {}
+        if ask.stamp and ask.stamp != ask.identity and ask.stamp in books.ledger:
+            books = _renamed(books, ask.stamp, ask.identity)
+        known = books.ledger.get(ask.identity)
+        amounts = ask.charge.only(books.hard)
+        if known is not None and dict(known.amounts) == amounts:
+            after[name] = books
+            continue
+        over = books.overrun(ask.charge, known.amounts if known else None)
+        if over:
+            return refuse_overrun(books, ask.charge, over), {}
+        if known is None and len(books.ledger) >= max_ledger:
+            if name not in recomputed:
+                raise NeedsRecompute(name)
+            cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
+            return refuse_now(ask.pod.namespace, cause), {}
+        after[name] = books.with_entry(ask.identity, Entry(State.ADMITTED, int(now), amounts))
+    return None, after
+
+
+def _renamed(books: Books, before: str, after: str) -> Books:
+    entries = {key: entry for key, entry in books.ledger.items() if key != before}
+    return replace(books, ledger={**entries, after: books.ledger[before]})
+
+
+def _quantity(written: Any) -> Quantity:
+    try:
+        return Quantity.parse(written)
+    except QuantityError:
+        return Quantity.parse(0)
+
+
+def _floor(written: Any) -> int:
+    """A limit as an integer: a fraction of a unit can't be used."""
+    value = _quantity(written).value
+    return value.numerator // value.denominator
+
+
+def _ceil(written: Any) -> int:
+    return _quantity(written).ceil()

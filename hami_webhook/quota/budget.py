@@ -1,0 +1,79 @@
+"""What a namespace's quotas leave for one pod's placement (quota chapter 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hami_webhook.devices.debit import per_vendor
+from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.charge import Catalog, charge_of, in_units
+
+
+class PodBudget:
+    """The most a placement of the pod may cost, by managed key; keys without a limit are absent.
+
+    A node passes a quota iff (a) what the other placed pods hold plus this placement is within hard, and (b) the
+    placement costs no more than the pod is charged already, or used has room for the difference. Both are limits on the
+    placement's own cost, so the budget is one number per key: the smallest over the quotas.
+    """
+
+    def __init__(self, limits: Mapping[str, int], kinds: Kinds, vendors: Vendors) -> None:
+        self.limits = limits
+        self._kinds = kinds
+        self._vendors = vendors
+
+    def admits(self, holds: Sequence[Hold]) -> bool:
+        amounts = in_units(per_vendor(holds, self._kinds), self._vendors)
+        return all(amount <= self.limits[key] for key, amount in amounts.items() if key in self.limits)
+
+    def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
+        """MiB, cores and slots of the holds, over all vendors."""
+        debits = per_vendor(holds, self._kinds).values()
+        return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
+
+
+def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
+    """The pod's charge inside this quota's used: its entry's, else what the pod itself says."""
+    entry = books.ledger.get(pod.uid)
+    return entry.amounts if entry else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
+
+
+def placed_by_others(
+    books: Books, pod: Pod, pods: Iterable[Pod], vendors: Vendors, catalog: Catalog, now: float, lapse: float
+) -> dict[str, int]:
+    """The sum of the placed charges of the other live pods in the quota's scope."""
+    sums = dict.fromkeys(books.hard, 0)
+    for other in pods:
+        if other.uid == pod.uid or other.ended(now) or not scopes.matches(books.quota, other):
+            continue
+        charge = charge_of(other, vendors, catalog, now, lapse)
+        for key, amount in charge.only(books.hard).items() if charge.placed else ():
+            sums[key] += amount
+    return sums
+
+
+def pod_budget(
+    pod: Pod,
+    quotas: Iterable[Books],
+    pods: Sequence[Pod],
+    vendors: Vendors,
+    catalog: Catalog,
+    now: float,
+    lapse: float,
+) -> PodBudget | None:
+    """The pod's budget from the quotas it is in scope of; None if none limits it."""
+    limits: dict[str, int] = {}
+    for books in quotas:
+        if not books.hard or not scopes.matches(books.quota, pod):
+            continue
+        mine = charged(books, pod, vendors, catalog, now, lapse)
+        others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
+        for key, hard in books.hard.items():
+            own = mine.get(key, 0)
+            most = min(hard - others[key], max(own, hard - books.used.get(key, 0) + own))
+            limits[key] = min(most, limits.get(key, most))
+    return PodBudget(limits, pod.kinds, vendors) if limits else None

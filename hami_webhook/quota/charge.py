@@ -1,0 +1,152 @@
+"""What a pod is charged: what it declares while it waits, what it really holds once it is placed (quota chapter 5).
+
+Amounts are integers in the quota's own units. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Hold, Kinds, Request
+from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Dimension, Vendor
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.requests import effective
+
+NODE_LOCK_TIMEOUT = 300.0
+
+
+class Catalog(Protocol):
+    """The registered cards, for the floor of requests whose size depends on the card."""
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
+        ...
+
+
+class NoCards:
+    """A catalog without cards."""
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Amounts by managed key, zeros left out; `floors` are the keys in which the smallest eligible card was assumed.
+
+    `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
+    placement. `problems` are sentences for an event.
+    """
+
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    floors: frozenset[str] = frozenset()
+    derivable: bool = True
+    placed: bool = False
+    problems: tuple[str, ...] = ()
+
+    def only(self, keys: Iterable[str]) -> dict[str, int]:
+        """The amounts of the given keys."""
+        return {key: self.amounts[key] for key in keys if key in self.amounts}
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """A charge being added up, vendor by vendor."""
+
+    debits: dict[str, Debit] = field(default_factory=dict)
+    floors: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    placed: bool = False
+
+    def add(self, vendor: Vendor, debit: Debit, *, floor: bool = False) -> None:
+        self.debits[vendor.key] = debit
+        if floor:
+            self.floors |= {k.name for k in vendor.quota_keys() if k.dimension is Dimension.MEMORY}
+
+    def charge(self, vendors: Vendors) -> Charge:
+        amounts = in_units(self.debits, vendors)
+        floors = frozenset(key for key in self.floors if key in amounts)
+        return Charge(amounts, floors, not self.floors, self.placed, tuple(self.problems))
+
+
+def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
+    """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod."""
+    amounts: dict[str, int] = {}
+    for key, debit in debits.items():
+        for quota_key in vendors[key].quota_keys():
+            amount = {
+                Dimension.COUNT: debit.slots,
+                Dimension.MEMORY: -(-debit.memory // quota_key.factor),
+                Dimension.CORES: debit.cores,
+            }[quota_key.dimension]
+            if amount:
+                amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
+    return amounts
+
+
+def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
+    """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
+    sheet = _Sheet()
+    for vendor in vendors.values():
+        _add_waiting(sheet, vendor, pod, catalog)
+    return sheet.charge(vendors)
+
+
+def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Charge:
+    """What a placement costs, before anything of it is on the wire."""
+    return Charge(in_units(per_vendor(holds, kinds), vendors), placed=True)
+
+
+def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
+    """What a live pod costs at `now` (Unix seconds): vendor by vendor its placement if that counts, else what it declares.
+
+    A placement that was never bound lapses after `lapse` seconds.
+    """
+    sheet = _Sheet()
+    counts = placement_counts(pod, now, lapse)
+    for vendor in vendors.values():
+        try:
+            placed = read_placed(vendor, pod) if counts else None
+        except BadAnnotation as error:
+            sheet.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
+            placed = None
+        if placed is not None:
+            sheet.add(vendor, placed.debit(init_finished=pod.init_finished))
+            sheet.placed = True
+            continue
+        try:
+            _add_waiting(sheet, vendor, pod, catalog)
+        except BadRequest as error:
+            sheet.problems.append(str(error))
+    return sheet.charge(vendors)
+
+
+def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:
+    requests = [vendor.request(c) if vendor.asks(c) else None for c in pod.containers]
+    if not any(requests):
+        return
+    floor = any(request and not isinstance(request.memory, FixedMemory) for request in requests)
+    cards = list(catalog.eligible(vendor, pod)) if floor and vendor.memory_name else []
+
+    def rows(amount: Sequence[int]) -> int:
+        return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
+
+    slots = rows([request.count if request else 0 for request in requests])
+    memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
+    cores = rows([request.count * vendor.countable_cores(request.cores) if request else 0 for request in requests])
+    sheet.add(vendor, Debit(slots, memory, cores), floor=floor and bool(vendor.memory_name))
+
+
+def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
+    """MiB per device: what is declared, else the smallest any eligible card would be booked with; 1 unit if none is known."""
+    if isinstance(request.memory, FixedMemory):
+        return request.memory.mebibytes
+    if not cards:
+        return vendor.memory_factor
+    return max(1, min(vendor.floor(request, card) for card in cards))

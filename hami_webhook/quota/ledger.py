@@ -1,0 +1,85 @@
+"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (quota chapter 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+
+LEDGER = "hami.io/quota-ledger"
+RESERVATION = "hami.io/quota-reservation"
+
+
+class State(Enum):
+    """Charged and not known to exist; existing and unplaced with an amount that isn't derivable; being placed."""
+
+    ADMITTED = "admitted"
+    WAITING = "waiting"
+    PLACING = "placing"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's own charge while placing."""
+
+    state: State
+    time: int
+    amounts: Mapping[str, int]
+    actual: Mapping[str, int] | None = None
+
+    def expired(self, now: float, ttl: float) -> bool:
+        return now - self.time >= ttl
+
+
+Ledger = Mapping[str, Entry]
+
+
+def decode(text: str | None) -> dict[str, Entry]:
+    """The entries of the annotation. What can't be read is left out: the recompute puts the books right from the pods."""
+    if not text:
+        return {}
+    try:
+        items = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(items, dict):
+        return {}
+    return {key: entry for key, item in items.items() if (entry := _entry(item)) is not None}
+
+
+def encode(ledger: Ledger) -> str | None:
+    """The annotation's text, ids sorted; None (which deletes it) if there is nothing to remember."""
+    if not ledger:
+        return None
+    return orjson.dumps({key: _item(ledger[key]) for key in sorted(ledger)}).decode()
+
+
+def _item(entry: Entry) -> dict[str, Any]:
+    item: dict[str, Any] = {"s": entry.state.value, "t": entry.time, "c": dict(sorted(entry.amounts.items()))}
+    if entry.actual is not None:
+        item["a"] = dict(sorted(entry.actual.items()))
+    return item
+
+
+def _entry(item: Any) -> Entry | None:
+    if not isinstance(item, dict):
+        return None
+    try:
+        state = State(item.get("s"))
+    except ValueError:
+        return None
+    time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
+    if not isinstance(time, int) or amounts is None:
+        return None
+    return Entry(state, time, amounts, None if actual is None else _amounts(actual))
+
+
+def _amounts(value: Any) -> dict[str, int] | None:
+    if not isinstance(value, dict):
+        return None
+    if not all(isinstance(amount, int) and amount >= 0 for amount in value.values()):
+        return None
+    return value

@@ -1,0 +1,1 @@
+"""The process's doors: the ASGI application, TLS and its reload, health, metrics."""

@@ -1,0 +1,132 @@
+"""The ASGI application: `/mutate`, `/validate`, `/webhook`, `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.gate import Gate
+from hami_webhook.admission.review import Answer, BadReview, Review, allowed, denied, parse_review
+from hami_webhook.config import parse_go_duration
+from hami_webhook.server.listener import BodyTimeout, BodyTooLarge, ListenerLimits, read_body
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[Review, float | None], Awaitable[Answer]]
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds of the latency histogram."""
+
+
+class ReviewCounts:
+    """What was answered, by path and status code, and how long it took."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.seconds: dict[str, float] = {}
+        self.buckets: dict[str, list[int]] = {}
+
+    def count(self, path: str, code: int, seconds: float) -> None:
+        self.answers[path, code] += 1
+        self.seconds[path] = self.seconds.get(path, 0.0) + seconds
+        buckets = self.buckets.setdefault(path, [0] * (len(BUCKETS) + 1))
+        buckets[next((i for i, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+
+
+class Doors:
+    """The routes, over a gate. `ready` says whether the process may be sent reviews, and why not."""
+
+    def __init__(
+        self, gate: Gate, limits: ListenerLimits, *, ready: Callable[[], str | None], metrics: Callable[[], bytes]
+    ) -> None:
+        self._gate = gate
+        self._limits = limits
+        self._ready = ready
+        self._metrics = metrics
+        self.counts = ReviewCounts()
+
+    def application(self) -> Starlette:
+        """The main application."""
+
+        async def only_mutate(review: Review, timeout: float | None) -> Answer:
+            return await self._gate.mutate(review)
+
+        return Starlette(
+            routes=[
+                Route("/mutate", self._reviewer("/mutate", only_mutate), methods=["POST"]),
+                Route("/validate", self._reviewer("/validate", self._gate.validate), methods=["POST"]),
+                Route("/webhook", self._reviewer("/webhook", self._gate.webhook), methods=["POST"]),
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._show_metrics),
+            ]
+        )
+
+    def metrics_application(self) -> Starlette:
+        """The application of the separate, plain metrics server."""
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._show_metrics),
+            ]
+        )
+
+    def _reviewer(self, path: str, step: Step) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            started = perf_counter()
+            code, content = await self._answer(request, step)
+            self.counts.count(path, code, perf_counter() - started)
+            return Response(content, media_type="application/json")
+
+        return answer
+
+    async def _answer(self, request: Request, step: Step) -> tuple[int, bytes]:
+        """The status code inside the review, and the review."""
+        try:
+            body = await read_body(request, self._limits)
+            review = parse_review(body, request.headers.get("content-type", ""))
+        except (BodyTooLarge, BodyTimeout) as error:
+            bad = BadReview(str(error), code=413 if isinstance(error, BodyTooLarge) else 408)
+            return bad.code, denied(bad.api_version, bad.uid, bad)
+        except BadReview as error:
+            return error.code, denied(error.api_version, error.uid, error)
+        try:
+            answer = await step(review, _time_left(request))
+        except Denied as error:
+            logger.info("%s %s/%s refused: %s", request.url.path, review.namespace, review.name, error.message)
+            return error.code, denied(review.api_version, review.uid, error, review.name)
+        except Exception:
+            logger.exception("%s %s/%s failed", request.url.path, review.namespace, review.name)
+            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
+            return 500, denied(review.api_version, review.uid, failure, review.name)
+        return 200, allowed(review.api_version, review.uid, answer)
+
+    async def _healthz(self, _: Request) -> Response:
+        return Response()
+
+    async def _readyz(self, _: Request) -> Response:
+        problem = self._ready()
+        return Response() if problem is None else PlainTextResponse(problem + "\n", 503)
+
+    async def _show_metrics(self, _: Request) -> Response:
+        return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _time_left(request: Request) -> float | None:
+    """Seconds the API server still waits (`?timeout=10s`), less one for the way back; None if it doesn't say."""
+    text = request.query_params.get("timeout")
+    if not text:
+        return None
+    try:
+        return max(0.1, parse_go_duration(text) - 1.0)
+    except ValueError:
+        return None

@@ -1,0 +1,31 @@
+"""Serving an embedded cluster: the same server and loops, for trying out without Kubernetes."""
+
+from __future__ import annotations
+
+import time
+
+from hami_webhook.admission.policy import Policies
+from hami_webhook.cluster.loading import Bundle
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import Settings
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.server.run import serve
+from hami_webhook.cluster.embedded import fill
+
+
+class EmbeddedProcess:
+    """`serve --embedded-cluster`."""
+
+    def __init__(self, bundle: Bundle, vendors: Vendors, settings: Settings, policies: Policies) -> None:
+        self._bundle = bundle
+        self._vendors = vendors
+        self._settings = settings
+        self._policies = policies
+
+    async def serve(self) -> None:
+        """Fill the cluster and serve it until stopped. Raises `LoadError`, `TlsError`, `OSError`."""
+        cluster = MemoryCluster(time.time)
+        await fill(cluster, self._bundle)
+        await serve(
+            cluster, self._vendors, self._settings, policies=lambda: self._policies, drain=self._settings.shutdown_grace
+        )

@@ -1,0 +1,444 @@
+"""One address, plain or TLS, on which an ASGI application is served by uvicorn's HTTP/1.1 protocol, within limits.
+
+uvicorn parses and answers (h11, which bounds headers). Its `Server` is not used: it has no deadline for headers,
+bodies, handshakes or unread answers, takes over the process's signals, and exits the process when a port is taken. The
+application's lifespan events are not sent: its owner starts and ends what it needs. Everything belongs to the event
+loop that `Listener.start` ran in.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Collection, Iterable
+from contextlib import aclosing, suppress
+from dataclasses import astuple, dataclass
+from email.utils import formatdate
+from typing import Final
+
+import h11
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from hami_webhook.server.tls import ReloadingTls
+
+_LOG: Final = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+# Seconds an answered client may still send a body nobody wants, so that the answer isn't lost to a connection reset;
+# also how much later than `read_body` the connection itself is cut, so that the application can answer.
+_LINGER: Final = 1.0
+# Seconds until a TLS client has to confirm the end of its connection.
+_TLS_CLOSE_TIMEOUT: Final = 5.0
+# Seconds between two readings of the clock for the Date header, which has whole seconds.
+_STAMP_INTERVAL: Final = 1.0
+# Seconds without accepting when the process is out of file descriptors.
+_ACCEPT_PAUSE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Sizes in bytes, times in seconds; all positive, else `ValueError`.
+
+    ``header_read_timeout`` covers the TLS handshake and, separately, each request's headers; ``request_timeout`` a
+    request's body, and the client's reading of the answer (over TLS, where asyncio hides what is unsent, that is first
+    seen after ``keep_alive``). ``keep_alive`` exceeds the 90 s the API server keeps an idle connection, so that it is
+    never the server that ends it.
+    """
+
+    max_request_bytes: int = 3 * 1024 * 1024
+    max_header_bytes: int = 32 * 1024
+    header_read_timeout: float = 15.0
+    request_timeout: float = 60.0
+    max_concurrent_requests: int = 256
+    max_connections: int = 2048
+    keep_alive: float = 125.0
+    shutdown_grace: float = 15.0
+
+    def __post_init__(self) -> None:
+        if not all(value > 0 for value in astuple(self)):
+            raise ValueError(f"every limit must be positive: {self}")
+
+
+class BodyError(Exception):
+    """A request body that was not taken. ``status`` is the HTTP status that says so; the text is one sentence."""
+
+    status = 400
+
+
+class BodyTooLarge(BodyError):
+    """The body is, or says it is, larger than ``max_request_bytes``."""
+
+    status = 413
+
+
+class BodyTimeout(BodyError):
+    """The body was not complete within ``request_timeout``."""
+
+    status = 408
+
+
+async def read_body(request: Request, limits: ListenerLimits) -> bytes:
+    """The whole body; at most ``max_request_bytes`` of it are ever held.
+
+    Raises `BodyTooLarge` or `BodyTimeout`, after which the request can still be answered, and starlette's
+    ``ClientDisconnect``, after which it can't (the listener swallows it).
+    """
+    bound = limits.max_request_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > bound:
+        raise BodyTooLarge(f"the request body has {declared} bytes, more than the {bound} allowed")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.request_timeout), aclosing(request.stream()) as stream:
+            async for chunk in stream:
+                if len(body) + len(chunk) > bound:
+                    raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
+                body += chunk
+    except TimeoutError:
+        raise BodyTimeout(f"the request body was not complete within {limits.request_timeout:g} s") from None
+    return bytes(body)
+
+
+class Listener:
+    """Serves ``app`` on ``host``:``port`` from `start` until `drain_and_stop`; then it may be started again.
+
+    ``host`` is an address or a name; empty or ``::`` means every address of both families. ``port`` 0 takes a free
+    one. ``exempt`` are paths answered even when ``max_concurrent_requests`` others are in flight: a busy server is
+    alive. Signals are the caller's.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        limits: ListenerLimits,
+        tls: ReloadingTls | None = None,
+        exempt: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._host = host
+        self._wanted_port = port
+        self._limits = limits
+        self._tls = tls
+        self._exempt = frozenset(exempt)
+        self._config = Config(
+            self._answer,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=limits.max_header_bytes,
+        )
+        self._state = ServerState()
+        self._socket: socket.socket | None = None
+        self._connections: dict[asyncio.Task[None], _BoundedProtocol] = {}
+        self._closing = False
+        self._in_flight = 0
+        self._refused = 0
+        self._failed_handshakes = 0
+        self._stamp_timer: asyncio.TimerHandle | None = None
+        self._accept_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port really bound. Raises `RuntimeError` while not listening."""
+        if self._socket is None:
+            raise RuntimeError("the listener has not been started")
+        bound: int = self._socket.getsockname()[1]
+        return bound
+
+    @property
+    def open_connections(self) -> int:
+        """Connections now open, those still in their TLS handshake included."""
+        return len(self._connections)
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests the application is now working on."""
+        return self._in_flight
+
+    @property
+    def refused(self) -> int:
+        """Requests and connections turned away since the beginning because there were too many."""
+        return self._refused
+
+    @property
+    def failed_handshakes(self) -> int:
+        """TLS handshakes that failed or never ended, since the beginning: wrong ``caBundle``, no client certificate."""
+        return self._failed_handshakes
+
+    async def start(self) -> None:
+        """Listen. Raises `OSError` when the address can't be bound, `RuntimeError` when already listening."""
+        if self._socket is not None:
+            raise RuntimeError("the listener has already been started")
+        self._socket = await self._bind()
+        self._socket.setblocking(False)
+        self._closing = False
+        self._stamp_answers()
+        self._start_accepting(self._socket)
+
+    def end_keep_alive(self) -> None:
+        """From now on every answer closes its connection, so that clients go elsewhere before `drain_and_stop`."""
+        self._closing = True
+        self._stamp_answers()
+
+    async def drain_and_stop(self) -> None:
+        """Refuse connections, finish requests in flight for up to ``shutdown_grace`` seconds, then cut off the rest.
+
+        The caller has let readiness fail long enough before. Does nothing when not listening.
+        """
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.shutdown_grace
+        loop.remove_reader(self._socket)
+        if self._accept_timer is not None:
+            self._accept_timer.cancel()
+        self._socket.close()
+        self._socket = None
+        self.end_keep_alive()
+        for task, protocol in self._connections.items():
+            if protocol.connected:
+                protocol.shutdown()
+            else:
+                # Not at once: a task cancelled before its first step would leave its socket open.
+                loop.call_soon(task.cancel)
+        try:
+            while (pending := {*self._connections, *self._state.tasks}) and (left := deadline - loop.time()) > 0:
+                await asyncio.wait(pending, timeout=left)
+        finally:
+            # Requests first: uvicorn still answers a cancelled one, with 500.
+            await _cancel(self._state.tasks)
+            await _cancel(self._connections)
+            if self._stamp_timer is not None:
+                self._stamp_timer.cancel()
+
+    async def _bind(self) -> socket.socket:
+        if self._host in ("", "::"):
+            if socket.has_dualstack_ipv6():
+                address = ("::", self._wanted_port)
+                return socket.create_server(address, family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+            return socket.create_server(("0.0.0.0", self._wanted_port), backlog=_BACKLOG)  # noqa: S104 asked for
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self._host, self._wanted_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, name = found[0]
+        return socket.create_server((str(name[0]), int(name[1])), family=family, backlog=_BACKLOG)
+
+    def _stamp_answers(self) -> None:
+        """The headers every answer gets; changed in place, so that requests in flight get them too."""
+        close = [(b"connection", b"close")] if self._closing else []
+        self._state.default_headers[:] = [(b"date", formatdate(usegmt=True).encode()), *close]
+        if self._stamp_timer is not None:
+            self._stamp_timer.cancel()
+        self._stamp_timer = asyncio.get_running_loop().call_later(_STAMP_INTERVAL, self._stamp_answers)
+
+    def _start_accepting(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _LOG.error("no connection can be accepted for %g s: %s", _ACCEPT_PAUSE, error)
+            loop.remove_reader(listening)
+            self._accept_timer = loop.call_later(_ACCEPT_PAUSE, self._start_accepting, listening)
+            return
+        if len(self._connections) >= self._limits.max_connections:
+            self._refused += 1
+            connection.close()
+            return
+        connection.setblocking(False)
+        protocol = _BoundedProtocol(self._config, self._state, self._limits, loop)
+        task = loop.create_task(self._serve(connection, protocol))
+        self._connections[task] = protocol
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, connection: socket.socket, protocol: "_BoundedProtocol") -> None:
+        """One connection from its handshake to its end. Cancelled, it is cut off at once."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self._tls is None:
+                await loop.connect_accepted_socket(lambda: protocol, connection)
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connection,
+                    ssl=self._tls.context,
+                    ssl_handshake_timeout=self._limits.header_read_timeout,
+                    ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT,
+                )
+            await protocol.ended.wait()
+        except OSError as error:
+            self._failed_handshakes += 1
+            _LOG.debug("TLS handshake failed: %s", error)
+        except asyncio.CancelledError:
+            if protocol.connected:
+                protocol.transport.abort()
+                await protocol.ended.wait()
+            else:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What uvicorn calls for each request: the application, unless a limit speaks against it."""
+        # h11 bounds headers that come bit by bit; those that come at once are complete before it looks at their size.
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > self._limits.max_header_bytes:
+            await _refuse(send, 431, "Request Header Fields Too Large")
+            return
+        if self._in_flight >= self._limits.max_concurrent_requests and scope["path"] not in self._exempt:
+            self._refused += 1
+            await _refuse(send, 503, "Too many requests in flight", (b"retry-after", b"1"))
+            return
+        self._in_flight += 1
+        try:
+            await self._app(scope, receive, send)
+        except ClientDisconnect:
+            _LOG.debug("client left before its request was read")
+        finally:
+            self._in_flight -= 1
+
+
+class _BoundedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 protocol with deadlines for what the client has to do: send headers, send a body, read."""
+
+    def __init__(
+        self, config: Config, state: ServerState, limits: ListenerLimits, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self.timeout_keep_alive = limits.keep_alive  # type: ignore[assignment]  # int there, only given to call_later
+        self.connected = False
+        self.ended = asyncio.Event()
+        # What the connection waits for, and how many seconds it may.
+        self._patience = {
+            "headers": limits.header_read_timeout,
+            "body": limits.request_timeout + _LINGER,
+            "unwanted body": _LINGER,
+            "reader": limits.request_timeout,
+        }
+        self._awaited: str | None = None
+        self._read_deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+        self._answered = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
+        super().connection_made(transport)
+        self.connected = True
+        # `pause_writing` shall start the clock at the first bytes the client doesn't take. (With 0, asyncio's TLS
+        # transport would pause on an empty buffer.)
+        transport.set_write_buffer_limits(high=1)
+        self._mind_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for deadline in (self._read_deadline, self._write_deadline):
+            if deadline is not None:
+                deadline.cancel()
+        self.ended.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        self._mind_reading()
+
+    def on_response_complete(self) -> None:
+        self._answered = True
+        super().on_response_complete()
+        self._mind_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_deadline = self.loop.call_later(self._patience["reader"], self._cut_off, "reader")
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    def send_400_response(self, msg: str) -> None:
+        in_flight = self._in_flight()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+        if in_flight:
+            # The application must not answer a second time.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def shutdown(self) -> None:
+        """Close the connection after the request in flight; at once if there is none, not even half a one."""
+        if self._in_flight():
+            self.cycle.keep_alive = False
+        elif not self.conn.trailing_data[0]:
+            self.transport.close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.close()
+
+    def _should_upgrade(self) -> bool:
+        """Never: uvicorn would log two warnings for every client that asks."""
+        return False
+
+    def _in_flight(self) -> bool:
+        return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+
+    def _mind_reading(self) -> None:
+        """Start, keep or stop the clock, by what the client owes now."""
+        awaited = self._owed()
+        if awaited == self._awaited:
+            return
+        self._awaited = awaited
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None
+        if awaited is not None:
+            self._read_deadline = self.loop.call_later(self._patience[awaited], self._cut_off, awaited)
+
+    def _owed(self) -> str | None:
+        if self.transport.is_closing():
+            return None
+        state = self.conn.their_state
+        if state is h11.IDLE and (self.conn.trailing_data[0] or not self._answered):
+            return "headers"
+        if state is h11.SEND_BODY:
+            return "body" if self._in_flight() else "unwanted body"
+        return None
+
+    def _cut_off(self, awaited: str) -> None:
+        _LOG.debug("client %s cut off: %s not in time", self.client, awaited)
+        self.transport.abort()
+
+
+async def _refuse(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+    body = text.encode()
+    own = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """End tasks that overran, without waiting longer than a moment for one that resists."""
+    overdue = set(tasks)
+    for task in overdue:
+        task.cancel()
+    if overdue:
+        await asyncio.wait(overdue, timeout=_LINGER)

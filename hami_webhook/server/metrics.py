@@ -1,0 +1,179 @@
+"""Prometheus metrics: HAMi's names (core chapter 12) and our own (quota chapter 11), read from the core when scraped."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from hami_webhook import __version__
+from hami_webhook.assembly import Core
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.placed import read_placed
+from hami_webhook.devices.vendor import Dimension
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.charge import charge_of
+from hami_webhook.server.app import BUCKETS, ReviewCounts
+
+_MIB = 1 << 20
+_ZONE = "vGPU"
+_CARD = ("zone", "node", "device_uuid", "device_index", "device_type")
+_CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")
+_POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
+
+
+class CoreCollector:
+    """Gives every metric anew at each scrape."""
+
+    def __init__(self, core: Core, counts: ReviewCounts, tls: Mapping[str, float] | None = None) -> None:
+        self._core = core
+        self._counts = counts
+        self._tls = tls or {}
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily(
+            "hami_build_info",
+            "Build of this process.",
+            labels=("version", "revision", "build_date", "go_version", "compiler", "platform"),
+        )
+        build.add_metric((__version__, "", "", "", platform.python_implementation(), platform.platform()), 1)
+        yield build
+        yield from self._cards()
+        yield from self._pods()
+        yield from self._quotas()
+        yield from self._charges()
+        yield from self._reviews()
+
+    def _cards(self) -> Iterator[Metric]:
+        memory_limit = _gauge("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD)
+        core_limit = _gauge("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", _CARD)
+        memory = _gauge("hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", _CARD_CORES)
+        shared = _gauge("hami_gpu_shared_count", "Containers on a card.", _CARD)
+        cores = _gauge("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", _CARD)
+        overview = _gauge(
+            "hami_node_gpu_overview",
+            "Memory of a card that is allocated, with what the card has.",
+            ("zone", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
+        )
+        ratio = _gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
+        for view in self._core.state.views():
+            for key, inventory in view.inventories.items():
+                for device in inventory.devices:
+                    usage = view.used(key, device.uuid)
+                    index, total = str(device.index), str(device.cores)
+                    card = (_ZONE, view.name, device.uuid, index, device.type)
+                    memory_limit.add_metric(card, device.memory * _MIB)
+                    core_limit.add_metric(card, device.cores)
+                    memory.add_metric((_ZONE, view.name, device.uuid, index, total, device.type), usage.memory * _MIB)
+                    shared.add_metric(card, usage.slots)
+                    cores.add_metric(card, usage.cores)
+                    overview.add_metric(
+                        (_ZONE, view.name, device.uuid, index, total, str(device.memory), device.type),
+                        usage.memory * _MIB,
+                    )
+                    if device.memory:
+                        ratio.add_metric(card, usage.memory / device.memory)
+        yield from (memory_limit, core_limit, memory, shared, cores, overview, ratio)
+
+    def _pods(self) -> Iterator[Metric]:
+        memory = _gauge("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
+        cores = _gauge("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
+        for pod in self._core.state.pods():
+            sums: dict[tuple[int, str], list[int]] = {}
+            for vendor in self._core.vendors.values():
+                try:
+                    placed = read_placed(vendor, pod)
+                except BadAnnotation:
+                    continue
+                for hold in placed.holds if placed else ():
+                    amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
+                    amounts[0] += hold.memory * _MIB
+                    amounts[1] += hold.cores
+            for (row, uuid), (bytes_, ratio) in sums.items():
+                labels = (_ZONE, pod.namespace, pod.node_name, pod.name, str(row), uuid)
+                memory.add_metric(labels, bytes_)
+                cores.add_metric(labels, ratio)
+        yield from (memory, cores)
+
+    def _quotas(self) -> Iterator[Metric]:
+        core, now = self._core, self._core.clock()
+        by_key = ("namespace", "quota", "key")
+        used = _gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", by_key)
+        hard = _gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", by_key)
+        entries = _gauge("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
+        smallest: dict[tuple[str, str], int] = {}
+        for quota in core.caches.all_quotas():
+            books = Books.read(quota, core.vendors)
+            for key, limit in books.hard.items():
+                used.add_metric((quota.namespace, quota.name, key), books.used.get(key, 0))
+                hard.add_metric((quota.namespace, quota.name, key), limit)
+                if not quota.scopes:
+                    before = smallest.get((quota.namespace, key), limit)
+                    smallest[quota.namespace, key] = min(limit, before)
+            by_state: dict[str, int] = {}
+            for entry in books.ledger.values():
+                by_state[entry.state.value] = by_state.get(entry.state.value, 0) + 1
+            for state, number in by_state.items():
+                entries.add_metric((quota.namespace, quota.name, state), number)
+        legacy_used = _gauge(
+            "hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit")
+        )
+        legacy_limit = _gauge("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
+        totals: dict[tuple[str, str], int] = {}
+        for pod in core.state.pods():
+            if pod.ended(now):
+                continue
+            for key, amount in charge_of(pod, core.vendors, core.state, now).amounts.items():
+                totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
+        for namespace, key in sorted({*totals, *smallest}):
+            factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])
+            name, known = key.removeprefix("limits."), smallest.get((namespace, key))
+            amount = totals.get((namespace, key), 0) * factor
+            legacy_used.add_metric((_ZONE, namespace, name, str(known or 0)), amount)
+            if known is not None:
+                legacy_limit.add_metric((_ZONE, namespace, name), known)
+        yield from (used, hard, entries, legacy_used, legacy_limit)
+
+    def _charges(self) -> Iterator[Metric]:
+        counts = self._core.charger.counts
+        yield CounterMetricFamily(
+            "hami_webhook_quota_conflicts", "Charges that met a conflicting write.", value=counts.conflicts
+        )
+        yield CounterMetricFamily("hami_webhook_quota_writes", "Writes to quotas by charges.", value=counts.writes)
+        refused = CounterMetricFamily("hami_webhook_quota_denied", "Charges refused.", labels=("reason",))
+        for reason, number in sorted(counts.denied.items()):
+            refused.add_metric((reason,), number)
+        yield refused
+        unreadable = _gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
+        problems = [problem.kind for problem in self._core.state.problems()]
+        problems += [kind for kind, _, _ in self._core.caches.unreadable]
+        for kind in sorted(set(problems)):
+            unreadable.add_metric((kind,), problems.count(kind))
+        yield unreadable
+
+    def _reviews(self) -> Iterator[Metric]:
+        answers = CounterMetricFamily("hami_webhook_reviews", "Admission reviews answered.", labels=("path", "code"))
+        for (path, code), number in sorted(self._counts.answers.items()):
+            answers.add_metric((path, str(code)), number)
+        yield answers
+        seconds = HistogramMetricFamily("hami_webhook_review_seconds", "Time to answer a review.", labels=("path",))
+        for path, numbers in sorted(self._counts.buckets.items()):
+            total, buckets = 0, []
+            for bound, number in zip([*map(str, BUCKETS), "+Inf"], numbers, strict=True):
+                total += number
+                buckets.append((bound, total))
+            seconds.add_metric((path,), buckets, self._counts.seconds[path])
+        yield seconds
+
+
+def exposition(collector: CoreCollector) -> bytes:
+    """All metrics in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=labels)

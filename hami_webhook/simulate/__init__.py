@@ -1,0 +1,1 @@
+"""The whole pipeline on files, with no cluster: admission, charge, placement, debit."""

@@ -1,0 +1,263 @@
+"""Pods taken in order through admission, charge, placement and debit on an embedded cluster (the cli chapter)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonpatch
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.review import API_VERSIONS, Review
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.loading import Bundle
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import ContainerKind, Pod, ResourceQuota, parse_time
+from hami_webhook.placement.place import Placement, Unplaced
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.charge import charge_of
+from hami_webhook.cluster.embedded import fill
+
+_UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
+_FALLBACK_START = 1767225600.0
+"""When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
+
+_SETTLE_EVERY = 50
+"""Placements in a namespace after which its quotas are recomputed, as the controller would by then."""
+
+
+@dataclass(frozen=True)
+class Pods:
+    """What to simulate: manifests in order; each goes to `default` if it names no namespace."""
+
+    manifests: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One pod's way through the pipeline, as the JSON result has it."""
+
+    namespace: str
+    name: str
+    allowed: bool
+    code: int = 200
+    message: str = ""
+    warnings: Sequence[str] = ()
+    patch: Sequence[Mapping[str, Any]] = ()
+    pod: Mapping[str, Any] | None = None
+    placement: Mapping[str, Any] | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    debits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unplaced(self) -> bool:
+        """Allowed and asking for devices, but no node took it."""
+        return self.allowed and self.placement is None and bool(self.failed)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "allowed": self.allowed,
+            "code": self.code,
+            "message": self.message,
+            "warnings": list(self.warnings),
+            "patch": [dict(operation) for operation in self.patch],
+            "pod": self.pod,
+            "placement": self.placement,
+            "failed": dict(self.failed),
+            "debits": dict(self.debits),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's pods in order, and every ResourceQuota with its managed keys after it."""
+
+    pods: Sequence[Outcome]
+    quotas: Sequence[Mapping[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"pods": [outcome.as_json() for outcome in self.pods], "quotas": [dict(quota) for quota in self.quotas]}
+
+
+def start_of(bundle: Bundle) -> float:
+    """When a run on these files starts: the newest time in them, so that the same files give the same run.
+
+    A dump is judged as of when it was taken: handshakes and unbound placements in it are as old as they were then.
+    """
+    times = [
+        *(found for item in bundle.nodes for found in _times(item.object)),
+        *(found for item in bundle.pods for found in _times(item.object)),
+    ]
+    return max(times, default=_FALLBACK_START)
+
+
+_STAMPS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+
+def _times(obj: Mapping[str, Any]) -> Iterable[float]:
+    status = obj.get("status") or {}
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    meta = obj.get("metadata") or {}
+    written = [meta.get("creationTimestamp"), (meta.get("annotations") or {}).get("hami.io/vgpu-time")]
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, Mapping):
+            written += [condition.get("lastTransitionTime"), condition.get("lastHeartbeatTime")]
+    for text in written:
+        if isinstance(text, str) and _STAMPS.fullmatch(text):
+            yield parse_time(text)
+        elif isinstance(text, str) and text.isdecimal() and len(text) <= 11:
+            yield float(text)
+
+
+class Simulation:
+    """One run. `fill` the cluster first, then `take` pods, then ask for the `result`."""
+
+    def __init__(self, vendors: Vendors, options: Options, policies: Policies, now: float) -> None:
+        self._now = now
+        self._scheduler_name = options.rules.scheduler_name
+        self.cluster = MemoryCluster(lambda: now)
+        self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies)
+        self._outcomes: list[Outcome] = []
+        self._unsettled: dict[str, int] = {}
+
+    async def fill(self, bundle: Bundle) -> None:
+        """Put the files' objects into the cluster and its quotas' books right. Raises `LoadError`."""
+        for kind, obj in await fill(self.cluster, bundle):
+            self.core.caches.put(kind, obj)
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+            await self._recompute(item["metadata"]["namespace"])
+
+    async def take(self, manifest: Mapping[str, Any]) -> Outcome:
+        """Take one pod through the pipeline."""
+        outcome = await self._take(manifest)
+        self._outcomes.append(outcome)
+        return outcome
+
+    async def run(self, pods: Pods, progress: Callable[[Outcome], None] = lambda outcome: None) -> Result:
+        """Take every pod, in order."""
+        for manifest in pods.manifests:
+            progress(await self.take(manifest))
+        return await self.result()
+
+    async def result(self) -> Result:
+        quotas = []
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+            await self._recompute(item["metadata"]["namespace"], item["metadata"]["name"])
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+            books = Books.read(ResourceQuota.from_object(item), self.core.vendors)
+            quotas.append(
+                {
+                    "namespace": books.quota.namespace,
+                    "name": books.name,
+                    "hard": dict(sorted(books.hard.items())),
+                    "used": dict(sorted(books.used.items())),
+                }
+            )
+        return Result(self._outcomes, quotas)
+
+    async def _take(self, manifest: Mapping[str, Any]) -> Outcome:
+        meta = manifest.get("metadata") or {}
+        namespace = meta.get("namespace") or "default"
+        name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{len(self._outcomes):05d}"
+        self.core.caches.put(Kind.NAMESPACES, await self.cluster.ensure_namespace(namespace))
+        raw = {**manifest, "metadata": {**meta, "namespace": namespace, "name": name}}
+        warnings: Sequence[str] = ()
+        patch: Sequence[Mapping[str, Any]] = ()
+        try:
+            answer = await self.core.gate.mutate(_review(raw, namespace, name))
+            warnings, patch = answer.warnings, answer.patch
+            admitted = jsonpatch.apply_patch(raw, list(patch))
+            if self.cluster.peek(Kind.PODS, name, namespace) is not None:
+                raise Denied(409, f'pods "{name}" already exists', reason="AlreadyExists")
+            uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
+            stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
+            await self.core.gate.validate(_review(stored, namespace, name))
+            created = await self.cluster.create(Kind.PODS, stored)
+        except Denied as denial:
+            return Outcome(namespace, name, False, denial.code, denial.message, warnings)
+        except ClusterError as error:
+            return Outcome(namespace, name, False, 422, str(error), warnings)
+        self.core.caches.put(Kind.PODS, created)
+        return await self._place(Pod.from_object(created), admitted, warnings, patch)
+
+    async def _place(
+        self, pod: Pod, manifest: Mapping[str, Any], warnings: Sequence[str], patch: Sequence[Mapping[str, Any]]
+    ) -> Outcome:
+        allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
+        if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
+            return allowed
+        placement = await self.core.placer.place(pod)
+        if placement is None:
+            return allowed
+        if isinstance(placement, Unplaced):
+            return _with(allowed, failed={node: str(why) for node, why in sorted(placement.failed.items())})
+        await self.core.placer.bind(pod, placement.node)
+        bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
+        self.core.caches.put(Kind.PODS, bound)
+        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
+        if self._unsettled[pod.namespace] >= _SETTLE_EVERY:
+            await self._recompute(pod.namespace)
+        debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
+        return _with(
+            allowed,
+            placement=_placement(pod, placement),
+            failed={node: str(why) for node, why in sorted(placement.failed.items())},
+            debits=dict(sorted(debits.items())),
+        )
+
+    async def _recompute(self, namespace: str, only: str = "") -> None:
+        self._unsettled.pop(namespace, None)
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace):
+            name = item["metadata"]["name"]
+            if only in ("", name) and Books.read(ResourceQuota.from_object(item), self.core.vendors).hard:
+                await self.core.recomputer.run(namespace, name)
+
+
+def _with(outcome: Outcome, **changes: Any) -> Outcome:
+    return Outcome(**{**{name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}, **changes})
+
+
+def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
+    return Review(
+        api_version=API_VERSIONS[0],
+        uid=str(uuid.uuid5(_UID_SPACE, f"review {namespace}/{name}")),
+        operation="CREATE",
+        kind="Pod",
+        subresource="",
+        namespace=namespace,
+        name=name,
+        object=raw,
+        old_object={},
+    )
+
+
+def _placement(pod: Pod, placement: Placement) -> dict[str, Any]:
+    containers = []
+    for container, row in zip(pod.containers, placement.rows, strict=True):
+        devices = [
+            {
+                "vendor": allocation.vendor,
+                "uuid": device.uuid,
+                "memory": device.booking.memory,
+                "cores": device.booking.cores,
+                "profile": device.booking.profile,
+            }
+            for allocation in row.values()
+            for device in allocation.devices
+        ]
+        init = container.kind is not ContainerKind.APP
+        containers.append({"name": container.name, "init": init, "devices": devices})
+    return {
+        "node": placement.node,
+        "score": round(placement.score, 6),
+        "containers": containers,
+        "annotations": dict(sorted(placement.annotations.items())),
+    }

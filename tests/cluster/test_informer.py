@@ -1,0 +1,277 @@
+"""The informer: list once, follow, resume, list again when it must, and know how fresh it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from hami_webhook.cluster.api import (
+    JSON,
+    Forbidden,
+    Gone,
+    Kind,
+    Listing,
+    Unavailable,
+    WatchEvent,
+    WatchType,
+)
+from hami_webhook.cluster.informer import BASE_DELAY, MAX_DELAY, Change, Informer, Replaced
+from hami_webhook.cluster.memory import MemoryCluster
+
+from .harness import pod
+
+NOON = 1767268800.0
+
+
+class Bench:
+    """An informer of pods on an embedded cluster, with what it told, how it slept, and a clock to turn."""
+
+    def __init__(self, cluster: Any = None, *, history: int = 100) -> None:
+        self.now = NOON
+        self.memory = MemoryCluster(lambda: self.now, history=history)
+        self.told: list[Change] = []
+        self.slept: list[float] = []
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self.informer = Informer(
+            cluster or self.memory,
+            Kind.PODS,
+            self.told.append,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            random=lambda: 1.0,
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+        await self.awake.wait()
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def heard(self) -> list[object]:
+        """What was told since the last look: a list of names, or type and name of an event."""
+        told, self.told[:] = list(self.told), []
+        return [
+            [obj["metadata"]["name"] for obj in change.items]
+            if isinstance(change, Replaced)
+            else f"{change.type.value} {change.object['metadata']['name']}"
+            for change in told
+        ]
+
+
+def run(body: Callable[[Bench], Awaitable[None]], *, history: int = 100) -> None:
+    async def prepared() -> None:
+        bench = Bench(history=history)
+        await bench.memory.ensure_namespace("team")
+        for name in ("a", "b"):
+            await bench.memory.create(Kind.PODS, pod("team", name))
+        running = asyncio.create_task(bench.informer.run())
+        await bench.settle()
+        await body(bench)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(prepared())
+
+
+def test_it_lists_then_follows() -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.heard() == [["a", "b"]]
+        assert bench.informer.synced.is_set()
+        await bench.memory.create(Kind.PODS, pod("team", "c"))
+        await bench.memory.patch(Kind.PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "team")
+        await bench.memory.delete(Kind.PODS, "b", "team")
+        await bench.settle()
+        assert bench.heard() == ["ADDED c", "MODIFIED a", "DELETED b"]
+        assert bench.slept == []
+
+    run(body)
+
+
+def test_a_broken_watch_resumes_without_listing_or_telling_twice() -> None:
+    async def body(bench: Bench) -> None:
+        bench.heard()
+        steps: list[str] = []
+
+        async def note(step: str) -> None:
+            steps.append(step)
+
+        bench.memory.pause = note
+        bench.memory.close_watches()
+        await bench.memory.create(Kind.PODS, pod("team", "c"))
+        await bench.settle()
+        assert bench.heard() == ["ADDED c"]
+        assert steps == ["watch:before"]
+        assert bench.slept == [BASE_DELAY]
+
+    run(body)
+
+
+def test_a_version_too_old_lists_again_and_tells_the_difference() -> None:
+    async def body(bench: Bench) -> None:
+        for name in ("again", "same"):
+            await bench.memory.create(Kind.PODS, pod("team", name))
+        await bench.settle()
+        bench.heard()
+        bench.awake.clear()
+        bench.memory.close_watches()
+        await bench.settle()
+        await bench.memory.delete(Kind.PODS, "a", "team")
+        await bench.memory.patch(Kind.PODS, "b", {"metadata": {"labels": {"x": "y"}}}, "team")
+        await bench.memory.delete(Kind.PODS, "again", "team")
+        await bench.memory.create(Kind.PODS, pod("team", "again"))
+        await bench.memory.create(Kind.PODS, pod("team", "c"))
+        bench.awake.set()
+        await bench.settle()
+        assert bench.heard() == ["DELETED a", "DELETED again", "ADDED again", "MODIFIED b", "ADDED c"]
+        await bench.memory.delete(Kind.PODS, "b", "team")
+        await bench.settle()
+        assert bench.heard() == ["DELETED b"]
+
+    run(body, history=3)
+
+
+def test_it_knows_how_long_ago_it_heard() -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.informer.last_alive == NOON
+        bench.now += 60
+        assert bench.informer.alive_within(60)
+        bench.now += 1
+        assert not bench.informer.alive_within(60)
+        bench.memory.bookmark()
+        await bench.memory.ensure_namespace("later")
+        bench.memory.bookmark()
+        await bench.settle()
+        assert bench.informer.last_alive == NOON + 61
+        assert bench.informer.alive_within(0)
+        bench.now += 5
+        bench.memory.close_watches()
+        await bench.settle()
+        assert bench.informer.last_alive == NOON + 61
+
+    run(body)
+
+
+Step = Listing | WatchEvent | Exception | None
+
+
+class Scripted:
+    """A cluster that plays one step after another, then waits for ever. None ends a watch in good order."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.versions: list[str] = []
+
+    async def next_step(self) -> Step:
+        if not self.steps:
+            await asyncio.Event().wait()
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+        step = await self.next_step()
+        assert isinstance(step, Listing)
+        return step
+
+    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+        self.versions.append(resource_version)
+        while (step := await self.next_step()) is not None:
+            assert isinstance(step, WatchEvent)
+            yield step
+
+
+def event(version: str, type_: WatchType = WatchType.MODIFIED) -> WatchEvent:
+    obj: JSON = {"metadata": {"name": "p", "namespace": "team", "resourceVersion": version}}
+    return WatchEvent(type_, obj)
+
+
+def play(*steps: Step) -> tuple[Bench, Scripted]:
+    script = Scripted(*steps)
+
+    async def body() -> Bench:
+        bench = Bench(script)
+        running = asyncio.create_task(bench.informer.run())
+        for _ in range(10):
+            await bench.settle()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return bench
+
+    return asyncio.run(body()), script
+
+
+def test_it_is_not_synced_before_the_first_list() -> None:
+    bench, _ = play(Unavailable("down"), Forbidden("no"))
+    assert not bench.informer.synced.is_set()
+    assert bench.informer.last_alive is None
+    assert not bench.informer.alive_within(60)
+    assert bench.told == []
+
+
+def test_failures_back_off_exponentially_up_to_a_limit() -> None:
+    bench, _ = play(*[Unavailable("down")] * 9)
+    assert bench.slept == [BASE_DELAY * 2**n for n in range(6)] + [MAX_DELAY] * 3
+
+
+def test_progress_resets_the_backoff() -> None:
+    empty = Listing([], "1")
+    bench, script = play(
+        Unavailable("1"), empty, Unavailable("2"), event("2"), Unavailable("3"), None, Gone("4"), empty
+    )
+    assert bench.slept == [BASE_DELAY, 2 * BASE_DELAY, BASE_DELAY, BASE_DELAY, BASE_DELAY]
+    assert script.versions == ["1", "1", "2", "2", "1"]
+
+
+def test_a_list_alone_is_no_progress() -> None:
+    empty = Listing([], "1")
+    bench, _ = play(empty, Gone("1"), empty, Gone("2"), empty, Gone("3"), empty)
+    assert bench.slept == [BASE_DELAY, 2 * BASE_DELAY, 4 * BASE_DELAY]
+
+
+def test_an_orderly_end_with_news_resumes_at_once() -> None:
+    bench, script = play(Listing([], "1"), event("7", WatchType.BOOKMARK), None, event("8"), None, None)
+    assert script.versions == ["1", "7", "8", "8"]
+    assert bench.slept == [BASE_DELAY]
+    assert bench.heard() == [[], "MODIFIED p"]
+
+
+def test_jitter_is_between_half_and_all_of_the_delay() -> None:
+    async def body() -> list[float]:
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        script: Any = Scripted(Unavailable("down"))
+        informer = Informer(script, Kind.PODS, print, clock=lambda: 0, sleep=sleep, random=lambda: 0.0)
+        running = asyncio.create_task(informer.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.cancel()
+        return slept
+
+    assert asyncio.run(body()) == [BASE_DELAY / 2]
+
+
+def test_a_handlers_bug_ends_the_run() -> None:
+    def broken(change: Change) -> None:
+        raise RuntimeError("bug")
+
+    async def body() -> None:
+        script: Any = Scripted(Listing([], "1"))
+        informer = Informer(script, Kind.PODS, broken, clock=lambda: 0, sleep=asyncio.sleep, random=lambda: 0.0)
+        with pytest.raises(RuntimeError, match="bug"):
+            await informer.run()
+        assert not informer.synced.is_set()
+
+    asyncio.run(body())

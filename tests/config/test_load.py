@@ -1,0 +1,331 @@
+"""Reading device-config.yaml: layouts, warnings, and one clear sentence for everything that isn't right."""
+
+from pathlib import Path
+
+import pytest
+
+from hami_webhook.config import ConfigError, DeviceConfig, builtin_device_config, load_device_config, read_device_config
+from hami_webhook.config.yaml_source import LARGEST_FILE
+
+COUNT = "nvidia: {resourceCountName: nvidia.com/gpu}\n"
+
+V2_7 = """\
+nvidia:
+  resourceCountName: "nvidia.com/gpu"
+  resourceMemoryName: "nvidia.com/gpumem"
+  resourceMemoryPercentageName: "nvidia.com/gpumem-percentage"
+  resourceCoreName: "nvidia.com/gpucores"
+  resourcePriorityName: "nvidia.com/priority"
+  overwriteEnv: false
+  defaultMemory: 0
+  defaultCores: 0
+  defaultGPUNum: 1
+  memoryFactor: 1
+  deviceSplitCount: 10
+  deviceMemoryScaling: 1
+  deviceCoreScaling: 1
+  gpuCorePolicy: default
+  libCudaLogLevel: 1
+  runtimeClassName: ""
+  knownMigGeometries:
+  - models: ["A30"]
+    allowedGeometries:
+    - group: group1
+      geometries:
+      - {name: 1g.6gb, memory: 6144, count: 4}
+cambricon:
+  resourceCountName: cambricon.com/vmlu
+  resourceMemoryName: cambricon.com/mlu.smlu.vmemory
+  resourceCoreName: cambricon.com/mlu.smlu.vcore
+hygon:
+  resourceCountName: hygon.com/dcunum
+  resourceMemoryName: hygon.com/dcumem
+  resourceCoreName: hygon.com/dcucores
+  memoryFactor: 1
+metax:
+  resourceCountName: "metax-tech.com/gpu"
+  resourceVCountName: metax-tech.com/sgpu
+  resourceVMemoryName: metax-tech.com/vmemory
+  resourceVCoreName: metax-tech.com/vcore
+  sgpuTopologyAware: "false"
+enflame:
+  resourceCountName: enflame.com/vgcu
+  resourcePercentageName: enflame.com/vgcu-percentage
+mthreads:
+  resourceCountName: mthreads.com/vgpu
+  resourceMemoryName: mthreads.com/sgpu-memory
+  resourceCoreName: mthreads.com/sgpu-core
+iluvatar:
+  resourceCountName: iluvatar.ai/vgpu
+  resourceMemoryName: iluvatar.ai/vcuda-memory
+  resourceCoreName: iluvatar.ai/vcuda-core
+kunlun:
+  resourceCountName: kunlunxin.com/xpu
+awsneuron:
+  resourceCountName: aws.amazon.com/neuron
+  resourceCoreName: aws.amazon.com/neuroncore
+amd:
+  resourceCountName: amd.com/gpu
+vnpus:
+- chipName: 910A
+  commonWord: Ascend910A
+  resourceName: huawei.com/Ascend910A
+  resourceMemoryName: huawei.com/Ascend910A-memory
+  memoryAllocatable: 32768
+  memoryCapacity: 32768
+  aiCore: 30
+  templates:
+  - {name: vir16, memory: 17476, aiCore: 16}
+  - {name: vir02, memory: 2184, aiCore: 2}
+- chipName: 310P3
+  commonWord: Ascend310P
+  resourceName: huawei.com/Ascend310P
+  resourceMemoryName: huawei.com/Ascend310P-memory
+  memoryAllocatable: 21527
+  memoryCapacity: 24576
+  aiCore: 8
+  aiCPU: 7
+  templates:
+  - {name: vir01, memory: 3072, aiCore: 1, aiCPU: 1}
+"""
+
+V2_10 = """\
+nvidia:
+  resourceCountName: nvidia.com/gpu
+  resourceMemoryName: nvidia.com/gpumem
+  memoryFactor: 1024
+  disableCoreLimit: false
+  migProfileAllowlist:
+  - models: [A30]
+    profiles: [1g.6gb, 1g.6gb+me]
+metax: {resourceVCountName: metax-tech.com/sgpu, sgpuTopologyAware: true}
+enflame:
+  resourceNameGCU: enflame.com/gcu
+  resourceNameDRSGCU: enflame.com/drs-gcu
+  resourceNameGCUMemory: enflame.com/gcu-memory
+  resourceNameGCUCore: enflame.com/gcu-core
+kunlun:
+  resourceCountName: kunlunxin.com/xpu
+  resourceVCountName: kunlunxin.com/vxpu
+  resourceVMemoryName: kunlunxin.com/vxpu-memory
+iluvatars:
+- chipName: MR-V100
+  commonWord: MR-V100
+  resourceCountName: iluvatar.ai/MR-V100-vgpu
+  resourceMemoryName: iluvatar.ai/MR-V100.vMem
+  resourceCoreName: iluvatar.ai/MR-V100.vCore
+amd:
+  resourceCountName: amd.com/gpu
+  resourceMemoryName: amd.com/gpumem
+  resourceCoreName: amd.com/gpucores
+vastai: {resourceCountName: vastaitech.com/va}
+biren: {resourceCountName: birentech.com/gpu}
+vnpus:
+  hamiVnpuCore: true
+  configs:
+  - chipName: Ascend910
+    commonWord: Ascend910C
+    resourceName: huawei.com/Ascend910C
+    resourceMemoryName: huawei.com/Ascend910C-memory
+    resourceCoreName: huawei.com/Ascend910C-core
+    memoryAllocatable: 65536
+    memoryCapacity: 65536
+    superPod: true
+    runtimeClassName: ascend
+    overwriteEnv: true
+"""
+
+
+def loaded(text: str) -> DeviceConfig:
+    return load_device_config(text, "f.yaml").config
+
+
+def test_the_built_in_file_loads_without_a_warning_and_names_every_vendor() -> None:
+    builtin = builtin_device_config()
+    assert builtin.warnings == ()
+    assert all(getattr(builtin.config, name) for name in DeviceConfig.model_fields if name != "iluvatar")
+    assert [chip.common_word for chip in builtin.config.iluvatars] == ["MR-V100", "MR-V50", "BI-V150", "BI-V100"]
+    vnpus = builtin.config.vnpus
+    assert vnpus is not None
+    assert not vnpus.hami_vnpu_core
+    assert [chip.common_word for chip in vnpus.configs] == [
+        "Ascend910A",
+        "Ascend910B2",
+        "Ascend910B3",
+        "Ascend910B4-1",
+        "Ascend910B4",
+        "Ascend310P",
+        "Ascend910C",
+    ]
+    assert [chip.super_pod for chip in vnpus.configs] == [False] * 6 + [True]
+    assert builtin.config.koordinator is not None
+    assert builtin.config.koordinator.mixed_name_sets == "deny"
+    assert not builtin.config.koordinator.denies_mixed_names_explicitly
+
+
+def test_the_layout_of_hami_2_7_has_only_the_warning_about_mig_geometries() -> None:
+    file = load_device_config(V2_7, "f.yaml")
+    assert file.warnings == (
+        "f.yaml:18: nvidia.knownMigGeometries: ignored: HAMi 2.10 replaced it by migProfileAllowlist",
+    )
+    vnpus = file.config.vnpus
+    assert vnpus is not None
+    assert not vnpus.hami_vnpu_core
+    assert [template.name for template in vnpus.configs[0].templates] == ["vir02", "vir16"]
+    assert (vnpus.configs[1].memory_capacity, vnpus.configs[1].factor) == (24576, 1)
+    enflame = file.config.enflame
+    assert enflame is not None
+    assert enflame.resource_name_vgcu == "enflame.com/vgcu"
+    assert enflame.resource_name_drs_gcu == "enflame.com/drs-gcu"
+
+
+def test_the_layout_of_hami_2_10_has_no_warning() -> None:
+    file = load_device_config(V2_10, "f.yaml")
+    assert file.warnings == ()
+    assert file.config.hygon is None
+    assert file.config.nvidia is not None
+    assert file.config.nvidia.factor == 1024
+    assert file.config.metax is not None
+    assert file.config.metax.sgpu_topology_aware
+    assert file.config.enflame is not None
+    assert file.config.enflame.resource_name_vgcu_percentage == "enflame.com/vgcu-percentage"
+    assert file.config.vnpus is not None
+    assert file.config.vnpus.hami_vnpu_core
+    assert file.config.vnpus.configs[0].runtime_class_name == "ascend"
+
+
+def test_absent_keys_have_the_values_of_the_chapters() -> None:
+    config = loaded(
+        "nvidia: {resourceCountName: a.b/n}\nhygon: {resourceCountName: a.b/h, memoryFactor: 0}\nmetax: {}\n"
+        "vnpus: [{commonWord: X, resourceName: a.b/x, memoryAllocatable: 5}]\nvolcano: {gpuMemoryFactor: 0}\n"
+    )
+    assert config.nvidia is not None
+    assert (config.nvidia.resource_memory_name, config.nvidia.default_gpu_num, config.nvidia.factor) == ("", 0, 1)
+    assert config.hygon is not None
+    assert config.hygon.factor == 1
+    assert config.vnpus is not None
+    assert config.vnpus.configs[0].memory_capacity == 5
+    assert config.volcano is not None
+    assert config.volcano.factor == 1
+    assert config.volcano.mig_geometries[0].models == ("A30",)
+    assert not config.volcano.denies_mixed_names_explicitly
+    assert config.iluvatars == ()
+    assert config.koordinator is None
+
+
+def test_a_null_key_says_as_much_as_no_key() -> None:
+    config = loaded("enflame: {resourceNameGCU: , resourceNameVGCU: ''}\n")
+    assert config.enflame is not None
+    assert (config.enflame.resource_name_gcu, config.enflame.resource_name_vgcu) == ("enflame.com/gcu", "")
+
+
+def test_both_layouts_of_vnpus_mean_the_same() -> None:
+    chip = "{commonWord: Ascend910A, resourceName: huawei.com/Ascend910A, memoryAllocatable: 32768}"
+    assert loaded(f"vnpus: [{chip}]") == loaded(f"vnpus: {{configs: [{chip}]}}")
+
+
+def test_models_can_be_made_in_code_and_refuse_misspelt_fields() -> None:
+    assert DeviceConfig.model_validate({"vnpus": [{"commonWord": "X", "memoryAllocatable": 5}]}).vnpus is not None
+    with pytest.raises(ValueError, match="Extra inputs"):
+        DeviceConfig.model_validate({"nvida": {}})
+
+
+def test_merge_keys_and_aliases_work() -> None:
+    config = loaded(
+        "nvidia: &n {resourceCountName: a.b/c, memoryFactor: 2}\n"
+        "hygon: {<<: *n, resourceCountName: a.b/d}\n"
+        "amd: {<<: [{resourceCountName: a.b/e}, {resourceCountName: a.b/f}]}\n"
+    )
+    assert config.hygon is not None
+    assert (config.hygon.resource_count_name, config.hygon.factor) == ("a.b/d", 2)
+    assert config.amd is not None
+    assert config.amd.resource_count_name == "a.b/e"
+
+
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: hami-scheduler-device}
+data:
+  device-config.yaml: |-
+    nvidia:
+      resourceCountName: nvidia.com/gpu
+      fooBar: 1
+"""
+
+
+def test_a_config_map_is_read_with_its_own_lines() -> None:
+    assert load_device_config(CONFIG_MAP, "cm.yaml").warnings == ("cm.yaml:8: nvidia.fooBar: unknown key, ignored",)
+
+
+def test_a_config_map_as_json_is_read_too() -> None:
+    text = '{"kind": "ConfigMap",\n "data": {"device-config.yaml": "nvidia:\\n  x: 1\\n  resourceCountName: a.b/c"}}'
+    assert load_device_config(text, "cm.json").warnings == ("cm.json:2: nvidia.x: unknown key, ignored",)
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (COUNT + "nvidai: {}", "f.yaml:2: nvidai: unknown key, ignored (did you mean nvidia?)"),
+        (COUNT + "hygon:", "f.yaml:2: hygon: the section is empty, so its vendor is disabled"),
+        (COUNT + "hygon: {}", "f.yaml:2: hygon: names no resource, so it has no effect"),
+        (
+            COUNT + "hygon: {resourceCountName: nvidia.com/gpu}",
+            "f.yaml:2: hygon.resourceCountName: nvidia.com/gpu is also a resource of nvidia: what a pod asks of it is "
+            "charged for both",
+        ),
+        (
+            "metax: {resourceVMemoryName: a.b/m}",
+            "f.yaml:1: metax.resourceVCountName: is empty, so nothing can ask for these devices by count",
+        ),
+        (
+            "kunlun:\n  resourceVMemoryName: a.b/m",
+            "f.yaml:1: kunlun.resourceVCountName: is empty, so nothing can ask for these devices by count",
+        ),
+        (
+            "vnpus:\n- commonWord: X\n  resourceName: a.b/c\n  memoryAllocatable: 5\n  topologyPairs: 0,1\n",
+            "f.yaml:5: vnpus[0].topologyPairs: ignored: topology comes from the nodes' registration",
+        ),
+        (
+            "vnpus:\n  configs:\n  - commonWord: X\n    resourceName: a.b/c\n    memoryAllocatable: 5\n    zzz: []\n",
+            "f.yaml:6: vnpus.configs[0].zzz: unknown key, ignored",
+        ),
+        (
+            "enflame: {resourceNameVGCU: ''}",
+            "f.yaml:1: enflame.resourceNameVGCU: is empty, so nothing can ask for these devices by count",
+        ),
+        (
+            "iluvatars:\n- commonWord: X\n  resourceCountName: a.b/c\n  resourceMemName: a.b/d\n",
+            "f.yaml:4: iluvatars[0].resourceMemName: unknown key, ignored (did you mean resourceMemoryName?)",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_earns_a_warning(text: str, warning: str) -> None:
+    assert load_device_config(text, "f.yaml").warnings == (warning,)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    missing, latin, large = tmp_path / "missing.yaml", tmp_path / "latin.yaml", tmp_path / "large.yaml"
+    latin.write_bytes(b"nvidia:\n  # caf\xe9\n")
+    large.write_bytes(b"#" * (LARGEST_FILE + 1))
+    for path, words in (
+        (missing, "can't be read: No such file or directory"),
+        (tmp_path, "can't be read: Is a directory"),
+        (latin, "latin.yaml:2: is not UTF-8 text (byte 0xe9)"),
+        (large, "is larger than 1048576 bytes"),
+        ("a\0b", "can't be read: embedded null byte"),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            read_device_config(path)
+        assert words in str(refusal.value)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "bom.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + COUNT.encode())
+    assert read_device_config(str(path)).config.nvidia is not None
+
+
+def test_a_key_that_breaks_lines_does_not_break_its_warning() -> None:
+    (warning,) = load_device_config(COUNT + '"a\\nb": 1', "f.yaml").warnings
+    assert warning == "f.yaml:2: a\N{REPLACEMENT CHARACTER}b: unknown key, ignored"
