@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Amounts, Gate
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.pods import AdmissionRules, bad_request
 from hami_webhook.admission.policy import Policies
-from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
@@ -25,6 +27,8 @@ from hami_webhook.quota.charge import waiting_charge
 from hami_webhook.quota.charger import Charger
 from hami_webhook.quota.ledger import RESERVATION, State
 from hami_webhook.quota.recompute import Recomputer, Times
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,10 @@ class Core:
         self.cluster = cluster
         self.vendors = vendors
         self.clock = clock
-        lapse = options.times.lapse
+        self.lapse = lapse = options.times.lapse
         self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
         self.caches = Caches(self.state, clock)
+        self._reported: set[tuple[str, tuple[str, ...]]] = set()
         self.recomputer = Recomputer(cluster, vendors, self.state, clock=clock, times=options.times)
         self.charger = Charger(
             cluster,
@@ -79,7 +84,7 @@ class Core:
             vendors,
             options.rules,
             policies=policies,
-            namespace=self.namespace,
+            namespaces=self,
             charging=_Charging(self, synced, new_id),
             stamp_key=RESERVATION,
         )
@@ -94,6 +99,18 @@ class Core:
         except (ClusterError, MalformedObject):
             return None
 
+    async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
+        """One warning event, best effort, for scheduler-owned annotations on a Namespace."""
+        if (namespace, keys) in self._reported:
+            return
+        self._reported.add((namespace, keys))
+        message = f"scheduler-owned annotations mean nothing on a Namespace: {', '.join(keys)}"
+        logger.warning("namespace %s: %s", namespace, message)
+        with contextlib.suppress(ClusterError):
+            await self.cluster.record_event(
+                EventNote("Namespace", "", namespace, "", "Warning", "PolicyIgnored", message)
+            )
+
 
 class _Charging:
     """The gate's way to the books."""
@@ -103,7 +120,7 @@ class _Charging:
         self._synced = synced
         self._new_id = new_id
 
-    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, timeout: float | None) -> Amounts:
+    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
         core = self._core
         if not self._synced():
             raise Denied(
@@ -112,30 +129,38 @@ class _Charging:
         try:
             charge = waiting_charge(pod, core.vendors, core.state)
         except BadRequest as error:
-            raise Denied(500, str(error), reason="Invalid") from error
-        outcome = await core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), timeout)
+            raise bad_request(error) from error
+        if stamp and not await self._lives(pod, stamp):
+            stamp = ""
+        outcome = await core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), time_left)
         if isinstance(outcome, Refusal):
             raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
         return outcome.amounts
 
     async def stamp(self, pod: Pod) -> str:
         found = pod.annotations.get(RESERVATION, "")
-        return found if found and await self._lives(pod, found) else self._new_id()
+        try:
+            amounts = waiting_charge(pod, self._core.vendors, self._core.state).amounts
+        except BadRequest as error:
+            raise bad_request(error) from error
+        return found if found and await self._lives(pod, found, amounts) else self._new_id()
 
-    async def _lives(self, pod: Pod, stamp: str) -> bool:
-        """Whether the ledger has the stamp as admitted with just this pod's amounts, and no pod carries it."""
-        core = self._core
-        if any(other.annotations.get(RESERVATION) == stamp for other in core.state.pods_in(pod.namespace)):
+    async def _lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
+        """Whether the ledger has the stamp as admitted, with just `amounts` if given, and no other pod goes by it."""
+        state = self._core.state
+        others = (other for other in state.pods_in(pod.namespace) if other.uid != pod.uid)
+        if any(stamp in (other.uid, other.annotations.get(RESERVATION)) for other in others):
             return False
         try:
-            listing = await core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-            charge = waiting_charge(pod, core.vendors, core.state)
-        except (ClusterError, BadRequest):
+            listing = await self._core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+            quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        except (ClusterError, MalformedObject):
             return False
-        books = [Books.read(ResourceQuota.from_object(item), core.vendors) for item in listing.items]
-        entries = [(b, b.ledger[stamp]) for b in books if stamp in b.ledger]
-        return bool(entries) and all(
-            entry.state is State.ADMITTED and dict(entry.amounts) == charge.only(b.hard) for b, entry in entries
+        books = [b for b in (Books.read(quota, self._core.vendors) for quota in quotas) if stamp in b.ledger]
+        return bool(books) and all(
+            b.ledger[stamp].state is State.ADMITTED
+            and (amounts is None or dict(b.ledger[stamp].amounts) == {k: amounts[k] for k in b.hard if k in amounts})
+            for b in books
         )
 
 
@@ -162,14 +187,13 @@ class Caches:
 
     def put(self, kind: Kind, obj: dict[str, Any]) -> None:
         """An object was added or changed. One that can't be read is left out and noted."""
-        meta = obj.get("metadata") or {}
-        key = (kind.value, meta.get("namespace") or "", meta.get("name") or "")
+        key = _key(kind, obj)
         self.unreadable.pop(key, None)
         try:
             self._put(kind, obj)
         except MalformedObject as error:
-            self.unreadable[key] = str(error)
             self.drop(kind, obj)
+            self.unreadable[key] = str(error)
 
     def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
         match kind:
@@ -186,6 +210,7 @@ class Caches:
 
     def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
         """An object is gone."""
+        self.unreadable.pop(_key(kind, obj), None)
         meta = obj.get("metadata") or {}
         name, namespace = meta.get("name") or "", meta.get("namespace") or ""
         match kind:
@@ -197,3 +222,8 @@ class Caches:
                 self.namespaces.pop(name, None)
             case Kind.RESOURCE_QUOTAS:
                 self._quotas.get(namespace, {}).pop(name, None)
+
+
+def _key(kind: Kind, obj: Mapping[str, Any]) -> tuple[str, str, str]:
+    meta = obj.get("metadata") or {}
+    return kind.value, meta.get("namespace") or "", meta.get("name") or ""

@@ -9,9 +9,11 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 from rich.console import Console
@@ -24,7 +26,15 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.policy_file import PolicyError, PolicyFile
 from hami_webhook.assembly import Options
-from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError, expand_workload, read_objects, sort_objects
+from hami_webhook.cluster.loading import (
+    STDIN,
+    Bundle,
+    LoadedObject,
+    LoadError,
+    expand_workload,
+    read_objects,
+    sort_objects,
+)
 from hami_webhook.config import (
     ConfigError,
     LoadedDeviceConfig,
@@ -44,6 +54,20 @@ from hami_webhook.simulate.run import Outcome, Pods, Result, Simulation, start_o
 from hami_webhook.simulate.show import show
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """YAML without anchors: what occurs twice is written twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
 
@@ -60,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _UNUSABLE as error:
         for line in str(error).splitlines():
             print(f"hami-webhook: {line}", file=sys.stderr)
+        if isinstance(error, ConfigError):  # a misspelt key often explains a missing one
+            _warn(error.warnings)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hami-webhook",
         description="Admission webhook, quota controller and Fit engine for accelerators shared among pods.",
     )
@@ -128,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     settings = resolve(arguments, os.environ)
     logging.basicConfig(
@@ -152,6 +183,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
+    if [*arguments.cluster, *arguments.pods].count(STDIN) > 1:
+        raise UsageError("standard input (-) can be read only once")
     vendors = Vendors.from_config(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
     bundle = _bundle(arguments.cluster)
@@ -173,7 +206,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
     elif arguments.output == "yaml":
-        print(yaml.safe_dump(result.as_json(), sort_keys=False, allow_unicode=True), end="")
+        print(yaml.dump(result.as_json(), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True), end="")
     else:
         show(result, Console(width=None if sys.stdout.isatty() else 160))
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
@@ -182,6 +215,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:
     await simulation.fill(bundle)
+    _warn(simulation.warnings())
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("simulating", total=len(pods.manifests))
@@ -214,20 +248,18 @@ def _check_config(arguments: argparse.Namespace) -> int:
         console.print(table)
         for note in section.notes:
             console.print(f"  {escape(note)}")
-    for warning in loaded.warnings:
-        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+    _warn(loaded.warnings)
     return 0
 
 
 def _version(arguments: argparse.Namespace) -> int:
-    print(f"hami-webhook {__version__} (Python {platform.python_version()})")
+    print(f"hami-webhook {__version__} (revision unknown, build date unknown, Python {platform.python_version()})")
     return 0
 
 
 def _device_config(path: str | None) -> LoadedDeviceConfig:
     loaded = read_device_config(path) if path else builtin_device_config()
-    for warning in loaded.warnings:
-        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+    _warn(loaded.warnings)
     return loaded
 
 
@@ -237,19 +269,18 @@ def _policies(path: str | None, vendors: Vendors) -> Policies:
 
 def _bundle(paths: Sequence[str]) -> Bundle:
     bundle = sort_objects([item for path in paths for item in read_objects(path, sys.stdin.buffer)])
-    for kind, number in sorted(bundle.skipped.items()):
-        print(f"hami-webhook: warning: skipped {number} of kind {kind}", file=sys.stderr)
-    if bundle.workloads:
-        print(
-            f"hami-webhook: warning: skipped {len(bundle.workloads)} workloads in cluster files; their pods count",
-            file=sys.stderr,
-        )
+    _warn(f"skipped {number} of kind {kind}" for kind, number in sorted(bundle.skipped.items()))
+    workloads = Counter(item.kind for item in bundle.workloads)
+    _warn(
+        f"skipped {number} of kind {kind} in cluster files: their pods count"
+        for kind, number in sorted(workloads.items())
+    )
     return bundle
 
 
 def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:
     manifests = []
-    skipped: dict[str, int] = {}
+    skipped: Counter[str] = Counter()
     for item in (item for objects in files for item in objects):
         bundle = sort_objects([item])
         if bundle.pods:
@@ -257,7 +288,6 @@ def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:
         elif bundle.workloads:
             manifests += expand_workload(item)
         else:
-            skipped[item.kind] = skipped.get(item.kind, 0) + 1
-    for kind, number in sorted(skipped.items()):
-        print(f"hami-webhook: warning: skipped {number} of kind {kind}: no pods to simulate", file=sys.stderr)
+            skipped[item.kind] += 1
+    _warn(f"skipped {number} of kind {kind}: no pods to simulate" for kind, number in sorted(skipped.items()))
     return Pods(manifests)

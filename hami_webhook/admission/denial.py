@@ -20,6 +20,7 @@ class Denied(Exception):
 _REASONS = {
     400: "BadRequest",
     403: "Forbidden",
+    408: "Timeout",
     413: "RequestEntityTooLarge",
     422: "Invalid",
     500: "InternalError",

@@ -6,17 +6,23 @@ Looking up a namespace and charging the quota are the caller's: both come in as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import (
     AdmissionRules,
+    Mutation,
     User,
     mutate,
     names_managed,
+    normalise,
+    own_to_schedule,
+    read_draft,
     read_pod,
-    refuse_forged,
+    refuse_ephemeral,
+    refuse_unfit,
     validate,
     validate_update,
 )
@@ -24,7 +30,7 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
+from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +38,22 @@ Amounts = Mapping[str, Mapping[str, int]]
 """What was charged: by quota name, by key."""
 
 
+class Namespaces(Protocol):
+    """The cluster's namespaces."""
+
+    async def namespace(self, name: str) -> Namespace | None:
+        """The namespace; None if it isn't known now."""
+        ...
+
+    async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
+        """Tell administrators of annotations that mean nothing on a Namespace."""
+        ...
+
+
 class Charging(Protocol):
     """The namespace's books."""
 
-    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, timeout: float | None) -> Amounts:
+    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
         """Charge the pod under an id; raises `Denied`. `stamp` is an id it may be charged under already."""
         ...
 
@@ -53,100 +71,114 @@ class Gate:
         rules: AdmissionRules,
         *,
         policies: Callable[[], Policies],
-        namespace: Callable[[str], Awaitable[Namespace | None]],
+        namespaces: Namespaces,
         charging: Charging,
         stamp_key: str,
     ) -> None:
         self._vendors = vendors
         self._rules = rules
         self._policies = policies
-        self._namespace = namespace
+        self._namespaces = namespaces
         self._charging = charging
         self._stamp_key = stamp_key
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
 
     async def mutate(self, review: Review) -> Answer:
         """`/mutate`: normalise only."""
-        if not self._concerns(review) or review.operation != "CREATE":
+        if not _is_new_pod(review):
             return Answer()
-        _, answer, _ = await self._mutated(review)
-        return answer
+        return _answer(await self._mutated(review))
 
-    async def validate(self, review: Review, timeout: float | None = None) -> Answer:
+    async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
-        if not self._concerns(review):
-            return Answer()
-        if review.operation == "UPDATE":
+        if _is_changed_pod(review):
             self._check_update(review)
+        if not _is_new_pod(review):
             return Answer()
-        if review.operation != "CREATE" or review.subresource:
-            return Answer()
-        draft = read_pod(review.object, review.namespace)
-        if not names_managed(review.object.get("spec") or {}, self._vendors):
-            refuse_forged(draft.original)
-            return Answer()
-        pod = draft.original
-        if not await self._checked(pod):
+        pod = read_pod(review.object, review.namespace)
+        if not await self._asks(pod):
             return Answer()
         stamp = pod.annotations.get(self._stamp_key, "")
         amounts = await self._charging.charge(
-            pod, pod.uid or review.uid, stamp=stamp, dry_run=review.dry_run, timeout=timeout
+            pod, pod.uid or review.uid, stamp=stamp, dry_run=review.dry_run, time_left=time_left
         )
         return Answer(audit=_audit(amounts))
 
-    async def webhook(self, review: Review, timeout: float | None = None) -> Answer:
+    async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a stamp in place of the missing UID."""
-        if not self._concerns(review):
-            return Answer()
-        if review.operation != "CREATE" or review.subresource:
-            return await self.validate(review, timeout)
-        draft, answer, pod = await self._mutated(review)
-        if not names_managed(review.object.get("spec") or {}, self._vendors) or not await self._checked(pod):
-            return answer
+        if not _is_new_pod(review):
+            return await self.validate(review, time_left)
+        done = await self._mutated(review)
+        pod = done.draft.result()
+        if not await self._asks(pod):
+            return _answer(done)
         stamp = await self._charging.stamp(pod)
-        amounts = await self._charging.charge(pod, stamp, stamp="", dry_run=review.dry_run, timeout=timeout)
-        patch = answer.patch
-        if amounts and not review.dry_run and pod.annotations.get(self._stamp_key) != stamp:
-            patch = _with_annotation(draft, patch, self._stamp_key, stamp)
-        return Answer(patch, answer.warnings, {**answer.audit, **_audit(amounts)})
+        amounts = await self._charging.charge(pod, stamp, stamp="", dry_run=review.dry_run, time_left=time_left)
+        if amounts and not review.dry_run:
+            done.draft.annotations[self._stamp_key] = stamp
+        return _answer(done, amounts)
 
-    async def _mutated(self, review: Review) -> tuple[PodDraft, Answer, Pod]:
-        draft = read_pod(review.object, review.namespace)
-        managed = names_managed(review.object.get("spec") or {}, self._vendors)
-        if not managed and not self._touches_all:
-            refuse_forged(draft.original)
-            return draft, Answer(), draft.original
-        namespace = await self._namespace(draft.original.namespace) if managed else None
-        done = mutate(draft, self._vendors, self._rules, namespace, self._policies())
-        for note in done.notes:
-            logger.debug("%s: %s", done.pod.key, note)
-        if done.ignored_namespace_keys:
-            logger.warning(
-                "namespace %s: scheduler-owned annotations mean nothing there: %s",
-                done.pod.namespace,
-                ", ".join(done.ignored_namespace_keys),
-            )
-        audit = {"policy": ",".join(done.rules)} if done.rules else {}
-        return draft, Answer(done.patch, done.warnings, audit), done.pod
+    async def _mutated(self, review: Review) -> Mutation:
+        draft = read_draft(review.object, review.namespace)
+        pod = draft.original
+        refuse_unfit(pod, self._vendors)
+        if not self._touches_all and not names_managed(pod, self._vendors):
+            return Mutation(draft)
+        asked = normalise(draft, self._vendors)
+        if not asked:
+            own = own_to_schedule(pod, self._rules)
+            return Mutation(draft if own else PodDraft(draft.raw, pod.namespace))
+        namespace = await self._namespace(pod)
+        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies())
+        for note in done.draft.notes:
+            logger.debug("%s: %s", pod.key, note)
+        if done.ignored_namespace_keys and not review.dry_run:
+            await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
+        return done
 
-    async def _checked(self, pod: Pod) -> bool:
-        """Validate a pod that names managed resources; whether it really asks for any."""
-        namespace = await self._namespace(pod.namespace)
-        return bool(validate(pod, self._vendors, namespace, self._policies()))
+    async def _asks(self, pod: Pod) -> bool:
+        """Validate a pod; whether it asks for cards."""
+        if not names_managed(pod, self._vendors):
+            refuse_unfit(pod, self._vendors)
+            return False
+        asked = validate(pod, self._vendors)
+        if asked:
+            policy.check(pod, await self._namespace(pod), self._policies(), asked)
+        return bool(asked)
+
+    async def _namespace(self, pod: Pod) -> Namespace:
+        if not pod.namespace:
+            raise Denied(400, "request.namespace is missing")
+        namespace = await self._namespaces.namespace(pod.namespace)
+        if namespace is None:
+            raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
+        return namespace
 
     def _check_update(self, review: Review) -> None:
-        try:
-            old = Pod.from_object(review.old_object, review.namespace)
-            new = Pod.from_object(review.object, review.namespace)
-        except MalformedObject as error:
-            raise Denied(400, f"the pod can't be read: {error}") from error
+        old = read_pod(review.old_object, review.namespace)
+        new = read_pod(review.object, review.namespace)
         validate_update(old, new, User(review.username, review.groups), self._vendors, self._rules)
+        refuse_ephemeral(review.object, self._vendors)
 
-    def _concerns(self, review: Review) -> bool:
-        """Whether there is anything to look at; another kind than Pod is a mistake in the webhook's configuration."""
-        if review.kind != "Pod":
-            raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
-        return review.operation in ("CREATE", "UPDATE")
+
+def _is_new_pod(review: Review) -> bool:
+    return _is_pod(review) and review.operation == "CREATE" and not review.subresource
+
+
+def _is_changed_pod(review: Review) -> bool:
+    return _is_pod(review) and review.operation == "UPDATE"
+
+
+def _is_pod(review: Review) -> bool:
+    """True; another kind than Pod is a mistake in the webhook's configuration."""
+    if review.kind != "Pod":
+        raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
+    return True
+
+
+def _answer(done: Mutation, amounts: Amounts | None = None) -> Answer:
+    audit = {"policy": ",".join(done.rules)} if done.rules else {}
+    return Answer(done.draft.operations(), tuple(done.draft.warnings), audit | _audit(amounts or {}))
 
 
 def _audit(amounts: Amounts) -> dict[str, str]:
@@ -156,16 +188,3 @@ def _audit(amounts: Amounts) -> dict[str, str]:
         if charged
     ]
     return {"quota": ";".join(told)} if told else {}
-
-
-def _with_annotation(
-    draft: PodDraft, patch: Sequence[Mapping[str, Any]], key: str, value: str
-) -> Sequence[Mapping[str, Any]]:
-    """The patch with one more annotation, on a pod whose annotations it may just be adding."""
-    whole = next((operation for operation in patch if operation["path"] == draft.annotations.path), None)
-    if whole is not None:
-        more = {**whole, "value": {**whole["value"], key: value}}
-        return [more if operation is whole else operation for operation in patch]
-    fresh = PodDraft(draft.raw, draft.original.namespace)
-    fresh.annotations[key] = value
-    return [*patch, *fresh.operations()]

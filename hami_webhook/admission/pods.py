@@ -5,21 +5,21 @@ Pure: the namespace, the policies and the user come in as values; charging is th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
+from hami_webhook.config.errors import cut
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import ContainerKind, MalformedObject, Namespace, Pod
-from hami_webhook.kube.patch import Operation
+from hami_webhook.kube.draft import PodDraft, pod_in
+from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -44,139 +44,163 @@ class User:
     groups: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mutation:
-    """A pod after mutation: the patch, what to tell the user, and for the log what was done and why."""
+    """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace."""
 
-    pod: Pod
-    patch: list[Operation] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
+    draft: PodDraft
     rules: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-def names_managed(spec: Mapping[str, Any], vendors: Vendors) -> bool:
-    """Whether any container of a pod spec names a managed resource; the cheap look that most pods end with."""
+def names_managed(pod: Pod, vendors: Vendors) -> bool:
+    """Whether any container names a managed resource; the cheap look that most pods end with."""
     managed = vendors.resource_names
-    for field_name in ("containers", "initContainers"):
-        containers = spec.get(field_name)
-        if not isinstance(containers, list):
-            continue
-        for container in containers:
-            resources = container.get("resources") if isinstance(container, Mapping) else None
-            if not isinstance(resources, Mapping):
-                continue
-            for amounts in (resources.get("limits"), resources.get("requests")):
-                if isinstance(amounts, Mapping) and not managed.isdisjoint(amounts):
-                    return True
-    return False
+    return any(
+        not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests))
+        for container in pod.containers
+    )
 
 
-def read_pod(raw: Mapping[str, Any], namespace: str) -> PodDraft:
-    """The pod of a review as a draft; raises `Denied` (400) where a field has the wrong type."""
+def read_draft(raw: Mapping[str, Any], namespace: str) -> PodDraft:
+    """The pod of a review as a draft, in the request's namespace. Raises `Denied` (400) where a field is mistyped."""
     try:
         return PodDraft(raw, namespace)
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
 
 
-def mutate(
-    draft: PodDraft, vendors: Vendors, rules: AdmissionRules, namespace: Namespace | None, policies: Policies
-) -> Mutation:
-    """Normalise a new pod. Raises `Denied`.
+def read_pod(raw: Mapping[str, Any], namespace: str) -> Pod:
+    """The pod of a review as it stands, in the request's namespace. Raises `Denied` (400) where a field is mistyped."""
+    try:
+        return pod_in(raw, namespace)
+    except MalformedObject as error:
+        raise Denied(400, f"the pod can't be read: {error}") from error
 
-    `namespace` is None while it isn't known: then a pod that asks for a managed device is refused for now.
-    """
-    pod = draft.original
-    if not has_app_containers(pod):
+
+def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
+    """What holds for every new pod, whatever it asks for. Raises `Denied`."""
+    if not any(container.kind is ContainerKind.APP for container in pod.containers):
         raise Denied(403, "pod has no containers")
-    refuse_forged(pod)
-    asked = asked_vendors(draft, vendors)
-    if not asked:
-        return Mutation(draft.result(), draft.operations() if _own_to_schedule(pod, rules, None) else [])
-    if namespace is None:
-        raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
+    owned = {*owned_in(pod.annotations), *(vendors.owned_annotations & pod.annotations.keys())}
+    if owned:
+        raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
+    for key in sorted(OWNED_LABELS):
+        if key in pod.labels:
+            raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
+
+
+def normalise(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
+    """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
+    asked: set[str] = set()
+    for container in draft.containers:
+        for key, vendor in vendors.items():
+            if not vendor.touches_every_container and not vendor.asks(container):
+                continue
+            try:
+                if vendor.admit(container, draft):
+                    asked.add(key)
+            except BadRequest as error:
+                raise bad_request(error) from error
+            except MalformedObject as error:
+                raise Denied(400, f"the pod can't be read: {error}") from error
+    return tuple(vendors[key] for key in vendors if key in asked)
+
+
+def mutate(
+    draft: PodDraft,
+    asked: tuple[Vendor, ...],
+    vendors: Vendors,
+    rules: AdmissionRules,
+    namespace: Namespace,
+    policies: Policies,
+) -> Mutation:
+    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`."""
+    pod = draft.original
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
-    if not _own_to_schedule(pod, rules, scheduler):
-        return Mutation(pod)
-    fresh = PodDraft(draft.raw, pod.namespace)
-    outcome = policy.apply(fresh, namespace, policies, asked)
-    _admit(fresh, vendors)
+    if not own_to_schedule(pod, rules, scheduler):
+        return Mutation(PodDraft(draft.raw, pod.namespace))
+    outcome = policy.PolicyOutcome()
+    if policies.rules or namespace.annotations:
+        governed = PodDraft(draft.raw, pod.namespace)
+        outcome = policy.apply(governed, namespace, policies, asked)
+        if governed.annotations.changed:
+            normalise(governed, vendors)  # what a vendor writes may depend on what policy wrote before it
+            draft = governed
     refuse_privileged(pod)
     acted = list(outcome.rules)
-    if scheduler and fresh.scheduler_name != scheduler:
+    if scheduler and draft.scheduler_name != scheduler:
         if outcome.scheduler_rule is not None:
-            fresh.warn(f"spec.schedulerName set to {scheduler} by policy {outcome.scheduler_rule}")
+            draft.warn(f"spec.schedulerName set to {scheduler} by policy {outcome.scheduler_rule}")
             acted += [outcome.scheduler_rule] if outcome.scheduler_rule not in acted else []
-        fresh.scheduler_name = scheduler
+        draft.scheduler_name = scheduler
     refuse_node_name(pod)
-    refuse_bad_weights(fresh.result())
-    for warning in suspicions(fresh):
-        fresh.warn(warning)
-    return Mutation(
-        fresh.result(),
-        fresh.operations(),
-        tuple(fresh.warnings),
-        tuple(acted),
-        tuple(fresh.notes),
-        outcome.ignored_namespace_keys,
-    )
+    refuse_bad_weights(draft.annotations, pod.name)
+    for warning in suspicions(draft):
+        draft.warn(warning)
+    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors, namespace: Namespace | None, policies: Policies) -> tuple[Vendor, ...]:
-    """Check a pod as it is about to be stored, whoever schedules it; the vendors it asks. Raises `Denied`."""
-    if not has_app_containers(pod):
-        raise Denied(403, "pod has no containers")
-    refuse_forged(pod)
+def validate(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
+    """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
+
+    Raises `Denied`.
+    """
+    refuse_unfit(pod, vendors)
     asked = requested_vendors(pod, vendors)
-    if not asked:
-        return ()
-    if namespace is None:
-        raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
-    refuse_privileged(pod)
-    refuse_node_name(pod)
-    refuse_bad_weights(pod)
-    policy.check(pod, namespace, policies, asked)
+    if asked:
+        refuse_privileged(pod)
+        refuse_node_name(pod)
+        refuse_bad_weights(pod.annotations, pod.name)
     return asked
 
 
 def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules) -> None:
     """Check a change of a pod: scheduler-owned metadata only by those who own it, managed amounts by nobody."""
     changed = sorted(
-        [
-            *(key for key in {*old.annotations, *new.annotations} if is_scheduler_owned(key)
-              and old.annotations.get(key) != new.annotations.get(key)),
-            *(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key)),
-        ]
-    )  # fmt: skip
+        key
+        for key in {*old.annotations, *new.annotations}
+        if (is_scheduler_owned(key) or key in vendors.owned_annotations)
+        and old.annotations.get(key) != new.annotations.get(key)
+    )
+    changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
     if changed and not _trusted(user, old, rules):
         raise Denied(
             403,
             f"{changed[0]} is written by the scheduler and device plugins only; "
             f"{user.name or 'this user'} may not add, change or remove it",
         )
+    if names_managed(old, vendors) or names_managed(new, vendors):
+        _refuse_other_amounts(old, new, vendors)
+
+
+def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:
     before = {container.name: container for container in old.containers}
-    for container in new.containers:
-        was = before.get(container.name)
+    after = {container.name: container for container in new.containers}
+    for container in dict.fromkeys((*before, *after)):
         for name in sorted(vendors.resource_names):
-            for field_name in ("limits", "requests"):
-                amounts: Mapping[str, Any] = getattr(container, field_name)
-                earlier: Mapping[str, Any] = getattr(was, field_name) if was else {}
-                if not _same_amount(earlier.get(name), amounts.get(name)):
+            for field in ("limits", "requests"):
+                earlier = _written(before.get(container), field).get(name)
+                now = _written(after.get(container), field).get(name)
+                if not _same_amount(earlier, now):
                     raise Denied(
                         403,
-                        f"container {container.name}: {field_name}[{name}] can't be changed from "
-                        f"{earlier.get(name, 'none')} to {amounts.get(name, 'none')} once the pod exists; "
-                        "delete the pod and create it anew",
+                        f"container {container}: {field}[{name}] can't be changed from {_shown(earlier)} to "
+                        f"{_shown(now)} once the pod exists; delete the pod and create it anew",
                     )
 
 
-def asked_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
-    """The vendors whose cards the pod asks for, found by normalising the draft. Raises `Denied`."""
-    asked = _admit(draft, vendors)
-    return tuple(vendors[key] for key in vendors if key in asked)
+def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
+    """Deny an ephemeral container that names a managed resource: it would be used and never charged."""
+    containers = (raw.get("spec") or {}).get("ephemeralContainers")
+    for container in containers if isinstance(containers, list) else ():
+        resources = container.get("resources") if isinstance(container, Mapping) else None
+        for amounts in resources.values() if isinstance(resources, Mapping) else ():
+            named = sorted(vendors.resource_names.intersection(amounts if isinstance(amounts, Mapping) else ()))
+            if named:
+                name = container.get("name")
+                raise Denied(403, f"ephemeral container {name}: {named[0]} can't be given to an ephemeral container")
 
 
 def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
@@ -190,50 +214,21 @@ def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
                     if vendor.request(container) is not None and vendor not in asked:
                         asked.append(vendor)
         except BadRequest as error:
-            raise _bad_request(error) from error
+            raise bad_request(error) from error
     return tuple(asked)
 
 
-def _admit(draft: PodDraft, vendors: Vendors) -> set[str]:
-    asked: set[str] = set()
-    for container in draft.containers:
-        for key, vendor in vendors.items():
-            if not vendor.touches_every_container and not vendor.asks(container):
-                continue
-            try:
-                if vendor.admit(container, draft):
-                    asked.add(key)
-            except BadRequest as error:
-                raise _bad_request(error) from error
-            except MalformedObject as error:
-                raise Denied(400, f"the pod can't be read: {error}") from error
-    return asked
+def bad_request(error: BadRequest) -> Denied:
+    """The code is HAMi's; the reason is one with which kubectl prints the message, unlike Invalid."""
+    return Denied(500, str(error), reason="BadRequest")
 
 
-def _bad_request(error: BadRequest) -> Denied:
-    return Denied(500, str(error), reason="Invalid")
-
-
-def _own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str | None) -> bool:
-    """Whether the pod is ours to mutate (the table of core chapter 5, step 2)."""
+def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> bool:
+    """Whether the pod is ours to mutate (the table of core chapter 5, step 2); `scheduler` is the name policy gives."""
     name = pod.scheduler_name
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
         return True
-    return name in {rules.scheduler_name, scheduler} - {"", None}
-
-
-def has_app_containers(pod: Pod) -> bool:
-    return any(container.kind is ContainerKind.APP for container in pod.containers)
-
-
-def refuse_forged(pod: Pod) -> None:
-    """Deny a new pod that brings scheduler-owned metadata along."""
-    owned: Collection[str] = owned_in(pod.annotations)
-    if owned:
-        raise Denied(403, f"annotation {next(iter(owned))} is written by the scheduler only; remove it from the pod")
-    for key in sorted(OWNED_LABELS):
-        if key in pod.labels:
-            raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
+    return name in (rules.scheduler_name, scheduler)
 
 
 def refuse_privileged(pod: Pod) -> None:
@@ -247,9 +242,9 @@ def refuse_node_name(pod: Pod) -> None:
         raise Denied(403, "pod has node assigned")
 
 
-def refuse_bad_weights(pod: Pod) -> None:
+def refuse_bad_weights(annotations: Mapping[str, str], pod: str) -> None:
     try:
-        parse_weights(pod.annotations, pod.name)
+        parse_weights(annotations, pod)
     except ValueError as error:
         raise Denied(403, str(error)) from error
 
@@ -270,6 +265,16 @@ def _trusted(user: User, pod: Pod, rules: AdmissionRules) -> bool:
     if user.name in rules.trusted_users or not user.groups.isdisjoint(rules.trusted_groups):
         return True
     return user.name.startswith(_NODE_USER) and pod.node_name != "" and user.name == _NODE_USER + pod.node_name
+
+
+def _written(container: Container | None, field: str) -> Mapping[str, Any]:
+    if container is None:
+        return {}
+    return container.limits if field == "limits" else container.requests
+
+
+def _shown(amount: Any) -> str:
+    return "none" if amount is None else cut(str(amount))
 
 
 def _same_amount(before: Any, after: Any) -> bool:

@@ -10,8 +10,10 @@ from typing import Any
 import orjson
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.config.errors import cut, found
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +58,44 @@ def parse_review(body: bytes, content_type: str) -> Review:
         raise BadReview("the request body is empty; an AdmissionReview is expected")
     media_type, _, parameters = content_type.partition(";")
     if media_type.strip().lower() != "application/json" or parameters.strip():
-        raise BadReview(f"contentType={content_type}, expected application/json")
+        raise BadReview(f"contentType={cut(content_type)}, expected application/json")
     try:
         document = orjson.loads(body)
-    except (orjson.JSONDecodeError, RecursionError) as error:
+    except orjson.JSONDecodeError as error:
         raise BadReview(f"the request body is not valid JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
-        found = document.get("kind") if isinstance(document, dict) else type(document).__name__
-        raise BadReview(f"expected an AdmissionReview, found {_short(found)}")
+    if not isinstance(document, dict):
+        raise BadReview(f"expected an AdmissionReview, found {found(document)}")
     api_version = document.get("apiVersion")
+    known_version = api_version if api_version in API_VERSIONS else API_VERSIONS[0]
+    if document.get("kind") != "AdmissionReview":
+        raise BadReview(f"kind must be AdmissionReview, found {found(document.get('kind'))}", known_version)
     if api_version not in API_VERSIONS:
-        raise BadReview(f"apiVersion must be {' or '.join(API_VERSIONS)}, found {_short(api_version)}")
+        raise BadReview(f"apiVersion must be {' or '.join(API_VERSIONS)}, found {found(api_version)}")
     request = document.get("request")
     if not isinstance(request, dict):
-        raise BadReview("the AdmissionReview has no request", api_version)
+        raise BadReview("the AdmissionReview has no request", known_version)
     uid = request.get("uid")
     if not isinstance(uid, str) or not uid:
-        raise BadReview("request.uid is missing", api_version)
+        raise BadReview("request.uid is missing", known_version)
     try:
-        return _read(api_version, uid, request)
-    except _WrongType as error:
-        raise BadReview(f"request.{error}", api_version, uid) from error
+        return _read(known_version, uid, request)
+    except _Unusable as error:
+        raise BadReview(f"request.{error}", known_version, uid) from error
 
 
-class _WrongType(ValueError):
+class _Unusable(ValueError):
     pass
 
 
 def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
     user = _object(request, "userInfo")
-    groups = user.get("groups") or []
-    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
-        raise _WrongType("userInfo.groups must be a list of strings")
-    dry_run = request.get("dryRun") or False
-    if not isinstance(dry_run, bool):
-        raise _WrongType("dryRun must be true or false")
-    return Review(
+    groups = user.get("groups")
+    if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
+        raise _Unusable("userInfo.groups must be a list of strings")
+    dry_run = request.get("dryRun")
+    if not isinstance(dry_run, bool | None):
+        raise _Unusable(f"dryRun must be true or false, found {found(dry_run)}")
+    review = Review(
         api_version=api_version,
         uid=uid,
         operation=_string(request, "operation"),
@@ -102,9 +106,16 @@ def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
         object=_object(request, "object"),
         old_object=_object(request, "oldObject"),
         username=_string(user, "username"),
-        groups=frozenset(groups),
-        dry_run=dry_run,
+        groups=frozenset(groups or ()),
+        dry_run=dry_run or False,
     )
+    if review.operation not in OPERATIONS:
+        raise _Unusable(f"operation must be {', '.join(OPERATIONS)}, found {found(request.get('operation'))}")
+    if review.operation in ("CREATE", "UPDATE") and not review.object:
+        raise _Unusable("object is missing")
+    if review.operation == "UPDATE" and not review.old_object:
+        raise _Unusable("oldObject is missing")
+    return review
 
 
 def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -112,7 +123,7 @@ def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _WrongType(f"{key} must be an object")
+        raise _Unusable(f"{key} must be an object, found {found(value)}")
     return value
 
 
@@ -121,7 +132,7 @@ def _string(parent: Mapping[str, Any], key: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _WrongType(f"{key} must be a string")
+        raise _Unusable(f"{key} must be text, found {found(value)}")
     return value
 
 
@@ -138,7 +149,7 @@ def allowed(api_version: str, uid: str, answer: Answer) -> bytes:
     return _dump(api_version, response)
 
 
-def denied(api_version: str, uid: str, denial: Denied, pod: str = "", warnings: Sequence[str] = ()) -> bytes:
+def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
     """The AdmissionReview that refuses; `pod` is the pod's name for the status' details."""
     details: dict[str, Any] = {"kind": "pods", "name": pod}
     if denial.retry_after is not None:
@@ -150,16 +161,8 @@ def denied(api_version: str, uid: str, denial: Denied, pod: str = "", warnings: 
         "message": denial.message,
         "details": details,
     }
-    response: dict[str, Any] = {"uid": uid, "allowed": False, "status": status}
-    if warnings:
-        response["warnings"] = list(warnings)
-    return _dump(api_version, response)
+    return _dump(api_version, {"uid": uid, "allowed": False, "status": status})
 
 
 def _dump(api_version: str, response: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -8,6 +8,7 @@ from typing import Any
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 
 _GROUPS = (
     (Kind.NAMESPACES, "namespaces"),
@@ -20,7 +21,8 @@ _GROUPS = (
 async def fill(cluster: MemoryCluster, bundle: Bundle) -> list[tuple[Kind, dict[str, Any]]]:
     """Create the bundle's objects, namespaces that files take for granted included; what was stored.
 
-    Raises `LoadError` for an object the API would refuse.
+    Raises `LoadError` for an object the API would refuse, and for a quota that can't be read: nothing could be charged
+    in its namespace. Other objects that can't be read are left to the caches, which note them.
     """
     stored = []
     for kind, group in _GROUPS:
@@ -34,6 +36,10 @@ async def fill(cluster: MemoryCluster, bundle: Bundle) -> list[tuple[Kind, dict[
                     stored.append((Kind.NAMESPACES, namespace))
             try:
                 stored.append((kind, await cluster.create(kind, item.object)))
+                if kind is Kind.RESOURCE_QUOTAS:
+                    ResourceQuota.from_object(item.object)
             except ClusterError as error:
                 raise LoadError(f"{item.where}: {error}") from error
+            except MalformedObject as error:
+                raise LoadError(f"{item.where}: {item.kind} {item.name!r}: {error}") from error
     return stored

@@ -10,16 +10,23 @@ from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
+from hami_webhook.controller.sightings import Sightings
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quantity import Format, Quantity, QuantityError
 from hami_webhook.quota.books import Books
-from hami_webhook.quota.ledger import Entry
+from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_DELAY = 2.0
 """Seconds after the first change by which a namespace is recomputed, however many follow."""
+
+_AFTER = 0.1
+"""Seconds after a deadline at which it has surely passed."""
+
+_LONGEST_BACKOFF = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,10 @@ class Pace:
 
 
 class QuotaReconciler:
-    """Keeps quotas true. `pod_changed` and `quota_changed` tell it of events; `step` does what is due."""
+    """Keeps quotas true. `pod_changed` and `quota_changed` tell it of events; `step` does what is due.
+
+    `expired` counts ledger entries for which no pod came, `drifted` recomputes that changed used for no known reason.
+    """
 
     def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
@@ -40,31 +50,51 @@ class QuotaReconciler:
         self._jitter = jitter
         self._due: dict[str, float] = {}
         self._gathering: dict[str, float] = {}
-        self._seen: dict[str, dict[str, Entry]] = {}
+        self._failures: dict[str, int] = {}
+        self._sightings = Sightings(pace.ttl)
+        self._facts: dict[str, tuple[object, ...]] = {}
+        self._told: dict[str, dict[str, str]] = {}
         self._next_resync = 0.0
         self._wake = asyncio.Event()
+        self.expired = 0
+        self.drifted = 0
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
         if pod is None or not any(v.asks(c) for v in self._core.vendors.values() for c in pod.containers):
             return
-        if before is None or after is None or _quota_facts(before) != _quota_facts(after):
+        # compared with what was told here: the state may know of a placement before its event comes
+        known = self._facts.get(pod.uid)
+        facts = self._quota_facts(pod)
+        if known is None or after is None:
+            self._sightings.pod(pod, self._core.clock())
+        if after is None:
+            self._facts.pop(pod.uid, None)
+            self._told.pop(pod.uid, None)
+        else:
+            self._facts[pod.uid] = facts
+        if after is None or known != facts:
             self.touch(pod.namespace)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
-        """A quota was added, its spec changed, or its ledger has entries that will expire."""
+        """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
+        if after is None or (before is not None and before.uid != after.uid):
+            if before is not None:
+                self._sightings.forget(before.uid)
+                self._told.pop(before.uid, None)
+            before = None
         if after is None:
             return
         books = Books.read(after, self._core.vendors)
-        if not books.hard:
+        if not books.managed:
             return
-        if books.ledger:
-            self._seen[after.uid] = dict(books.ledger)
-        if before is None or before.hard != after.hard:
+        lost = self._sightings.quota(books, self._core.clock())
+        if before is None or before.hard != after.hard or books.gone or lost or books.used.keys() != books.hard.keys():
             self.touch(after.namespace)
         for entry in books.ledger.values():
-            self._at(after.namespace, entry.time + self._pace.ttl + 1)
+            if entry.state is not State.WAITING:
+                self._at(after.namespace, entry.time + self._pace.ttl + _AFTER)
 
     def touch(self, namespace: str) -> None:
         """Recompute the namespace soon: debounced, but no later than 2 s after the first change."""
@@ -85,16 +115,18 @@ class QuotaReconciler:
     async def step(self) -> int:
         """Recompute what is due now; how many quotas were looked at."""
         now = self._core.clock()
+        due = {namespace for namespace, when in self._due.items() if when <= now}
+        quiet: set[str] = set()
         if now >= self._next_resync:
             self._next_resync = now + self._pace.resync * (0.9 + 0.2 * self._jitter())
-            for quota in self._core.caches.all_quotas():
-                self._due[quota.namespace] = now
-        namespaces = [namespace for namespace, due in self._due.items() if due <= now]
+            self._sightings.prune(now)
+            quiet = {quota.namespace for quota in self._core.caches.all_quotas()} - due - self._gathering.keys()
+            due |= {quota.namespace for quota in self._core.caches.all_quotas()}
         looked = 0
-        for namespace in namespaces:
-            del self._due[namespace]
+        for namespace in sorted(due):
+            self._due.pop(namespace, None)
             self._gathering.pop(namespace, None)
-            looked += await self._reconcile(namespace)
+            looked += await self._reconcile(namespace, quiet=namespace in quiet)
         return looked
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -110,55 +142,95 @@ class QuotaReconciler:
                 for wait in waits:
                     wait.cancel()
 
-    async def _reconcile(self, namespace: str) -> int:
+    async def _reconcile(self, namespace: str, *, quiet: bool) -> int:
+        """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""
         quotas = [q for q in self._core.caches.all_quotas() if q.namespace == namespace]
-        managed = [quota for quota in quotas if Books.read(quota, self._core.vendors).hard]
+        managed = [quota for quota in quotas if Books.read(quota, self._core.vendors).managed]
+        failed = False
         for quota in managed:
             try:
-                result = await self._core.recomputer.run(namespace, quota.name, self._seen.get(quota.uid))
+                result = await self._core.recomputer.run(namespace, quota.name, self._lost)
             except NotFound:
-                self._seen.pop(quota.uid, None)
                 continue
             except ClusterError as error:
                 logger.warning("recomputing quota %s/%s: %s; trying again", namespace, quota.name, error)
-                self._at(namespace, self._core.clock() + 1 + self._jitter())
+                failed = True
                 continue
-            self._seen[quota.uid] = dict(result.after.ledger)
+            self._sightings.confirm(result.confirmed, self._core.clock())
+            self.expired += result.expired
+            if quiet and result.before.used.keys() == result.after.used.keys() != set():
+                self.drifted += result.before.used != result.after.used
+            if result.wake is not None:
+                self._at(namespace, result.wake + _AFTER)
             await self._report(result)
+        failures = self._failures.pop(namespace, 0)
+        if failed:
+            self._failures[namespace] = failures + 1
+            pause = min(_LONGEST_BACKOFF, 2.0 ** min(failures, 16))
+            self._at(namespace, self._core.clock() + pause * (0.5 + self._jitter() / 2))
         return len(managed)
 
+    def _lost(self, books: Books) -> dict[str, Entry]:
+        return self._sightings.quota(books, self._core.clock())
+
     async def _report(self, result: Recomputed) -> None:
-        """Events for what a person should know: pods that can't be read, used above hard."""
-        quota = result.after.quota
+        """Events for what a person should know: limits that hardly mean what they say, used above hard, bad pods."""
+        quota, hard = result.after.quota, result.after.hard
         over = [
-            f"{key}: used {result.after.used[key]}, limited {hard}"
-            for key, hard in sorted(result.after.hard.items())
-            if result.after.used[key] > hard
+            f"{key}: used {result.after.used[key]}, limited {limit}"
+            for key, limit in sorted(hard.items())
+            if result.after.used[key] > limit
         ]
-        if over and result.changed:
-            await self._event("ResourceQuota", quota.namespace, quota.name, quota.uid, "QuotaExceeded", "; ".join(over))
-        for key, texts in result.problems.items():
-            namespace, _, name = key.partition("/")
-            for text in texts:
-                await self._event("Pod", namespace, name, "", "BadAllocation", text)
+        binary = [f"{key}: {quota.hard[key]} means {limit} units" for key, limit in sorted(hard.items())
+                  if _is_binary(quota.hard[key])]  # fmt: skip
+        others = sorted(key for key in quota.hard if key not in hard and _is_native(key)) if hard else []
+        mixed = (
+            f"also limits {', '.join(others)}, which Kubernetes counts: writes to one object get in each other's way; "
+            "use a quota of its own for accelerators"
+        )
+        await self._tell("ResourceQuota", quota, "QuotaExceeded", "; ".join(over))
+        await self._tell("ResourceQuota", quota, "QuotaUnitSuspicious", "; ".join(binary))
+        await self._tell("ResourceQuota", quota, "QuotaMixed", mixed if others else "")
+        for pod, texts in result.problems:
+            await self._tell("Pod", pod, "BadAllocation", "; ".join(texts))
 
-    async def _event(self, kind: str, namespace: str, name: str, uid: str, reason: str, message: str) -> None:
+    async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str) -> None:
+        """Record an event, once as long as it says the same; an empty message means that there is nothing to say."""
+        told = self._told.setdefault(about.uid, {})
+        if told.get(reason, "") == message:
+            return
+        told[reason] = message
+        if not message:
+            return
         try:
-            await self._core.cluster.record_event(EventNote(kind, namespace, name, uid, "Warning", reason, message))
+            await self._core.cluster.record_event(
+                EventNote(kind, about.namespace, about.name, about.uid, "Warning", reason, message)
+            )
         except ClusterError as error:
-            logger.warning("can't record event %s on %s %s/%s: %s", reason, kind, namespace, name, error)
+            del told[reason]
+            logger.warning("can't record event %s on %s %s/%s: %s", reason, kind, about.namespace, about.name, error)
+
+    def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
+        """What of a pod a quota depends on."""
+        keys = (NODE, TIME, *(vendor.keys.allocated for vendor in self._core.vendors.values()))
+        return (
+            pod.terminal,
+            pod.node_name,
+            pod.deletion_time,
+            pod.deletion_grace,
+            pod.init_finished,
+            pod.active_deadline,
+            tuple(pod.annotations.get(key) for key in keys),
+        )
 
 
-def _quota_facts(pod: Pod) -> tuple[object, ...]:
-    """What of a pod a quota depends on."""
-    notes = pod.annotations
-    placed = tuple(sorted((k, v) for k, v in notes.items() if k.endswith("-allocated") or k in (NODE, TIME)))
-    return (
-        pod.terminal,
-        pod.node_name,
-        pod.deletion_time,
-        pod.deletion_grace,
-        pod.init_finished,
-        pod.active_deadline,
-        placed,
-    )
+def _is_binary(written: object) -> bool:
+    try:
+        return Quantity.parse(written).format is Format.BINARY_SI
+    except QuantityError:
+        return False
+
+
+def _is_native(key: str) -> bool:
+    """Whether Kubernetes itself counts the key and so writes to the same object: all but `limits.<extended>`."""
+    return not (key.startswith("limits.") and "/" in key)

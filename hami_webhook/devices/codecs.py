@@ -1,4 +1,4 @@
-"""The wire encodings shared by all vendors: card lists on nodes (core chapter 3.1), device annotations on pods (9.1)."""
+"""The wire encodings shared by all vendors: card lists on nodes (core chapter 3.1), devices on pods (9.1)."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ def decode_cards(text: str) -> list[CardRecord]:
 _JSON_FIELDS = {"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health"}
 
 
+def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its keys in lower case, as they are matched ignoring case."""
+    return {key.lower(): value for key, value in record.items()}
+
+
 def _decode_json(text: str) -> list[CardRecord]:
     try:
         records = orjson.loads(text)
@@ -68,7 +73,7 @@ def _decode_json(text: str) -> list[CardRecord]:
     for position, record in enumerate(records):
         if not isinstance(record, dict):
             raise RegistrationError(f"card {position} must be a JSON object")
-        fields = {key.lower(): value for key, value in record.items()}
+        fields = lower_keys(record)
         where = f"card {position}"
         cards.append(
             CardRecord(
@@ -210,16 +215,19 @@ def decode_pair_scores(text: str) -> dict[str, dict[str, int]]:
         raise RegistrationError("must be a JSON array of scores")
     scores: dict[str, dict[str, int]] = {}
     for position, record in enumerate(records):
-        if not isinstance(record, dict) or not isinstance(record.get("uuid"), str):
+        fields = lower_keys(record) if isinstance(record, dict) else {}
+        if not isinstance(fields.get("uuid"), str):
             raise RegistrationError(f"record {position} must be an object with a uuid")
-        peers = record.get("score") or {}
+        peers = {} if fields.get("score") is None else fields["score"]
         if not isinstance(peers, dict):
             raise RegistrationError(f"record {position}: score must be an object")
-        scores[record["uuid"]] = {peer: _score(value, position) for peer, value in peers.items()}
+        scores[fields["uuid"]] = {peer: _score(value, position) for peer, value in peers.items()}
     return scores
 
 
 def _score(value: Any, position: int) -> int:
+    if value is None:
+        return 0
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):

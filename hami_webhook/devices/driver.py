@@ -18,7 +18,7 @@ from hami_webhook.devices.vendor import Vendor
 
 
 def fit(vendor: Vendor, trial: Trial) -> Allocation | Rejection:
-    """The cards this container gets of `vendor` on this node, or why it gets none. The trial's overlay isn't changed."""
+    """The cards the container gets of `vendor` on this node, or why it gets none; the trial's overlay isn't changed."""
     refusal = vendor.refuses_node(trial)
     if refusal is not None:
         return refusal
@@ -64,17 +64,17 @@ class _Walk:
         self.counts: Counter[str] = Counter()
         self.groups: list[list[Candidate]] = [[]]
         self.within = trial.overlay.copy()
-        self._numa: int | None = None
+        self.numa: int | None = None
 
     def failed_check(self, card: Candidate) -> str | None:
         """The label of the first check the card fails; a new NUMA group starts where the checks say."""
         for check in self.vendor.checks:
             if check is NUMA_GROUP:
-                if self.numa_bound and card.device.numa != self._numa:
-                    if self._numa is not None:
+                if self.numa_bound and card.device.numa != self.numa:
+                    if self.numa is not None:
                         self.groups.append([])
                         self.trial.taken = []
-                    self._numa = card.device.numa
+                    self.numa = card.device.numa
             elif not check.passes(card):
                 return check.label
         return self.vendor.unbookable if card.booking is None else None
@@ -113,6 +113,7 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
         choice = _choose(walk, selection, count)
         if choice is not None:
             return _allocation(vendor, choice)
+        walk.groups.sort(key=len)  # the largest group is what was collected
     for group in walk.groups[:-1]:
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
     walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += len(walk.groups[-1])
@@ -120,9 +121,11 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
 
 
 def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | None:
-    """The best choice among the NUMA groups that hold enough cards; further shares of a card where there are too few."""
-    for group in walk.groups:
-        _fill(walk, group, count)
+    """The best choice among the NUMA groups that hold enough cards; further shares of cards where none does."""
+    fitting = max(len(group) for group in walk.groups)
+    if fitting < count:
+        for group in walk.groups:
+            _fill(walk, group, count)
     roomy = [group for group in walk.groups if len(group) >= count]
     best: Choice | None = None
     for group in roomy:
@@ -130,21 +133,24 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | None:
         if choice is not None and (best is None or choice.link_quality > best.link_quality):
             best = choice
     if best is not None:
-        return Choice(best.chosen, max(len(group) for group in roomy), best.link_quality)
+        return Choice(best.chosen, fitting, best.link_quality)
     if roomy:
         # every card passed by itself, but no set of them passes the quota
         walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
-        walk.groups = [group for group in walk.groups if len(group) < count] or [[]]
+        walk.groups = [[] if len(group) >= count else group for group in walk.groups]
     return None
 
 
 def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
     """Take further shares of the group's cards, in order, until there are `count`."""
     for first in list(group):
+        walk.numa = first.device.numa
         card = walk.again(first)
         while card is not None and len(group) < count:
             walk.trial.taken = group
-            if walk.failed_check(card) is not None:
+            label = walk.failed_check(card)
+            if label is not None:
+                walk.counts[label] += 1
                 break
             walk.collect(group, card)
             card = walk.again(card)

@@ -98,7 +98,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What a card is charged with for one container; `mark` goes into the card's usage, `profile` is shown to people."""
+    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people."""
 
     memory: int
     cores: int

@@ -49,7 +49,7 @@ def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
 
 
 def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
-    """Whether a placement written on the pod holds at `now`: it is bound, or was written less than `lapse` seconds ago."""
+    """Whether a placement written on the pod holds at `now`: it is bound, or younger than `lapse` seconds."""
     if pod.node_name:
         return True
     written = pod.annotations.get(TIME, "")

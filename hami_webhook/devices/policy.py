@@ -6,6 +6,7 @@ Sources: core chapter 4 and 7.4, nvidia chapter 4 and 7.2.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,7 @@ GPU_POLICY = "hami.io/gpu-scheduler-policy"
 NODE_POLICY = "hami.io/node-scheduler-policy"
 WEIGHTS = "hami.io/device-scoring-weights"
 
+_WEIGHT = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 KNOWN_CARD_POLICIES = ("binpack", "spread", "mutex", "numa", "numa-first", "topology-aware")
 
 
@@ -88,7 +90,7 @@ class Weights:
                 raise ValueError(f'unknown weight "{key}"')
             if key in found:
                 raise ValueError(f'duplicate "{key}" weight')
-            if not (value.removeprefix("-").removeprefix("+").isdecimal() and value.isascii() and len(value) <= 10):
+            if not _WEIGHT.fullmatch(value):
                 raise ValueError(f'"{key}" weight must be an integer')
             found[key] = int(value)
             if found[key] < 0:
@@ -111,35 +113,37 @@ def parse_weights(annotations: Mapping[str, str], pod: str) -> Weights:
 
 @dataclass(frozen=True, slots=True)
 class ListRule:
-    """An allow list and a deny list that hold together; an empty allow list is no constraint."""
+    """Allow lists and a deny list that hold together; an empty allow list is no constraint.
+
+    `also` are the allow lists under a vendor's further (alias) keys: a card must be in every list that isn't empty.
+    """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    nothing_allowed: bool = False
+    also: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def read(
         cls, annotations: Mapping[str, str], allow_keys: Sequence[str], deny_keys: Sequence[str], *, fold: bool = False
     ) -> ListRule:
-        """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items.
-
-        A card must be in every allow list that isn't blank.
-        """
+        """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items."""
         allows = [items for key in allow_keys if (items := _list_under(annotations, key, fold=fold))]
         denies = [item for key in deny_keys for item in _list_under(annotations, key, fold=fold)]
-        allow = tuple(item for item in allows[0] if all(item in other for other in allows[1:])) if allows else ()
-        return cls(allow, tuple(dict.fromkeys(denies)), nothing_allowed=bool(allows) and not allow)
+        return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]))
 
     def admits(self, text: str) -> bool:
         """Exact match, for UUIDs."""
-        return not self.nothing_allowed and (not self.allow or text in self.allow) and text not in self.deny
+        return all(text in items for items in self._allows()) and text not in self.deny
 
     def admits_type(self, model: str) -> bool:
         """Case-insensitive substring match, for card models (the items are lower case)."""
         folded = model.lower()
-        if self.allow and not any(item in folded for item in self.allow):
+        if not all(any(item in folded for item in items) for items in self._allows()):
             return False
         return not any(item in folded for item in self.deny)
+
+    def _allows(self) -> tuple[tuple[str, ...], ...]:
+        return (self.allow, *self.also) if self.allow else self.also
 
 
 def _list_under(annotations: Mapping[str, str], key: str, *, fold: bool) -> tuple[str, ...]:

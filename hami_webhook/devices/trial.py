@@ -70,7 +70,7 @@ class Bookkeeper(Protocol):
 class Candidate:
     """A card on trial: its usage as the container would find it, and what it would be booked with."""
 
-    __slots__ = ("_bookkeeper", "_booking", "_resolved", "cores", "device", "memory", "position", "trial", "usage")
+    __slots__ = ("_booking", "_bookkeeper", "_resolved", "cores", "device", "memory", "position", "trial", "usage")
 
     def __init__(self, bookkeeper: Bookkeeper, trial: Trial, device: Device, usage: Usage, position: int) -> None:
         self.trial = trial

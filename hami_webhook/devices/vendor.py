@@ -6,6 +6,7 @@ how it resolves memory and cores on a card, its selection. Nothing here does I/O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -32,6 +33,7 @@ from hami_webhook.kube.quantity import parse_whole
 
 MAX_INT32 = 2**31 - 1
 _HANDSHAKE_SECONDS = 60.0
+_HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
 
 class Dimension(Enum):
@@ -150,10 +152,14 @@ class Vendor:
         if "Requesting" not in handshake:
             return Health(healthy=True, request_handshake=True)
         asked = _handshake_time(handshake, zone)
-        if asked is None or (parse_whole(node.allocatable.get(self.count_name)) or 0) > 0:
+        if asked is None or self.allocatable(node) > 0:
             return Health(healthy=True)
         deadline = asked + _HANDSHAKE_SECONDS
         return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
+
+    def allocatable(self, node: Node) -> int:
+        """How many of the vendor's count resource kubelet offers on the node."""
+        return parse_whole(node.allocatable.get(self.count_name)) or 0
 
     def closed_cards(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
         """Cards that must take nobody new because of what the node's pods say; `residents` are the pods on the node."""
@@ -247,19 +253,22 @@ def check_whole(container: str, written: Mapping[str, object], resource: str, mo
         return
     amount = parse_whole(value)
     if amount is None or not 0 <= amount <= most:
-        text = value if isinstance(value, str) else repr(value)
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        raise BadRequest(
-            f"invalid {resource} value {shown} in container {container}: must be {what} between 0 and {most}"
-        )
+        raise out_of_range(container, resource, value, most, what)
+
+
+def out_of_range(container: str, resource: str, value: object, most: int, what: str) -> BadRequest:
+    """The complaint about an amount that isn't `what` from 0 to `most`."""
+    text = value if isinstance(value, str) else repr(value)
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what} between 0 and {most}")
 
 
 def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
     """The time behind the first `_`, `YYYY-MM-DD HH:MM:SS`; None if there is none."""
-    _, found, text = handshake.partition("_")
-    if not found:
+    text = handshake.partition("_")[2].strip()
+    if not _HANDSHAKE_TIME.fullmatch(text):
         return None
     try:
-        return datetime.strptime(text.strip(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=zone).timestamp()
-    except ValueError:
+        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
         return None

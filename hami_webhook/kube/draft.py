@@ -19,6 +19,7 @@ class ContainerDraft:
         self.kind = container.kind
         self._path = path
         self._raw = raw
+        self._original = container
         resources = raw.get("resources")
         self._resources: Mapping[str, Any] | None = resources
         resources = resources or {}
@@ -30,8 +31,7 @@ class ContainerDraft:
     @property
     def container(self) -> Container:
         """The container as it is now."""
-        privileged = bool((self._raw.get("securityContext") or {}).get("privileged"))
-        return Container(self.name, self.kind, self.limits, self.requests, privileged)
+        return replace(self._original, limits=self.limits, requests=self.requests)
 
     def amount(self, resource: str) -> Any:
         """What is written for `resource` in limits, else in requests."""
@@ -85,11 +85,17 @@ class ContainerDraft:
                 yield {"op": "add", "path": f"{self._path}/env/-", "value": entry}
 
 
+def pod_in(raw: Mapping[str, Any], namespace: str) -> Pod:
+    """The pod in a namespace, whatever its JSON says; in its own if `namespace` is empty. Raises `MalformedObject`."""
+    pod = Pod.from_object(raw, namespace)
+    return replace(pod, namespace=namespace) if namespace and pod.namespace != namespace else pod
+
+
 class PodDraft:
-    """A pod under change, made from its JSON; raises `MalformedObject` where that is no pod."""
+    """A pod under change, made from its JSON as `pod_in` reads it; raises `MalformedObject` where that is no pod."""
 
     def __init__(self, raw: Mapping[str, Any], namespace: str = "") -> None:
-        self.original = Pod.from_object(raw, namespace)
+        self.original = pod_in(raw, namespace)
         self.raw = raw
         meta = raw.get("metadata")
         self._has_metadata = meta is not None

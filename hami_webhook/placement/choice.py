@@ -11,7 +11,8 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.placement.fit import NodeFit, PodAsk
 
-_SCORE_DIGITS = 6
+_TIE = 1e-6
+"""Scores that differ by less are equal."""
 
 
 def node_score(view: NodeView) -> float:
@@ -36,8 +37,8 @@ class Scored:
     """A fitting node with its score."""
 
     fit: NodeFit
+    view: NodeView
     score: float
-    registered: int = 0
 
 
 def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str) -> list[Scored]:
@@ -52,27 +53,35 @@ def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_p
     ranks_by = next(
         (k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), None
     )
+    ranks = _score_ranks([scored.score for scored in fits], lowest_first=spread)
 
-    def key(scored: Scored) -> tuple[float | int | str, ...]:
-        score = round(scored.score, _SCORE_DIGITS) * (1 if spread else -1)
+    def key(scored: Scored) -> tuple[int | str, ...]:
+        rank = ranks[scored.score]
         if ranks_by is None:
-            return (score, scored.fit.node)
+            return (rank, scored.fit.node)
         first = _first_allocation(scored.fit, ranks_by)
-        topology = (first.candidates, scored.registered, -first.link_quality)
+        topology = (first.candidates, len(scored.view.inventories[ranks_by].devices), -first.link_quality)
         if own_policy is not None:
-            return (score, *topology, scored.fit.node)
-        return (*topology, score, scored.fit.node)
+            return (rank, *topology, scored.fit.node)
+        return (*topology, rank, scored.fit.node)
 
     return sorted(fits, key=key)
 
 
+def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, int]:
+    """Each score's rank, 0 the best; a score that is as good as equal to the best one of a rank shares that rank."""
+    ranks: dict[float, int] = {}
+    leader: float | None = None
+    rank = -1
+    for score in sorted(set(scores), reverse=not lowest_first):
+        if leader is None or abs(score - leader) >= _TIE:
+            leader, rank = score, rank + 1
+        ranks[score] = rank
+    return ranks
+
+
 def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
     return next(row[vendor] for row in fit.rows if vendor in row)
-
-
-def registered_cards(view: NodeView, ask: PodAsk) -> int:
-    """How many cards the node registers of the first vendor asked."""
-    return len(view.inventories[ask.vendors[0]].devices)
 
 
 def success_message(chosen: Scored, fits: Sequence[Scored], candidates: int) -> str:
@@ -83,7 +92,7 @@ def success_message(chosen: Scored, fits: Sequence[Scored], candidates: int) -> 
 
 
 def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
-    """The `FilteringFailed` events: one per label with its nodes, then the total. A free text has no event of its own."""
+    """The `FilteringFailed` events: one per label with its nodes, then the total; a free text has none of its own."""
     by_label: dict[str, list[str]] = {}
     for node in sorted(failed):
         rejection = failed[node]

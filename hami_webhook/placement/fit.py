@@ -1,4 +1,4 @@
-"""A pod on a node: every container's request to every vendor, init containers and sidecars included (core 6, 7.2, 7.3)."""
+"""A pod on a node: every container's request to every vendor, with init containers and sidecars (core 6, 7.2, 7.3)."""
 
 from __future__ import annotations
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME
-from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
+from hami_webhook.devices.reasons import NODE_UNREGISTERED, RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
@@ -18,7 +19,6 @@ from hami_webhook.placement.choice import (
     failure_messages,
     node_score,
     ranked,
-    registered_cards,
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
@@ -27,6 +27,8 @@ from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.charge import placed_charge
 from hami_webhook.quota.commit import Committer, QuotaMoved
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def evaluate(
     for view in views:
         result = fit_pod(view, ask, vendors, budget)
         if isinstance(result, NodeFit):
-            fits.append(Scored(result, node_score(view), registered_cards(view, ask)))
+            fits.append(Scored(result, view, node_score(view)))
         else:
             failed[view.name] = result
     return Evaluation(ranked(fits, ask, vendors, policies.node), failed)
@@ -107,18 +109,21 @@ class Placer:
     async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unplaced | None:
         """Choose node and cards for a pod and annotate it; None if it asks for nothing managed.
 
-        `nodes` are the candidates, all by default. Raises `ClusterError` where the cluster fails.
+        A placement that the pod has from before and that wasn't bound is given up first. `nodes` are the candidates,
+        all by default. Raises `ClusterError` where the cluster fails.
         """
         now = self._clock()
         self._state.tick(now)
+        self._state.release(pod.uid)
         names = [view.name for view in self._state.views()] if nodes is None else list(nodes)
         try:
             ask = read_ask(pod, self._vendors, self._policies.card)
         except BadRequest as error:
             return await self._unplaced(pod, {name: Rejection(bare=str(error)) for name in names}, len(names))
         except ValueError as error:
-            await self._event(pod, "Warning", "FilteringFailed", f"calcScore failed {error}")
-            return Unplaced(error=str(error))
+            text = f"calcScore failed {error}"
+            await self._event(pod, "Warning", "FilteringFailed", text)
+            return Unplaced(error=text)
         if ask is None:
             return None
         quotas = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
@@ -126,20 +131,27 @@ class Placer:
         budget = pod_budget(
             pod, books, self._state.pods_in(pod.namespace), self._vendors, self._state, now, self._lapse
         )
-        found = [view for name in names if (view := self._state.view(name)) is not None]
-        evaluation = evaluate(found, ask, self._vendors, budget, self._policies)
+        views = {name: self._state.view(name) for name in names}
+        evaluation = evaluate(
+            [view for view in views.values() if view is not None], ask, self._vendors, budget, self._policies
+        )
         failed = dict(evaluation.failed)
-        failed |= {name: Rejection(bare="node unregistered") for name in names if self._state.view(name) is None}
-        for scored in evaluation.fits:
+        failed |= {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
+        fits = list(evaluation.fits)
+        while fits:
             try:
-                placement = await self._write(pod, scored, now)
+                placement = await self._write(pod, fits[0], now)
             except QuotaMoved:
-                cards = registered_cards(self._require(scored.fit.node), ask)
-                failed[scored.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
+                moved = fits.pop(0)
+                cards = sum(len(moved.view.inventories[vendor].devices) for vendor in ask.vendors)
+                failed[moved.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
                 continue
-            await self._event(pod, "Normal", "FilteringSucceed", success_message(scored, evaluation.fits, len(names)))
+            except ClusterError as error:
+                await self._event(pod, "Warning", "FilteringFailed", str(error))
+                raise
+            await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(views)))
             return replace(placement, failed=failed)
-        return await self._unplaced(pod, failed, len(names))
+        return await self._unplaced(pod, failed, len(views))
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Bind a placed pod to its node and say so."""
@@ -147,23 +159,24 @@ class Placer:
         await self._event(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
 
     async def _write(self, pod: Pod, scored: Scored, now: float) -> Placement:
+        """Charge, then annotate. Raises `QuotaMoved`; `ClusterError` with the charge undone.
+
+        Where it is unknown whether the annotations were written, the charge stays: the recompute judges by the pod.
+        """
         fit = scored.fit
         commitment = await self._committer.commit(pod, placed_charge(fit.holds(), pod.kinds, self._vendors))
-        annotations = placement_annotations(fit, self._require(fit.node), self._vendors, now)
+        annotations = placement_annotations(fit, scored.view, self._vendors, now)
         try:
             stored = await self._cluster.patch(
                 Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace
             )
+        except Unavailable:
+            raise
         except ClusterError:
             await commitment.undo()
             raise
-        self._state.set_pod(Pod.from_object(stored), now)
+        self._state.reserve(Pod.from_object(stored), now)
         return Placement(fit.node, scored.score, fit.rows, annotations, stored)
-
-    def _require(self, node: str) -> NodeView:
-        view = self._state.view(node)
-        assert view is not None
-        return view
 
     async def _unplaced(self, pod: Pod, failed: Mapping[str, Rejection], candidates: int) -> Unplaced:
         for message in failure_messages(failed, candidates):
@@ -171,7 +184,11 @@ class Placer:
         return Unplaced(failed)
 
     async def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        await self._cluster.record_event(EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message))
+        note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)
+        try:
+            await self._cluster.record_event(note)
+        except ClusterError as error:
+            logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
 
 
 def placement_annotations(fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:

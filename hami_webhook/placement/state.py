@@ -6,18 +6,22 @@ A node has a generation that grows with every change; its `NodeView` is immutabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from itertools import count
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
-from hami_webhook.devices.placed import NODE, TIME, Placed, placement_counts, read_placed
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
 from hami_webhook.devices.policy import ListRule
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+
+_TIME_DIGITS = 18
+"""As many digits of a placement's time as are read."""
 
 Card = tuple[str, str]
 """A card's backend key and UUID."""
@@ -33,12 +37,25 @@ class Problem:
     text: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
+
+    holder: Holder | None
+    marks: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Resident:
-    """A pod that holds cards of a node, and its share of each card's usage."""
+    """A pod that holds cards of a node: its share of each card's usage."""
 
     pod: Pod
-    shares: Mapping[Card, tuple[Holder, tuple[object, ...]]]
+    node: str
+    shares: Mapping[Card, _Share]
+
+    @property
+    def vendors(self) -> frozenset[str]:
+        return frozenset(vendor for vendor, _ in self.shares)
 
 
 @dataclass(slots=True)
@@ -65,9 +82,10 @@ class ClusterState:
         self._nodes: dict[str, _NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
-        self._node_of: dict[str, str] = {}
+        self._residents: dict[str, _Resident] = {}
         self._unbound: dict[str, float] = {}
-        self._problems: dict[tuple[str, str, str], Problem] = {}
+        self._released: dict[str, Pod] = {}
+        self._problems: dict[tuple[str, str], Problem] = {}
         self._generations = count(1)
 
     # what is told
@@ -75,15 +93,16 @@ class ClusterState:
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
         entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
-        entry.node = node
-        self._judge(entry, now)
+        before, entry.node = entry.node, node
+        self._judge(entry, now, before)
 
     def remove_node(self, name: str) -> None:
         entry = self._nodes.get(name)
         if entry is None:
             return
         entry.node, entry.inventories, entry.judge_again = None, {}, None
-        self._problems.pop(("Node", "", name), None)
+        entry.dropped, entry.allocatable = {}, {}
+        self._problems.pop(("Node", name), None)
         self._touch(entry)
         if not entry.residents:
             del self._nodes[name]
@@ -95,13 +114,10 @@ class ClusterState:
             self.remove_pod(pod.uid)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
-        self._leave(pod.uid)
-        self._problems.pop(("Pod", pod.namespace, pod.name), None)
-        if pod.terminal or NODE not in pod.annotations or not placement_counts(pod, now, self._lapse):
-            return
-        if not pod.node_name:
-            self._unbound[pod.uid] = int(pod.annotations[TIME]) + self._lapse
-        self._settle(pod)
+        released = self._released.get(pod.uid)
+        if released is not None and (pod.node_name or placement_of(pod) != placement_of(released)):
+            del self._released[pod.uid]
+        self._settle(pod, now)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -111,8 +127,20 @@ class ClusterState:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
-            self._problems.pop(("Pod", pod.namespace, pod.name), None)
+        self._released.pop(uid, None)
         self._leave(uid)
+
+    def release(self, uid: str) -> None:
+        """Forget a placement that wasn't bound, because the pod is to be placed anew."""
+        pod = self._pods.get(uid)
+        if pod is not None and not pod.node_name:
+            self._released[uid] = pod
+            self._leave(uid)
+
+    def reserve(self, pod: Pod, now: float) -> None:
+        """A placement was just written on the pod: it counts, even if it reads like one released before."""
+        self._released.pop(pod.uid, None)
+        self.set_pod(pod, now)
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
@@ -120,7 +148,7 @@ class ClusterState:
             self._leave(uid)
         for entry in self._nodes.values():
             if entry.judge_again is not None and now >= entry.judge_again:
-                self._judge(entry, now)
+                self._judge(entry, now, entry.node)
 
     # what is asked
 
@@ -153,7 +181,7 @@ class ClusterState:
 
     def problems(self) -> list[Problem]:
         """What can't be read at present, by kind and name."""
-        return [self._problems[key] for key in sorted(self._problems)]
+        return sorted(self._problems.values(), key=lambda problem: (problem.kind, problem.namespace, problem.name))
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterator[Device]:
         """The vendor's cards the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
@@ -171,11 +199,11 @@ class ClusterState:
 
     # how it is kept
 
-    def _judge(self, entry: _NodeEntry, now: float) -> None:
-        """Read the node's cards anew, and leave out vendors whose plugin is gone."""
+    def _judge(self, entry: _NodeEntry, now: float, known: Node | None) -> None:
+        """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
         node = entry.node
         assert node is not None
-        entry.inventories, entry.judge_again = {}, None
+        before, entry.inventories, entry.judge_again = entry.inventories, {}, None
         texts: list[str] = []
         for key, vendor in self._vendors.items():
             allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
@@ -198,45 +226,54 @@ class ClusterState:
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
-        self._note(("Node", "", node.name), texts)
-        self._touch(entry)
+        self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
+        if known is None or not _same_node(known, node) or entry.inventories != before:
+            self._touch(entry)
 
-    def _settle(self, pod: Pod) -> None:
-        """Count what the pod's annotations say it holds."""
-        placed: dict[str, Placed] = {}
-        texts = []
-        for key, vendor in self._vendors.items():
-            try:
-                found = read_placed(vendor, pod)
-            except BadAnnotation as error:
-                texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
-                continue
-            if found is not None:
-                placed[key] = found
-        self._note(("Pod", pod.namespace, pod.name), texts)
-        if not placed:
+    def _settle(self, pod: Pod, now: float) -> None:
+        """Count what the pod holds, in place of what it held so far."""
+        resident = self._resident(pod, now)
+        known = self._residents.get(pod.uid)
+        if known is not None and resident is not None and _same_resident(known, resident):
             return
-        shares: dict[Card, tuple[Holder, tuple[object, ...]]] = {}
-        for key, part in placed.items():
-            marks = self._vendors[key].marks(pod)
-            for card, debit in part.per_device(init_finished=pod.init_finished).items():
-                shares[card] = (Holder(pod, debit.slots, debit.memory, debit.cores), marks.get(card[1], ()))
-        name = pod.node_name or pod.annotations[NODE]
-        entry = self._nodes.setdefault(name, _NodeEntry(name))
-        entry.residents[pod.uid] = _Resident(pod, shares)
-        self._node_of[pod.uid] = name
-        self._recount(entry, shares)
+        self._leave(pod.uid, keep_notes=True)
+        if resident is None:
+            return
+        if not pod.node_name:
+            self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self._lapse
+        if resident.shares:
+            entry = self._nodes.setdefault(resident.node, _NodeEntry(resident.node))
+            entry.residents[pod.uid] = self._residents[pod.uid] = resident
+            self._recount(entry, resident.shares)
 
-    def _leave(self, uid: str) -> None:
+    def _resident(self, pod: Pod, now: float) -> _Resident | None:
+        """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
+        counts = placement_counts(pod, now, self._lapse) and pod.uid not in self._released
+        texts: list[str] = []
+        shares: dict[Card, _Share] = {}
+        if counts and NODE in pod.annotations and not pod.terminal:
+            for vendor in self._vendors.values():
+                try:
+                    shares |= _shares(vendor, pod)
+                except BadAnnotation as error:
+                    texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
+        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(texts)))
+        if not shares and not texts:
+            return None
+        return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+
+    def _leave(self, uid: str, *, keep_notes: bool = False) -> None:
         self._unbound.pop(uid, None)
-        name = self._node_of.pop(uid, None)
-        if name is None:
+        if not keep_notes:
+            self._problems.pop(("Pod", uid), None)
+        gone = self._residents.pop(uid, None)
+        if gone is None:
             return
-        entry = self._nodes[name]
-        gone = entry.residents.pop(uid)
+        entry = self._nodes[gone.node]
+        del entry.residents[uid]
         self._recount(entry, gone.shares)
         if entry.node is None and not entry.residents:
-            del self._nodes[name]
+            del self._nodes[gone.node]
 
     def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
         """Sum up anew what is taken of the given cards."""
@@ -245,30 +282,69 @@ class ClusterState:
             if not parts:
                 entry.usage.pop(card, None)
                 continue
-            holders = tuple(holder for holder, _ in parts)
+            holders = tuple(part.holder for part in parts if part.holder is not None)
             entry.usage[card] = Usage(
                 sum(holder.slots for holder in holders),
                 sum(holder.memory for holder in holders),
                 sum(holder.cores for holder in holders),
                 holders,
-                tuple(mark for _, marks in parts for mark in marks),
+                tuple(mark for part in parts for mark in part.marks),
             )
         self._touch(entry)
 
     def _closed(self, entry: _NodeEntry) -> frozenset[Card]:
-        residents = [resident.pod for resident in entry.residents.values()]
+        residents = entry.residents.values()
         return frozenset(
             (key, uuid)
             for key, inventory in entry.inventories.items()
-            for uuid in self._vendors[key].closed_cards(inventory, residents)
+            for uuid in self._vendors[key].closed_cards(inventory, [r.pod for r in residents if key in r.vendors])
         )
 
     def _touch(self, entry: _NodeEntry) -> None:
         entry.generation = next(self._generations)
         entry.view = None
 
-    def _note(self, key: tuple[str, str, str], texts: list[str]) -> None:
-        if texts:
-            self._problems[key] = Problem(*key, "; ".join(texts))
+    def _note(self, key: tuple[str, str], problem: Problem) -> None:
+        if problem.text:
+            self._problems[key] = problem
         else:
             self._problems.pop(key, None)
+
+
+def placement_of(pod: Pod) -> dict[str, str]:
+    """The scheduler-owned annotations of a pod: what a placement wrote."""
+    return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
+
+
+def _shares(vendor: Vendor, pod: Pod) -> dict[Card, _Share]:
+    """What the pod takes of the vendor's cards. Raises `BadAnnotation`."""
+    placed = read_placed(vendor, pod)
+    if placed is None:
+        return {}
+    debits = placed.per_device(init_finished=pod.init_finished)
+    marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
+    shares = {card: _Share(None, found) for card, found in marks.items()}
+    for card, debit in debits.items():
+        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores), marks.get(card, ()))
+    return shares
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    """Whether nothing that is read of a node differs."""
+    return replace(one, resource_version="") == replace(other, resource_version="")
+
+
+def _same_resident(one: _Resident, other: _Resident) -> bool:
+    """Whether the same is held in the same place, by a pod of which nothing that is read differs."""
+    return (
+        one.node == other.node
+        and _amounts(one) == _amounts(other)
+        and replace(one.pod, resource_version="") == replace(other.pod, resource_version="")
+    )
+
+
+def _amounts(resident: _Resident) -> dict[Card, tuple[object, ...]]:
+    return {
+        card: (share.marks, *((h.slots, h.memory, h.cores) if (h := share.holder) else ()))
+        for card, share in resident.shares.items()
+    }

@@ -1,4 +1,4 @@
-"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them (quota chapter 7)."""
+"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them (chapter 7)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -17,23 +18,33 @@ from hami_webhook.quota.ledger import LEDGER, Entry, State
 
 @dataclass(frozen=True)
 class Books:
-    """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger."""
+    """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
+
+    `gone` are managed keys that left `spec.hard` and still stand in the status.
+    """
 
     quota: ResourceQuota
     hard: Mapping[str, int]
     used: Mapping[str, int]
     ledger: Mapping[str, Entry] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> Books:
         """The managed part of `quota`, for the keys of the enabled vendors."""
         hard = {key: _floor(written) for key, written in quota.hard.items() if key in vendors.quota_keys}
         used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used}
-        return cls(quota, hard, used, ledgers.decode(quota.annotations.get(LEDGER)))
+        gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
+        return cls(quota, hard, used, ledgers.decode(quota.annotations.get(LEDGER)), gone)
 
     @property
     def name(self) -> str:
         return self.quota.name
+
+    @property
+    def managed(self) -> bool:
+        """Whether there is anything to keep: a managed key, or what one left behind."""
+        return bool(self.hard or self.gone or LEDGER in self.quota.annotations)
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the pod is in scope and consumes a key of this quota."""
@@ -69,23 +80,28 @@ class Books:
             entries[identity] = entry
         return replace(self, used=used, ledger=entries)
 
+    def without(self, identity: str) -> Books:
+        """The books with an entry struck out and used as it is."""
+        return replace(self, ledger={key: entry for key, entry in self.ledger.items() if key != identity})
+
     def patch(self, target: Books) -> dict[str, Any] | None:
         """The compare-and-swap merge patch on `/status` from these books to `target`; None if nothing changes.
 
-        It has only managed keys, the ledger, and `status.hard` of managed keys where that lags behind spec.
+        It has only managed keys, the ledger, and `status.hard` of managed keys where that lags; null deletes.
         """
         status: dict[str, Any] = {}
         used: dict[str, str | None] = {
             key: str(value) for key, value in target.used.items() if self.used.get(key) != value
         }
-        used |= {key: None for key in self.used if key not in target.used}
+        used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
         if used:
             status["used"] = used
-        hard = {
+        hard: dict[str, str | None] = {
             key: str(value)
             for key, value in self.hard.items()
             if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
         }
+        hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
         if hard:
             status["hard"] = hard
         text, before = ledgers.encode(target.ledger), self.quota.annotations.get(LEDGER)
@@ -99,7 +115,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One pod to be charged: `identity` is its UID, or the stamp under `/webhook`; `stamp` one that may be live already."""
+    """A pod to be charged: `identity` is its UID, or its stamp under `/webhook`; `stamp` may be live already."""
 
     identity: str
     pod: Pod
@@ -187,12 +203,15 @@ def _judge_one(
             if name not in recomputed:
                 raise NeedsRecompute(name)
             return refuse_unknown(name, unknown), {}
-        if ask.stamp and ask.stamp != ask.identity and ask.stamp in books.ledger:
+        stamped = books.ledger.get(ask.stamp) if ask.stamp else None
+        if stamped is not None and stamped.state is State.ADMITTED and ask.identity not in books.ledger:
             books = _renamed(books, ask.stamp, ask.identity)
         known = books.ledger.get(ask.identity)
         amounts = ask.charge.only(books.hard)
-        if known is not None and dict(known.amounts) == amounts:
-            after[name] = books
+        if known is not None and (known.state is not State.ADMITTED or known.only(books.hard) == amounts):
+            after[name] = (
+                books  # charged already; in any other state the pod exists, and its charge isn't ours to change
+            )
             continue
         over = books.overrun(ask.charge, known.amounts if known else None)
         if over:
@@ -207,8 +226,20 @@ def _judge_one(
 
 
 def _renamed(books: Books, before: str, after: str) -> Books:
-    entries = {key: entry for key, entry in books.ledger.items() if key != before}
-    return replace(books, ledger={**entries, after: books.ledger[before]})
+    return replace(books, ledger={**books.without(before).ledger, after: books.ledger[before]})
+
+
+def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+    """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it.
+
+    Raises `ClusterError`.
+    """
+    written = patch["metadata"].get("annotations")
+    if written is None:
+        return
+    found = (answer.get("metadata") or {}).get("annotations") or {}
+    if found.get(LEDGER) != written[LEDGER]:
+        raise ClusterError("the API server didn't keep the ledger annotation")
 
 
 def _quantity(written: Any) -> Quantity:

@@ -11,6 +11,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import Catalog, charge_of, in_units
+from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
 
 class PodBudget:
@@ -38,8 +39,18 @@ class PodBudget:
 
 def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
     """The pod's charge inside this quota's used: its entry's, else what the pod itself says."""
-    entry = books.ledger.get(pod.uid)
-    return entry.amounts if entry else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
+    found = entry_of(books, pod)
+    return found[1].only(books.hard) if found else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
+
+
+def entry_of(books: Books, pod: Pod) -> tuple[str, Entry] | None:
+    """The pod's ledger entry with its id: the UID, or the stamp while no recompute has seen the pod."""
+    stamp = pod.annotations.get(RESERVATION, "")
+    for identity in (pod.uid, stamp):
+        entry = books.ledger.get(identity)
+        if entry is not None and (identity == pod.uid or entry.state is State.ADMITTED):
+            return identity, entry
+    return None
 
 
 def placed_by_others(
@@ -74,6 +85,8 @@ def pod_budget(
         others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
         for key, hard in books.hard.items():
             own = mine.get(key, 0)
-            most = min(hard - others[key], max(own, hard - books.used.get(key, 0) + own))
+            # while nobody has computed used there is no room that is known of beyond the pod's own charge
+            room = hard - books.used[key] + own if key in books.used else own
+            most = min(hard - others[key], max(own, room))
             limits[key] = min(most, limits.get(key, most))
     return PodBudget(limits, pod.kinds, vendors) if limits else None

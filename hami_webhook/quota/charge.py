@@ -104,7 +104,7 @@ def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Char
 
 
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
-    """What a live pod costs at `now` (Unix seconds): vendor by vendor its placement if that counts, else what it declares.
+    """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
     A placement that was never bound lapses after `lapse` seconds.
     """
@@ -144,7 +144,7 @@ def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> N
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
-    """MiB per device: what is declared, else the smallest any eligible card would be booked with; 1 unit if none is known."""
+    """MiB per device: what is declared, else the least any eligible card is booked with; 1 unit if none is known."""
     if isinstance(request.memory, FixedMemory):
         return request.memory.mebibytes
     if not cards:

@@ -1,4 +1,4 @@
-"""The one place that drives charges: batches per namespace, compare-and-swap against the cluster port (quota chapter 7)."""
+"""The one place that drives charges: batches per namespace, compare-and-swap against the port (quota chapter 7)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
@@ -20,8 +20,9 @@ from hami_webhook.quota.books import (
     Refusal,
     judge,
     refuse_now,
+    verify,
 )
-from hami_webhook.quota.ledger import LEDGER, State
+from hami_webhook.quota.ledger import Entry, State
 
 ATTEMPTS = 6
 
@@ -51,8 +52,11 @@ class Charged:
 
 
 Outcome = Charged | Refusal
-Recompute = Callable[[str, str], Awaitable[None]]
-"""Recompute one quota inline, by namespace and name; raises `ClusterError` if it can't."""
+Recompute = Callable[[str, str, bool], Awaitable[Books]]
+"""Recompute one quota inline, by namespace and name, and write it or not; its books. May raise `ClusterError`."""
+
+_Written = dict[str, dict[str, Entry | None]]
+"""What a batch wrote, or may have written: by quota, by id, the entry that stood there before."""
 
 
 @dataclass(slots=True)
@@ -97,8 +101,8 @@ class Charger:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self.counts = ChargeCounts()
 
-    async def charge(self, ask: Ask, timeout: float | None = None) -> Outcome:
-        """Charge one pod, together with whoever else of its namespace waits. `timeout` is seconds left to answer in."""
+    async def charge(self, ask: Ask, seconds: float | None = None) -> Outcome:
+        """Charge one pod, together with whoever else of its namespace waits. `seconds` are left to answer in."""
         if not ask.charge.amounts:
             return Charged()
         namespace = ask.pod.namespace
@@ -107,58 +111,83 @@ class Charger:
         if namespace not in self._workers:
             self._workers[namespace] = asyncio.create_task(self._work(namespace))
         try:
-            async with asyncio.timeout(min(self._timeout, timeout) if timeout is not None else self._timeout):
+            async with asyncio.timeout(self._timeout if seconds is None else min(self._timeout, seconds)):
                 outcome = await asyncio.shield(future)
         except TimeoutError:
-            outcome = refuse_now(namespace, "no answer from the API server in time")
+            outcome = future.result() if future.done() else _too_late(namespace)
+        finally:
+            future.cancel()
         if isinstance(outcome, Refusal):
             self.counts.deny(outcome)
         return outcome
 
     async def _work(self, namespace: str) -> None:
+        """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
         try:
-            while batch := self._waiting.pop(namespace, None):
-                asks = [ask for ask, _ in batch]
-                try:
-                    async with asyncio.timeout(self._timeout):
-                        outcomes = await self.charge_batch(namespace, asks)
-                except TimeoutError:
-                    outcomes = [refuse_now(namespace, "no answer from the API server in time")] * len(asks)
-                except Exception:
-                    logger.exception("charging a batch of namespace %s failed", namespace)
-                    outcomes = [refuse_now(namespace, "an internal error")] * len(asks)
-                for (_, future), outcome in zip(batch, outcomes, strict=True):
-                    if not future.done():
-                        future.set_result(outcome)
+            while waiting := self._waiting.pop(namespace, None):
+                batch = [(ask, future) for ask, future in waiting if not future.done()]
+                if batch:
+                    await self._work_on(namespace, batch)
         finally:
             del self._workers[namespace]
 
+    async def _work_on(self, namespace: str, batch: Sequence[tuple[Ask, asyncio.Future[Outcome]]]) -> None:
+        asks = [ask for ask, _ in batch]
+        written: _Written = {}
+        outcomes: Sequence[Outcome]
+        try:
+            async with asyncio.timeout(self._timeout):
+                outcomes = await self._charge_or_refuse(namespace, asks, written)
+        except TimeoutError:
+            outcomes = [_too_late(namespace)] * len(asks)
+        except Exception:
+            logger.exception("charging a batch of namespace %s failed", namespace)
+            outcomes = [refuse_now(namespace, "an internal error")] * len(asks)
+        kept = set()
+        for (ask, future), outcome in zip(batch, outcomes, strict=True):
+            if not future.done():
+                future.set_result(outcome)
+                if isinstance(outcome, Charged):
+                    kept.add(ask.identity)
+        # left over: what a timeout broke off, and the charges of those who gave up meanwhile
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self._undo(namespace, written, {ask.identity for ask in asks} - kept)
+
     async def charge_batch(self, namespace: str, asks: Sequence[Ask]) -> list[Outcome]:
         """Judge the asks in order and write what they add, one compare-and-swap per quota in name order."""
+        return await self._charge_or_refuse(namespace, asks, {})
+
+    async def _charge_or_refuse(self, namespace: str, asks: Sequence[Ask], written: _Written) -> list[Outcome]:
         try:
-            return await self._charge_batch(namespace, asks)
+            return await self._charge(namespace, asks, written)
         except ClusterError as error:
+            await self._undo(namespace, written, {ask.identity for ask in asks})
             return [refuse_now(namespace, str(error))] * len(asks)
 
-    async def _charge_batch(self, namespace: str, asks: Sequence[Ask]) -> list[Outcome]:
-        recomputed: frozenset[str] = frozenset()
-        written: dict[str, set[str]] = {}
-        cached = self._cache.quotas(namespace)
+    async def _charge(self, namespace: str, asks: Sequence[Ask], written: _Written) -> list[Outcome]:
+        identities = {ask.identity for ask in asks}
+        for_real = not all(ask.dry_run for ask in asks)
+        recomputed: dict[str, Books | None] = {}
+        # a verdict that no write will prove is never given from a cache
+        cached = None if any(ask.dry_run for ask in asks) else self._cache.quotas(namespace)
         conflicts = 0
         while True:
             live = cached is None
             quotas = await self._live(namespace) if cached is None else cached
             cached = None
             books = {q.name: b for q in quotas if (b := Books.read(q, self._vendors)).hard}
+            books |= {name: made for name, made in recomputed.items() if made is not None and name in books}
             try:
-                judged = judge(books, asks, self._clock(), self._max_ledger, recomputed=recomputed)
+                judged = judge(books, asks, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
             except NeedsRecompute as need:
                 if live:
-                    recomputed |= {need.quota}
+                    recomputed[need.quota] = None
                     with contextlib.suppress(ClusterError):  # then the judgement says that the status is unknown
-                        await self._recompute(namespace, need.quota)
+                        made = await self._recompute(namespace, need.quota, for_real)
+                        recomputed[need.quota] = None if for_real else made
                 continue
-            if judged.refusals and not live:
+            if not live and (judged.refusals or any(not identities.isdisjoint(b.ledger) for b in books.values())):
                 continue
             try:
                 await self._write(namespace, books, judged.books, written)
@@ -166,14 +195,12 @@ class Charger:
                 conflicts += 1
                 self.counts.conflicts += 1
                 if conflicts == ATTEMPTS:
-                    await self._undo(namespace, written, None)
+                    await self._undo(namespace, written, identities)
                     return [refuse_now(namespace, f"{ATTEMPTS} conflicting writes")] * len(asks)
                 await self._sleep(self._jitter() * min(0.2, 0.01 * 2**conflicts))
                 continue
-            except ClusterError:
-                await self._undo(namespace, written, None)
-                raise
-            await self._undo(namespace, written, {asks[index].identity for index in judged.refusals})
+            kept = {ask.identity for index, ask in enumerate(asks) if index not in judged.refusals}
+            await self._undo(namespace, written, identities - kept)
             return [
                 judged.refusals.get(index)
                 or Charged({n: ask.charge.only(b.hard) for n, b in books.items() if b.concerns(ask.pod, ask.charge)})
@@ -185,37 +212,44 @@ class Charger:
         return [ResourceQuota.from_object(item) for item in listing.items]
 
     async def _write(
-        self, namespace: str, before: Mapping[str, Books], after: Mapping[str, Books], written: dict[str, set[str]]
+        self, namespace: str, before: Mapping[str, Books], after: Mapping[str, Books], written: _Written
     ) -> None:
-        """Write each quota that changes; `written` gets the ids whose entries may be new there, by quota."""
+        """Write each quota that changes; `written` gets what is written, or may be."""
         for name in sorted(before):
             patch = before[name].patch(after[name]) if after[name] is not before[name] else None
             if patch is None:
                 continue
-            ours = {key for key, entry in after[name].ledger.items() if before[name].ledger.get(key) != entry}
-            written.setdefault(name, set()).update(ours)
+            noted = written.setdefault(name, {})
+            stood = before[name].ledger
+            fresh = {k: stood.get(k) for k, e in after[name].ledger.items() if stood.get(k) != e and k not in noted}
+            noted.update(fresh)
             self.counts.writes += 1
-            _verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
+            try:
+                verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
+            except (Conflict, NotFound):
+                for identity in fresh:
+                    del noted[identity]
+                raise
 
-    async def _undo(self, namespace: str, written: Mapping[str, set[str]], only: set[str] | None) -> None:
-        """Take what this call wrote (of the ids in `only`; None: all) out again, where it still stands as admitted.
+    async def _undo(self, namespace: str, written: _Written, identities: Set[str]) -> None:
+        """Take what was written for these ids out again, where it still stands as admitted.
 
         Best effort: what can't be undone expires.
         """
         for name in sorted(written):
-            identities = written[name] if only is None else written[name] & only
-            if identities:
+            former = {identity: written[name].pop(identity) for identity in identities & written[name].keys()}
+            if former:
                 with contextlib.suppress(ClusterError):
-                    await self._undo_one(namespace, name, identities)
+                    await self._undo_one(namespace, name, former)
 
-    async def _undo_one(self, namespace: str, name: str, identities: set[str]) -> None:
+    async def _undo_one(self, namespace: str, name: str, former: Mapping[str, Entry | None]) -> None:
         for _ in range(ATTEMPTS):
             quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
             before = after = Books.read(quota, self._vendors)
-            for identity in sorted(identities):
+            for identity in sorted(former):
                 entry = before.ledger.get(identity)
                 if entry is not None and entry.state is State.ADMITTED:
-                    after = after.with_entry(identity, None)
+                    after = after.with_entry(identity, _no_more_than(former[identity], entry))
             patch = before.patch(after) if after is not before else None
             if patch is None:
                 return
@@ -228,11 +262,12 @@ class Charger:
             return
 
 
-def _verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
-    """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it."""
-    written = patch["metadata"].get("annotations")
-    if written is None:
-        return
-    found = (answer.get("metadata") or {}).get("annotations") or {}
-    if found.get(LEDGER) != written[LEDGER]:
-        raise ClusterError("the API server didn't keep the ledger annotation")
+def _no_more_than(former: Entry | None, entry: Entry) -> Entry | None:
+    """The former entry, cut down to what stands there now: what was given up may have been taken by somebody else."""
+    if former is None:
+        return None
+    return replace(former, amounts={k: min(v, entry.amounts.get(k, 0)) for k, v in former.amounts.items()})
+
+
+def _too_late(namespace: str) -> Refusal:
+    return refuse_now(namespace, "no answer from the API server in time")

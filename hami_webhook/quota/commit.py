@@ -1,4 +1,4 @@
-"""Charging a placement that costs more than the pod is charged so far, before its annotations are written (chapter 8)."""
+"""Charging a placement that costs more than the pod's charge so far, before its annotations are written (chapter 8)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.books import Books
-from hami_webhook.quota.budget import charged
+from hami_webhook.quota.books import Books, verify
+from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.charge import Catalog, Charge
 from hami_webhook.quota.ledger import Entry, State
 
@@ -25,7 +26,9 @@ class QuotaMoved(Exception):
 @dataclass(frozen=True, slots=True)
 class _Written:
     quota: str
+    identity: str
     before: Entry | None
+    after: Entry
     increase: Mapping[str, int]
 
 
@@ -38,7 +41,16 @@ class Commitment:
         self.written: list[_Written] = []
 
     async def undo(self) -> None:
-        """Take the increase back where our entry still stands; best effort, the recompute settles the rest."""
+        """Take the increase back where our entry still stands, unless the annotations arrived after all.
+
+        Best effort: the recompute settles the rest.
+        """
+        with contextlib.suppress(ClusterError):
+            if self.written and not await self._committer.arrived(self._pod):
+                await self.take_back()
+
+    async def take_back(self) -> None:
+        """The same where the annotations weren't tried."""
         for item in self.written:
             with contextlib.suppress(ClusterError):
                 await self._committer.undo(self._pod, item)
@@ -63,51 +75,69 @@ class Committer:
         names = sorted(item["metadata"]["name"] for item in listing.items)
         try:
             for name in names:
-                written = await self._commit_one(pod, actual, name)
-                if written is not None:
-                    commitment.written.append(written)
+                await self._commit_one(pod, actual, name, commitment.written)
         except (QuotaMoved, ClusterError):
-            await commitment.undo()
+            await commitment.take_back()
             raise
         return commitment
 
-    async def _commit_one(self, pod: Pod, actual: Charge, name: str) -> _Written | None:
+    async def _commit_one(self, pod: Pod, actual: Charge, name: str, written: list[_Written]) -> None:
+        """Charge one quota; `written` gets what was, or may have been, written."""
         for _ in range(ATTEMPTS):
             try:
                 books = await self._books(pod.namespace, name)
             except NotFound:
-                return None
+                return
             amounts = actual.only(books.hard)
             if not amounts or not scopes.matches(books.quota, pod):
-                return None
+                return
             now = self._clock()
+            found = entry_of(books, pod)
             before = charged(books, pod, self._vendors, self._catalog, now, self._lapse)
             increase = {k: v - before.get(k, 0) for k, v in amounts.items() if v > before.get(k, 0)}
-            if not increase:
-                return None
-            if any(books.used.get(key, 0) + more > books.hard[key] for key, more in increase.items()):
+            # a former placement's entry may expire before this placement is seen, so it is renewed in any case
+            if not increase and not (found and found[1].state is State.PLACING):
+                return
+            if any(key not in books.used or books.used[key] + more > books.hard[key] for key, more in increase.items()):
                 raise QuotaMoved(name)
             larger = {key: max(before.get(key, 0), amounts.get(key, 0)) for key in {*before, *amounts}}
             entry = Entry(State.PLACING, int(now), larger, amounts)
-            patch = books.patch(books.with_increase(pod.uid, entry, increase))
-            assert patch is not None
+            target = books.without(found[0]) if found else books
+            target = target.with_increase(pod.uid, entry, increase)
+            patch = books.patch(target)
+            if patch is None:
+                return
+            written.append(_Written(name, found[0] if found else pod.uid, found[1] if found else None, entry, increase))
             try:
-                await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, pod.namespace)
-            except Conflict:
+                verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, pod.namespace), patch)
+            except (Conflict, NotFound):
+                written.pop()
                 continue
-            return _Written(name, books.ledger.get(pod.uid), increase)
+            return
         raise QuotaMoved(name)
+
+    async def arrived(self, pod: Pod) -> bool:
+        """Whether the pod shows a placement that isn't the one it had: an annotation whose answer was lost."""
+        try:
+            found = Pod.from_object(await self._cluster.get(Kind.PODS, pod.name, pod.namespace))
+        except NotFound:
+            return False
+        keys = (TIME, NODE, *(vendor.keys.allocated for vendor in self._vendors.values()))
+        return found.uid == pod.uid and any(found.annotations.get(k) != pod.annotations.get(k) for k in keys)
 
     async def undo(self, pod: Pod, item: _Written) -> None:
         """Put back one quota's books if our entry still stands there."""
         for _ in range(ATTEMPTS):
             books = await self._books(pod.namespace, item.quota)
             entry = books.ledger.get(pod.uid)
-            if entry is None or entry.state is not State.PLACING:
+            if entry != item.after:
                 return
-            back = books.with_increase(pod.uid, item.before, {key: -more for key, more in item.increase.items()})
+            back = books.with_increase(pod.uid, None, {key: -more for key, more in item.increase.items()})
+            if item.before is not None:
+                back = back.with_increase(item.identity, item.before, {})
             patch = books.patch(back)
-            assert patch is not None
+            if patch is None:
+                return
             with contextlib.suppress(Conflict):
                 await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, item.quota, patch, pod.namespace)
                 return

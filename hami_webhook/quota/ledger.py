@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -23,12 +23,16 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's own charge while placing."""
+    """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing."""
 
     state: State
     time: int
     amounts: Mapping[str, int]
     actual: Mapping[str, int] | None = None
+
+    def only(self, keys: Iterable[str]) -> dict[str, int]:
+        """The amounts of the given keys."""
+        return {key: self.amounts[key] for key in keys if key in self.amounts}
 
     def expired(self, now: float, ttl: float) -> bool:
         return now - self.time >= ttl
@@ -38,7 +42,7 @@ Ledger = Mapping[str, Entry]
 
 
 def decode(text: str | None) -> dict[str, Entry]:
-    """The entries of the annotation. What can't be read is left out: the recompute puts the books right from the pods."""
+    """The entries of the annotation. What can't be read is left out: the recompute goes by the pods."""
     if not text:
         return {}
     try:
@@ -72,7 +76,7 @@ def _entry(item: Any) -> Entry | None:
     except ValueError:
         return None
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
-    if not isinstance(time, int) or amounts is None:
+    if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
     return Entry(state, time, amounts, None if actual is None else _amounts(actual))
 
@@ -80,6 +84,6 @@ def _entry(item: Any) -> Entry | None:
 def _amounts(value: Any) -> dict[str, int] | None:
     if not isinstance(value, dict):
         return None
-    if not all(isinstance(amount, int) and amount >= 0 for amount in value.values()):
+    if not all(isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0 for amount in value.values()):
         return None
     return value

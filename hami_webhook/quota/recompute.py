@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_webhook.cluster.api import Cluster, Conflict, Kind
+from hami_webhook.devices.placed import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.books import Books, verify
 from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
@@ -26,12 +27,18 @@ class Times:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The books before and after, and what is worth an event: sentences by pod key."""
+    """The books before and after, and what is worth an event: pods with sentences.
+
+    `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
+    when the result is next another one though nothing happens (Unix seconds).
+    """
 
     before: Books
     after: Books
-    problems: Mapping[str, tuple[str, ...]]
+    problems: Sequence[tuple[Pod, tuple[str, ...]]] = ()
+    confirmed: frozenset[str] = frozenset()
     expired: int = 0
+    wake: float | None = None
 
     @property
     def changed(self) -> bool:
@@ -45,64 +52,106 @@ def recompute(
     catalog: Catalog,
     now: float,
     times: Times,
-    seen: Mapping[str, Entry] | None = None,
+    lost: Mapping[str, Entry] | None = None,
 ) -> Recomputed:
     """The books as the namespace's pods make them at `now`.
 
-    `seen` are unexpired entries the caller saw earlier and that count until their time is up, if the annotation they
-    stood in was wiped.
+    `lost` are entries that were wiped from the annotation and count until their time is up.
     """
-    entries = dict(books.ledger)
-    if not entries and seen:
-        entries = {key: entry for key, entry in seen.items() if not entry.expired(now, times.ttl)}
+    pods = list(pods)
+    entries = {**(lost or {}), **books.ledger}
     used = dict.fromkeys(books.hard, 0)
     ledger: dict[str, Entry] = {}
-    problems: dict[str, tuple[str, ...]] = {}
+    problems: list[tuple[Pod, tuple[str, ...]]] = []
+    wakes: list[float] = []
+    own, orphans = _sorted_out(pods, entries)
     for pod in pods:
-        identity = pod.annotations.get(RESERVATION, "")
-        entry = entries.pop(pod.uid, None) or entries.pop(identity, None)
         if pod.ended(now) or not scopes.matches(books.quota, pod):
             continue
         charge = charge_of(pod, vendors, catalog, now, times.lapse)
         if charge.problems:
-            problems[pod.key] = charge.problems
-        amounts, kept = _settle(charge, charge.only(books.hard), entry, now, times)
+            problems.append((pod, charge.problems))
+        amounts, kept = _settle(charge, books.hard, own.get(pod.uid), now, times)
         if kept is not None:
-            ledger[pod.uid] = Entry(kept.state, kept.time, _only(kept.amounts, books.hard), kept.actual)
+            ledger[pod.uid] = kept
+            wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
         for key, amount in amounts.items():
-            if key in used:
-                used[key] += amount
+            used[key] += amount
+        if amounts:
+            wakes += [at for at in (pod.deletion_deadline, lapses_at(pod, times.lapse)) if at is not None and at >= now]
     expired = 0
-    for key, entry in entries.items():
+    for key, entry in orphans.items():
         if entry.state is not State.ADMITTED or entry.expired(now, times.ttl):
             expired += entry.state is State.ADMITTED
             continue
-        ledger[key] = Entry(entry.state, entry.time, _only(entry.amounts, books.hard))
+        ledger[key] = replace(entry, amounts=entry.only(books.hard))
+        wakes.append(entry.time + times.ttl)
         for name, amount in ledger[key].amounts.items():
             used[name] += amount
-    return Recomputed(books, replace(books, used=used, ledger=ledger), problems, expired)
+    after = replace(books, used=used, ledger=ledger)
+    confirmed = frozenset(entries.keys() - orphans.keys())
+    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None))
+
+
+def _sorted_out(pods: Sequence[Pod], entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The entries of pods, by UID, and those of no pod, by id.
+
+    A pod's entry stands under its UID, or under the stamp it carries; a stamp that is another pod's UID isn't its own.
+    """
+    orphans = dict(entries)
+    own = {pod.uid: orphans.pop(pod.uid) for pod in pods if pod.uid in orphans}
+    for pod in pods:
+        stamp = pod.annotations.get(RESERVATION, "")
+        if pod.uid not in own and stamp in orphans and orphans[stamp].state is State.ADMITTED:
+            own[pod.uid] = orphans.pop(stamp)
+    return own, orphans
+
+
+def vanished(before: Books, after: Books) -> dict[str, Entry]:
+    """The admitted entries of `before` that `after` lacks though nothing took their amounts out of used.
+
+    That is what replacing the object does. An undo, and a recompute that drops an entry, lower used in the same write;
+    an entry that got another id is there under that.
+    """
+    fell = {key for key, amount in before.used.items() if after.used.get(key, amount) < amount}
+    new = [entry.amounts for key, entry in after.ledger.items() if key not in before.ledger]
+    return {
+        key: entry
+        for key, entry in before.ledger.items()
+        if entry.state is State.ADMITTED
+        and key not in after.ledger
+        and fell.isdisjoint(entry.amounts)
+        and entry.amounts not in new
+    }
 
 
 def _settle(
-    charge: Charge, amounts: Mapping[str, int], entry: Entry | None, now: float, times: Times
+    charge: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
 ) -> tuple[Mapping[str, int], Entry | None]:
     """What a live pod is charged, and the entry that stays for it (the table of chapter 6)."""
+    amounts = charge.only(hard)
+    kept = entry.only(hard) if entry is not None else {}
     if entry is not None and entry.state is State.PLACING:
-        settled = charge.placed and entry.actual is not None and dict(entry.actual) == dict(amounts)
-        if not settled and not entry.expired(now, times.ttl):
-            larger = {key: max(entry.amounts.get(key, 0), amounts.get(key, 0)) for key in {*entry.amounts, *amounts}}
-            return larger, entry
-        entry = None
+        actual = {key: amount for key, amount in (entry.actual or {}).items() if key in hard}
+        # a key that joined hard after the commit isn't in the entry
+        shown = charge.placed and all(amounts.get(key, 0) == actual.get(key, 0) for key in {*kept, *actual})
+        if not shown and not entry.expired(now, times.ttl):
+            larger = {key: max(kept.get(key, 0), amounts.get(key, 0)) for key in {*kept, *amounts}}
+            return larger, replace(entry, amounts=kept, actual=actual)
+        kept = {}
     if charge.placed or charge.derivable:
         return amounts, None
-    if entry is not None:
-        kept = {**amounts, **entry.amounts}
+    if kept and entry is not None:
+        kept = {**amounts, **kept}
         return kept, Entry(State.WAITING, entry.time, kept)
     return amounts, Entry(State.WAITING, int(now), amounts) if amounts else None
 
 
-def _only(amounts: Mapping[str, int], keys: Mapping[str, int]) -> dict[str, int]:
-    return {key: amount for key, amount in amounts.items() if key in keys}
+def lapses_at(pod: Pod, lapse: float) -> float | None:
+    """When the pod's placement stops counting unless it is bound; None if it has none, or is bound."""
+    if pod.node_name or not placement_counts(pod, 0, lapse):
+        return None
+    return int(pod.annotations[TIME][:18]) + lapse
 
 
 def read_pods(items: Sequence[object]) -> list[Pod]:
@@ -128,18 +177,29 @@ class Recomputer:
         self._clock = clock
         self._times = times
 
-    async def run(self, namespace: str, name: str, seen: Mapping[str, Entry] | None = None) -> Recomputed:
-        """Put one quota's books right; raises `ClusterError` (`Conflict` after six lost races)."""
+    async def run(
+        self,
+        namespace: str,
+        name: str,
+        lost: Callable[[Books], Mapping[str, Entry]] = lambda books: {},
+        *,
+        write: bool = True,
+    ) -> Recomputed:
+        """Put one quota's books right, or only say how they are; `ClusterError`: `Conflict` after six lost races.
+
+        `lost` says which entries were wiped from the ledger of the books as read.
+        """
         for attempt in range(ATTEMPTS):
             quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
             pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items)
             books = Books.read(quota, self._vendors)
-            result = recompute(books, pods, self._vendors, self._catalog, self._clock(), self._times, seen)
+            now = self._clock()
+            result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books))
             patch = books.patch(result.after)
-            if patch is None:
+            if patch is None or not write:
                 return result
             try:
-                await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace)
+                verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -147,5 +207,6 @@ class Recomputer:
             return result
         raise AssertionError("unreachable")
 
-    async def inline(self, namespace: str, name: str) -> None:
-        await self.run(namespace, name)
+    async def inline(self, namespace: str, name: str, write: bool = True) -> Books:
+        """The recompute in the course of a charge: the books as they are then to be."""
+        return (await self.run(namespace, name, write=write)).after

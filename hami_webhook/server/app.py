@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from time import perf_counter
@@ -16,7 +18,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Gate
 from hami_webhook.admission.review import Answer, BadReview, Review, allowed, denied, parse_review
 from hami_webhook.config import parse_go_duration
-from hami_webhook.server.listener import BodyTimeout, BodyTooLarge, ListenerLimits, read_body
+from hami_webhook.server.listener import BodyError, ListenerLimits, read_body
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,9 @@ Step = Callable[[Review, float | None], Awaitable[Answer]]
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds in seconds of the latency histogram."""
+
+_ANSWERING = 0.5
+"""Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
 
 
 class ReviewCounts:
@@ -56,28 +61,25 @@ class Doors:
     def application(self) -> Starlette:
         """The main application."""
 
-        async def only_mutate(review: Review, timeout: float | None) -> Answer:
+        async def only_mutate(review: Review, time_left: float | None) -> Answer:
             return await self._gate.mutate(review)
 
-        return Starlette(
-            routes=[
-                Route("/mutate", self._reviewer("/mutate", only_mutate), methods=["POST"]),
-                Route("/validate", self._reviewer("/validate", self._gate.validate), methods=["POST"]),
-                Route("/webhook", self._reviewer("/webhook", self._gate.webhook), methods=["POST"]),
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._show_metrics),
-            ]
+        return _application(
+            Route("/mutate", self._reviewer("/mutate", only_mutate), methods=["POST"]),
+            Route("/validate", self._reviewer("/validate", self._gate.validate), methods=["POST"]),
+            Route("/webhook", self._reviewer("/webhook", self._gate.webhook), methods=["POST"]),
+            *self._plain_routes(),
         )
 
     def metrics_application(self) -> Starlette:
         """The application of the separate, plain metrics server."""
-        return Starlette(
-            routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._show_metrics),
-            ]
+        return _application(*self._plain_routes())
+
+    def _plain_routes(self) -> tuple[Route, ...]:
+        return (
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._show_metrics),
         )
 
     def _reviewer(self, path: str, step: Step) -> Callable[[Request], Awaitable[Response]]:
@@ -91,21 +93,28 @@ class Doors:
 
     async def _answer(self, request: Request, step: Step) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
+        left = _time_left(request)
         try:
             body = await read_body(request, self._limits)
             review = parse_review(body, request.headers.get("content-type", ""))
-        except (BodyTooLarge, BodyTimeout) as error:
-            bad = BadReview(str(error), code=413 if isinstance(error, BodyTooLarge) else 408)
+        except BodyError as error:
+            bad = BadReview(str(error), code=error.status)
             return bad.code, denied(bad.api_version, bad.uid, bad)
         except BadReview as error:
             return error.code, denied(error.api_version, error.uid, error)
+        about = f"{request.url.path} {review.namespace}/{review.name}"
         try:
-            answer = await step(review, _time_left(request))
+            async with asyncio.timeout(min(self._limits.request_timeout, left or math.inf)):
+                answer = await step(review, left and left - _ANSWERING)
         except Denied as error:
-            logger.info("%s %s/%s refused: %s", request.url.path, review.namespace, review.name, error.message)
+            logger.info("%s refused: %s", _line(about), _line(error.message))
             return error.code, denied(review.api_version, review.uid, error, review.name)
+        except TimeoutError:
+            logger.warning("%s: the cluster didn't answer in time", _line(about))
+            late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
+            return late.code, denied(review.api_version, review.uid, late, review.name)
         except Exception:
-            logger.exception("%s %s/%s failed", request.url.path, review.namespace, review.name)
+            logger.exception("%s failed", _line(about))
             failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
             return 500, denied(review.api_version, review.uid, failure, review.name)
         return 200, allowed(review.api_version, review.uid, answer)
@@ -121,12 +130,23 @@ class Doors:
         return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _application(*routes: Route) -> Starlette:
+    application = Starlette(routes=routes)
+    application.router.redirect_slashes = False
+    return application
+
+
 def _time_left(request: Request) -> float | None:
-    """Seconds the API server still waits (`?timeout=10s`), less one for the way back; None if it doesn't say."""
+    """Seconds the API server still waits (`?timeout=10s`), less a moment for the way back; None if it doesn't say."""
     text = request.query_params.get("timeout")
     if not text:
         return None
     try:
-        return max(0.1, parse_go_duration(text) - 1.0)
+        return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
+
+
+def _line(text: str) -> str:
+    """A text from outside on one line of a log."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

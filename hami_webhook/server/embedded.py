@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from hami_webhook.admission.policy import Policies
+from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.run import serve
-from hami_webhook.cluster.embedded import fill
 
 
 class EmbeddedProcess:
@@ -23,9 +23,8 @@ class EmbeddedProcess:
         self._policies = policies
 
     async def serve(self) -> None:
-        """Fill the cluster and serve it until stopped. Raises `LoadError`, `TlsError`, `OSError`."""
+        """Fill the cluster and serve it until stopped. Raises `LoadError`, `TlsError`, `ConfigError`."""
         cluster = MemoryCluster(time.time)
         await fill(cluster, self._bundle)
-        await serve(
-            cluster, self._vendors, self._settings, policies=lambda: self._policies, drain=self._settings.shutdown_grace
-        )
+        settings = self._settings
+        await serve(cluster, self._vendors, settings, policies=self._policies, drain=settings.shutdown_grace)

@@ -1,9 +1,10 @@
-"""Prometheus metrics: HAMi's names (core chapter 12) and our own (quota chapter 11), read from the core when scraped."""
+"""Prometheus metrics, read from the core when scraped: HAMi's names (core chapter 12), our own (quota chapter 11)."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -11,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.placed import read_placed
+from hami_webhook.devices.placed import NODE, placement_counts, read_placed
 from hami_webhook.devices.vendor import Dimension
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
@@ -24,15 +25,25 @@ _CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "d
 _POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 
 
-class CoreCollector:
-    """Gives every metric anew at each scrape."""
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A metric without labels; a counter if its name ends in `_total`."""
 
-    def __init__(self, core: Core, counts: ReviewCounts, tls: Mapping[str, float] | None = None) -> None:
+    name: str
+    text: str
+    value: float
+
+
+class CoreCollector:
+    """Gives every metric anew at each scrape; `numbers` gives what else the process has to tell."""
+
+    def __init__(self, core: Core, counts: ReviewCounts, numbers: Callable[[], Iterable[Number]] = tuple) -> None:
         self._core = core
         self._counts = counts
-        self._tls = tls or {}
+        self._numbers = numbers
 
     def collect(self) -> Iterator[Metric]:
+        self._core.state.tick(self._core.clock())
         build = GaugeMetricFamily(
             "hami_build_info",
             "Build of this process.",
@@ -45,6 +56,9 @@ class CoreCollector:
         yield from self._quotas()
         yield from self._charges()
         yield from self._reviews()
+        for number in self._numbers():
+            family = CounterMetricFamily if number.name.endswith("_total") else GaugeMetricFamily
+            yield family(number.name.removesuffix("_total"), number.text, value=number.value)
 
     def _cards(self) -> Iterator[Metric]:
         memory_limit = _gauge("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD)
@@ -80,7 +94,11 @@ class CoreCollector:
     def _pods(self) -> Iterator[Metric]:
         memory = _gauge("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
         cores = _gauge("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
+        now, lapse = self._core.clock(), self._core.lapse
         for pod in self._core.state.pods():
+            if pod.terminal or not placement_counts(pod, now, lapse):
+                continue
+            node = pod.node_name or pod.annotations[NODE]
             sums: dict[tuple[int, str], list[int]] = {}
             for vendor in self._core.vendors.values():
                 try:
@@ -92,7 +110,7 @@ class CoreCollector:
                     amounts[0] += hold.memory * _MIB
                     amounts[1] += hold.cores
             for (row, uuid), (bytes_, ratio) in sums.items():
-                labels = (_ZONE, pod.namespace, pod.node_name, pod.name, str(row), uuid)
+                labels = (_ZONE, pod.namespace, node, pod.name, str(row), uuid)
                 memory.add_metric(labels, bytes_)
                 cores.add_metric(labels, ratio)
         yield from (memory, cores)
@@ -125,7 +143,7 @@ class CoreCollector:
         for pod in core.state.pods():
             if pod.ended(now):
                 continue
-            for key, amount in charge_of(pod, core.vendors, core.state, now).amounts.items():
+            for key, amount in charge_of(pod, core.vendors, core.state, now, core.lapse).amounts.items():
                 totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
         for namespace, key in sorted({*totals, *smallest}):
             factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])

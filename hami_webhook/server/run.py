@@ -7,16 +7,19 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.policy_file import PolicySource
 from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import Cluster
-from hami_webhook.config import Settings
+from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
+from hami_webhook.config import ConfigError, Settings, read_text
+from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
@@ -24,12 +27,16 @@ from hami_webhook.placement import place
 from hami_webhook.quota.recompute import Times
 from hami_webhook.server.app import Doors
 from hami_webhook.server.listener import Listener, ListenerLimits
-from hami_webhook.server.metrics import CoreCollector, exposition
+from hami_webhook.server.metrics import CoreCollector, Number, exposition
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 logger = logging.getLogger(__name__)
 
 _CERTIFICATE_POLL = 10.0
+_POLICY_POLL = 5.0
+
+_Reading = tuple[str | None, str]
+"""What a file holds, or why it can't be read."""
 
 
 def options_of(settings: Settings) -> Options:
@@ -60,11 +67,53 @@ def limits_of(settings: Settings) -> ListenerLimits:
     )
 
 
+class PolicyReload:
+    """Puts a changed policy file in force. A text that can't be used changes nothing but `failures` and `problem`."""
+
+    def __init__(self, path: str, source: PolicySource, report: Callable[[str], Awaitable[None]]) -> None:
+        self._path = path
+        self._source = source
+        self._report = report
+        self._before: _Reading | None = None
+        self._judged: _Reading | None = None
+        self.failures = 0
+        self.problem: str | None = None
+
+    async def look(self) -> None:
+        """Read the file once. What was read twice alike counts, so that half a file doesn't."""
+        try:
+            now: _Reading = (read_text(self._path), "")
+        except ConfigError as error:
+            now = (None, str(error))
+        stable, self._before = now == self._before, now
+        if not stable or now == self._judged:
+            return
+        self._judged = now
+        text, problem = now
+        self.problem = problem if text is None else self._source.replace_from(text)
+        if self.problem is None:
+            logger.info("policy file %s is in force: %d rules", self._path, len(self._source.current.rules))
+            return
+        self.failures += 1
+        logger.warning("policy file not reloaded, the rules before stay in force: %s", self.problem)
+        await self._report(self.problem)
+
+    async def watch(self, interval: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> NoReturn:
+        """`look` every `interval` seconds, until cancelled."""
+        while True:
+            await sleep(interval)
+            await self.look()
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process at work: its core, and the ports its servers got."""
+    """A process at work: its core and the caches' feed, and its servers with the ports they got.
+
+    `leave` lets readiness fail and ends connections with their next answer, ahead of the end.
+    """
 
     core: Core
+    feed: Feed
     main: Listener
     metrics: Listener
     leave: Callable[[], None]
@@ -76,41 +125,54 @@ async def running(
     vendors: Vendors,
     settings: Settings,
     *,
-    policies: Callable[[], Policies] = lambda: Policies.EMPTY,
+    policies: Policies = Policies.EMPTY,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Running]:
-    """The servers and loops of a process, up while the block runs. Raises `OSError` and `TlsError` where they can't start."""
-    leaving: list[bool] = []
+    """The servers and loops of a process, up while the block runs; ready once `feed` is synced.
+
+    `policies` are those of the policy file as first read. Raises `ConfigError` where an address can't be listened on,
+    and `TlsError`.
+    """
+    leaving = asyncio.Event()
     feed: Feed | None = None
+    source = PolicySource(settings.policy_file, vendors, policies)
 
     def not_ready() -> str | None:
-        if leaving:
+        if leaving.is_set():
             return "shutting down"
         return None if feed is not None and feed.synced else "caches are not synced yet"
+
+    async def report(problem: str) -> None:
+        if settings.pod_name:
+            note = EventNote(
+                "Pod", settings.pod_namespace, settings.pod_name, "", "Warning", "PolicyFileRefused", problem
+            )
+            with contextlib.suppress(ClusterError):
+                await cluster.record_event(note)
 
     core = Core(
         cluster,
         vendors,
         options_of(settings),
         clock=clock,
-        policies=policies,
+        policies=lambda: source.current,
         synced=lambda: feed is not None and feed.synced,
     )
-    controls = "controller" in settings.roles
-    reconciler = QuotaReconciler(
-        core, Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
-    )
-    feed = Feed(core, reconciler if controls else None)
+    reconciler = None
+    if "controller" in settings.roles:
+        pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
+        reconciler = QuotaReconciler(core, pace)
+    feed = Feed(core, reconciler)
     limits = limits_of(settings)
     doors = Doors(core.gate, limits, ready=not_ready, metrics=lambda: exposition(collector))
-    collector = CoreCollector(core, doors.counts)
+    reload = PolicyReload(settings.policy_file, source, report)
     tls = None
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file), client_ca))
     exempt = ("/healthz", "/readyz")
     main = Listener(
-        doors.application(),
+        doors.application() if "webhook" in settings.roles else doors.metrics_application(),
         host=settings.http_bind.host,
         port=settings.http_bind.port,
         limits=limits,
@@ -124,56 +186,82 @@ async def running(
         limits=limits,
         exempt=exempt,
     )
+    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload))
 
     def leave() -> None:
-        leaving.append(True)
+        leaving.set()
         main.end_keep_alive()
 
-    async with asyncio.TaskGroup() as tasks:
-        jobs = [tasks.create_task(feed.run())]
-        if controls:
-            jobs.append(tasks.create_task(reconciler.run()))
-        if tls is not None:
-            jobs.append(tasks.create_task(tls.watch(_CERTIFICATE_POLL)))
-        try:
-            await main.start()
-            await metrics.start()
-            await feed.wait_synced()
-            yield Running(core, main, metrics, leave)
-        finally:
-            await main.drain_and_stop()
-            await metrics.drain_and_stop()
-            for job in jobs:
-                job.cancel()
+    try:
+        await _listen(main, "--http_bind", settings.http_bind)
+        await _listen(metrics, "--metrics-bind-address", settings.metrics_bind_address)
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(feed.run())]
+            if reconciler is not None:
+                jobs.append(tasks.create_task(reconciler.run()))
+            if tls is not None:
+                jobs.append(tasks.create_task(tls.watch(_CERTIFICATE_POLL)))
+            if settings.policy_file:
+                jobs.append(tasks.create_task(reload.watch(_POLICY_POLL)))
+            try:
+                yield Running(core, feed, main, metrics, leave)
+                await main.drain_and_stop()
+            finally:
+                for job in jobs:
+                    job.cancel()
+    finally:
+        await main.drain_and_stop()
+        await metrics.drain_and_stop()
 
 
-async def serve(
-    cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: Callable[[], Policies], drain: float
-) -> None:
-    """Run until SIGINT (at once) or SIGTERM (readiness fails first, for `drain` seconds)."""
-    stop = asyncio.Event()
-    slowly: list[bool] = []
+async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None:
+    try:
+        await listener.start()
+    except OSError as error:
+        raise ConfigError([f"{flag} {address}: can't be listened on: {error.strerror or error}"]) from error
 
-    def on_sigterm() -> None:
-        slowly.append(True)
+
+def _numbers(main: Listener, tls: ReloadingTls | None, source: PolicySource, reload: PolicyReload) -> Iterator[Number]:
+    """What the process itself has to tell."""
+    yield Number("hami_webhook_refused_total", "Requests and connections beyond the limits.", main.refused)
+    yield Number("hami_webhook_policy_rules", "Rules of the policy file in force.", len(source.current.rules))
+    yield Number("hami_webhook_policy_failures_total", "Policy files that could not be used.", reload.failures)
+    if tls is not None:
+        yield Number("hami_webhook_tls_failed_handshakes_total", "TLS handshakes that failed.", main.failed_handshakes)
+        yield Number("hami_webhook_tls_reloads_total", "Certificates taken into use since the start.", tls.reloads)
+        yield Number("hami_webhook_tls_failures_total", "Certificates that could not be used.", tls.failures)
+        yield Number(
+            "hami_webhook_tls_not_after_seconds", "End of the certificate's life.", tls.leaf.not_after.timestamp()
+        )
+
+
+async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: Policies, drain: float) -> None:
+    """Run until SIGINT (ends at once) or SIGTERM (readiness fails first, for `drain` seconds or a second signal)."""
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def told(number: signal.Signals) -> None:
+        if stop.is_set() or number == signal.SIGINT:
+            at_once.set()
         stop.set()
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop.set)
-    loop.add_signal_handler(signal.SIGTERM, on_sigterm)
-    async with running(cluster, vendors, settings, policies=policies) as process:
-        scheme = "https" if settings.tls else "http"
-        logger.warning(
-            "serving %s on %s://%s:%d, metrics on port %d",
-            ", ".join(sorted(settings.roles)),
-            scheme,
-            settings.http_bind.host or "*",
-            process.main.port,
-            process.metrics.port,
-        )
-        await stop.wait()
-        if slowly:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told, number)
+    try:
+        async with running(cluster, vendors, settings, policies=policies) as process:
+            logger.warning(
+                "serving %s on %s://%s:%d, metrics on port %d",
+                ", ".join(sorted(settings.roles - {"extender"})),
+                "https" if settings.tls else "http",
+                settings.http_bind.host or "*",
+                process.main.port,
+                process.metrics.port,
+            )
+            await stop.wait()
             process.leave()
-            loop.remove_signal_handler(signal.SIGINT)
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(drain)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(drain):
+                    await at_once.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jsonpatch
@@ -15,14 +16,16 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.devices.placed import TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import ContainerKind, Pod, ResourceQuota, parse_time
+from hami_webhook.placement.fit import read_ask
 from hami_webhook.placement.place import Placement, Unplaced
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
-from hami_webhook.cluster.embedded import fill
 
 _UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
@@ -30,6 +33,15 @@ _FALLBACK_START = 1767225600.0
 
 _SETTLE_EVERY = 50
 """Placements in a namespace after which its quotas are recomputed, as the controller would by then."""
+
+_SERVER_SET = (
+    *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    *("resourceVersion", "generation", "selfLink", "managedFields"),
+)
+"""Metadata that the API server sets itself: what a new pod brings of it is dropped, and its status too."""
+
+_OTHER_NODE = "node didn't match the pod's nodeSelector"
+_GATED = "the pod has scheduling gates"
 
 
 @dataclass(frozen=True)
@@ -54,11 +66,8 @@ class Outcome:
     placement: Mapping[str, Any] | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def unplaced(self) -> bool:
-        """Allowed and asking for devices, but no node took it."""
-        return self.allowed and self.placement is None and bool(self.failed)
+    unplaced: bool = False
+    """Allowed and asking for devices, but no node took it."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -103,16 +112,20 @@ _STAMPS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\
 
 
 def _times(obj: Mapping[str, Any]) -> Iterable[float]:
-    status = obj.get("status") or {}
+    """The times an object's metadata and conditions name, as far as they can be read."""
+    meta, status = obj["metadata"], obj.get("status")
+    annotations = meta.get("annotations")
+    written = [meta.get("creationTimestamp")]
+    if isinstance(annotations, Mapping):
+        written.append(annotations.get(TIME))
     conditions = status.get("conditions") if isinstance(status, Mapping) else None
-    meta = obj.get("metadata") or {}
-    written = [meta.get("creationTimestamp"), (meta.get("annotations") or {}).get("hami.io/vgpu-time")]
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, Mapping):
             written += [condition.get("lastTransitionTime"), condition.get("lastHeartbeatTime")]
     for text in written:
         if isinstance(text, str) and _STAMPS.fullmatch(text):
-            yield parse_time(text)
+            with contextlib.suppress(ValueError):  # a 13th month
+                yield parse_time(text)
         elif isinstance(text, str) and text.isdecimal() and len(text) <= 11:
             yield float(text)
 
@@ -123,6 +136,8 @@ class Simulation:
     def __init__(self, vendors: Vendors, options: Options, policies: Policies, now: float) -> None:
         self._now = now
         self._scheduler_name = options.rules.scheduler_name
+        self._card_policy = options.policies.card
+        self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies)
         self._outcomes: list[Outcome] = []
@@ -134,6 +149,18 @@ class Simulation:
             self.core.caches.put(kind, obj)
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
             await self._recompute(item["metadata"]["namespace"])
+
+    def warnings(self) -> list[str]:
+        """What of the files can't be read and is left out, a sentence each."""
+        unreadable = [
+            f"{kind.removesuffix('s')} {_key(namespace, name)}: left out, because {text}"
+            for (kind, namespace, name), text in sorted(self.core.caches.unreadable.items())
+        ]
+        problems = [
+            f"{problem.kind.lower()} {_key(problem.namespace, problem.name)}: {problem.text}"
+            for problem in self.core.state.problems()
+        ]
+        return [*unreadable, *problems]
 
     async def take(self, manifest: Mapping[str, Any]) -> Outcome:
         """Take one pod through the pipeline."""
@@ -168,7 +195,9 @@ class Simulation:
         namespace = meta.get("namespace") or "default"
         name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{len(self._outcomes):05d}"
         self.core.caches.put(Kind.NAMESPACES, await self.cluster.ensure_namespace(namespace))
-        raw = {**manifest, "metadata": {**meta, "namespace": namespace, "name": name}}
+        kept = {key: value for key, value in meta.items() if key not in _SERVER_SET}
+        raw = {**manifest, "metadata": {**kept, "namespace": namespace, "name": name}}
+        raw.pop("status", None)
         warnings: Sequence[str] = ()
         patch: Sequence[Mapping[str, Any]] = ()
         try:
@@ -179,6 +208,7 @@ class Simulation:
                 raise Denied(409, f'pods "{name}" already exists', reason="AlreadyExists")
             uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
+            await self._check_schema(stored)
             await self.core.gate.validate(_review(stored, namespace, name))
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
@@ -194,11 +224,21 @@ class Simulation:
         allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
         if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
             return allowed
-        placement = await self.core.placer.place(pod)
-        if placement is None:
+        if read_ask(pod, self.core.vendors, self._card_policy) is None:
             return allowed
+        if manifest["spec"].get("schedulingGates"):
+            gated = {view.name: _GATED for view in self.core.state.views()}
+            return replace(allowed, failed=gated, unplaced=True)
+        # kube-scheduler asks the extender only about nodes that pass its own filters
+        selector = (pod.node_selector or {}).items()
+        suits = {view.name: selector <= view.node.labels.items() for view in self.core.state.views()}
+        placement = await self.core.placer.place(pod, [name for name, suitable in suits.items() if suitable])
+        failed = {name: _OTHER_NODE for name, suitable in suits.items() if not suitable}
+        assert placement is not None
+        failed |= {node: str(why) for node, why in placement.failed.items()}
+        allowed = replace(allowed, failed=dict(sorted(failed.items())))
         if isinstance(placement, Unplaced):
-            return _with(allowed, failed={node: str(why) for node, why in sorted(placement.failed.items())})
+            return replace(allowed, unplaced=True)
         await self.core.placer.bind(pod, placement.node)
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
@@ -206,12 +246,14 @@ class Simulation:
         if self._unsettled[pod.namespace] >= _SETTLE_EVERY:
             await self._recompute(pod.namespace)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
-        return _with(
-            allowed,
-            placement=_placement(pod, placement),
-            failed={node: str(why) for node, why in sorted(placement.failed.items())},
-            debits=dict(sorted(debits.items())),
-        )
+        return replace(allowed, placement=_placement(pod, placement), debits=dict(sorted(debits.items())))
+
+    async def _check_schema(self, pod: dict[str, Any]) -> None:
+        """Refuse what the API server would, before it asks validating webhooks. Raises `ClusterError`."""
+        meta = pod["metadata"]
+        await self._schema.ensure_namespace(meta["namespace"])
+        await self._schema.create(Kind.PODS, pod)
+        await self._schema.delete(Kind.PODS, meta["name"], meta["namespace"])
 
     async def _recompute(self, namespace: str, only: str = "") -> None:
         self._unsettled.pop(namespace, None)
@@ -221,8 +263,8 @@ class Simulation:
                 await self.core.recomputer.run(namespace, name)
 
 
-def _with(outcome: Outcome, **changes: Any) -> Outcome:
-    return Outcome(**{**{name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}, **changes})
+def _key(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
 
 
 def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:

@@ -43,7 +43,7 @@ def verdict(outcome: Outcome) -> str:
         return f"denied ({outcome.code}): {outcome.message}"
     told = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
     if outcome.unplaced:
-        told.append("no node: " + "; ".join(_grouped(outcome)))
+        told.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
     return "\n".join(told)
 
 

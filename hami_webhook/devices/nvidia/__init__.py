@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.codecs import CardRecord, decode_cards, decode_pair_scores
+from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_cards, decode_pair_scores
 from hami_webhook.devices.model import (
     Booking,
     Device,
@@ -42,10 +43,10 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Vendor, check_whole
+from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Health, Vendor, check_whole, out_of_range
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
-from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.quantity import Quantity, QuantityError, parse_whole
 
 MODE = "nvidia.com/vgpu-mode"
 SCORES = "hami.io/node-nvidia-score"
@@ -145,8 +146,9 @@ class Nvidia(Vendor):
     def admit(self, container: ContainerDraft, pod: PodDraft) -> bool:
         section = self.section
         self.check_amounts(container.container)
-        if self.priority_name and self.priority_name in container.limits:
-            container.set_env("CUDA_TASK_PRIORITY", str(parse_whole(container.limits[self.priority_name])))
+        priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None
+        if priority is not None:
+            container.set_env("CUDA_TASK_PRIORITY", str(priority))
         self._default_count(container)
         count = parse_whole(container.amount(self.count_name)) or 0
         if count and self._wants_whole_card(container):
@@ -175,16 +177,24 @@ class Nvidia(Vendor):
         if not self.core_name or container.asks_for(self.core_name):
             return False
         if self.percentage_name and container.asks_for(self.percentage_name):
-            return parse_whole(container.amount(self.percentage_name)) == 100
+            return _rounded_up(container.amount(self.percentage_name)) == 100
         unnamed = not self.memory_name or not container.asks_for(self.memory_name)
         return unnamed and self.section.default_memory == 0
 
     def check_amounts(self, container: Container) -> None:
-        for written in (container.limits, container.requests):
-            check_whole(container.name, written, self.percentage_name, 100, "an integer")
+        self._check_percentage(container)
         self._check_exact(container)
         for written in (container.limits, container.requests):
             check_whole(container.name, written, self.priority_name, MAX_INT32, "an integer")
+
+    def _check_percentage(self, container: Container) -> None:
+        """The percentage that counts (limits before requests), rounded up, must be one."""
+        value = container.amount(self.percentage_name) if self.percentage_name else None
+        if value is None:
+            return
+        percent = _rounded_up(value)
+        if percent is None or not 0 <= percent <= 100:
+            raise out_of_range(container.name, self.percentage_name, value, 100, "an integer")
 
     def _check_exact(self, container: Container) -> None:
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
@@ -244,8 +254,19 @@ class Nvidia(Vendor):
         )
         return Inventory(devices, facts, tuple(warnings)) if devices else None
 
+    def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
+        """Cards that kubelet offers need no handshake: newer plugins no longer answer it."""
+        return Health(healthy=True) if self.allocatable(node) > 0 else super().health(node, now, zone)
+
     def closed_cards(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
-        return mig.closed_cards(inventory.devices, ((pod, self.decode(pod) or []) for pod in residents))
+        return mig.closed_cards(inventory.devices, ((pod, self._rows_of(pod)) for pod in residents))
+
+    def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
+        """The pod's rows; none where its annotation can't be read, which is told of elsewhere."""
+        try:
+            return self.decode(pod) or ()
+        except BadAnnotation:
+            return ()
 
     def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
         return mig.placements_by_card(pod)
@@ -259,9 +280,10 @@ class Nvidia(Vendor):
         return super().refuses_node(trial)
 
     def memory_needed(self, request: Request, device: Device) -> int:
+        """At least 1 MiB: the plugin would take 0 for no limit."""
         if device.mode == "mig" and request.memory == ShareOfCard(100):
             return min(device.memory, mig.largest_profile(device))
-        return request.memory.on(device.memory)
+        return max(1, request.memory.on(device.memory))
 
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         needed = self.memory_needed(request, device)
@@ -279,6 +301,14 @@ class Nvidia(Vendor):
         written = super().encode(rows, node)
         instances = mig.encode_allocations(self.key, rows)
         return written | ({mig.ALLOCATIONS: instances} if instances else {})
+
+
+def _rounded_up(amount: object) -> int | None:
+    """The amount as an integer, rounded up; None if it is no quantity."""
+    try:
+        return Quantity.parse(amount).ceil()
+    except QuantityError:
+        return None
 
 
 def _device(vendor: str, record: CardRecord) -> Device:

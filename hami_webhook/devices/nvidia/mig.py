@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from hami_webhook.devices.codecs import CardRecord, DeviceEntry
+from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
 from hami_webhook.devices.model import Booking, Device, RegistrationError, Rows, Usage
 from hami_webhook.kube.objects import Pod
 
@@ -39,26 +39,22 @@ class Profile:
 
 def read_profiles(record: CardRecord) -> tuple[Profile, ...]:
     """The profiles of a MIG card's registration, smallest first; raises `RegistrationError`."""
-    items = record.extra.get("migprofiles") or []
-    if not isinstance(items, list):
-        raise RegistrationError(f"card {record.id}: migProfiles must be a list")
     profiles = []
-    for item in items:
+    for item in _list(record.extra.get("migprofiles"), f"card {record.id}: migProfiles"):
         where = f"card {record.id}: migProfiles"
         if not isinstance(item, dict):
             raise RegistrationError(f"{where} must hold objects")
-        fields = {key.lower(): value for key, value in item.items()}
+        fields = lower_keys(item)
         name = fields.get("name")
-        placements = fields.get("placements")
-        if not isinstance(name, str) or not name or not isinstance(placements, list):
-            raise RegistrationError(f"{where} need a name and placements")
+        if not isinstance(name, str) or not name:
+            raise RegistrationError(f"{where} need a name")
         profiles.append(
             Profile(
                 name,
                 _natural(fields, "memorymb", where),
                 _natural(fields, "core", where),
                 _natural(fields, "slicecount", where),
-                tuple(_placement(placement, where) for placement in placements),
+                tuple(_placement(placement, where) for placement in _list(fields.get("placements"), where)),
             )
         )
     return tuple(sorted(profiles, key=lambda profile: (profile.memory, profile.slices)))
@@ -129,9 +125,8 @@ def encode_allocations(vendor: str, rows: Rows) -> str:
 def decode_allocations(text: str) -> list[Record] | None:
     """The records of the annotation; None if it is invalid as a whole."""
     try:
-        items = orjson.loads(text)
-        records = [_record(item) for item in items]
-    except (orjson.JSONDecodeError, RegistrationError, TypeError):
+        records = [_record(item) for item in _list(orjson.loads(text), ALLOCATIONS)]
+    except (orjson.JSONDecodeError, RegistrationError):
         return None
     if len({(record.row, record.device) for record in records}) != len(records):
         return None
@@ -152,12 +147,10 @@ def closed_cards(
 ) -> frozenset[str]:
     """Cards whose occupation can't be known, which count as unhealthy.
 
-    A MIG card with a pod that has no record for it; a card that isn't in MIG mode with a pod that has one; and every MIG
-    card of the node, if a record names a card the node doesn't have.
+    A MIG card with a pod that has no record for it; a card that isn't in MIG mode with a pod that has one; and every
+    MIG card of the node, if a record names a card the node doesn't have.
     """
     modes = {device.uuid: device.mode for device in devices}
-    if "mig" not in modes.values() and not modes:
-        return frozenset()
     closed: set[str] = set()
     for pod, rows in residents:
         recorded = set(placements_by_card(pod))
@@ -174,7 +167,7 @@ def _record(item: Any) -> Record:
         raise RegistrationError("a record must be an object")
     placement = _placement(item.get("placement"), "placement")
     uuid, profile = item.get("gpuUUID"), item.get("profile")
-    identity = [key in item for key in ("migUUID", "gpuInstanceID", "computeInstanceID")]
+    identity = [item.get(key) not in (None, "") for key in ("migUUID", "gpuInstanceID", "computeInstanceID")]
     if not isinstance(uuid, str) or not uuid or not isinstance(profile, str) or not profile or len(set(identity)) > 1:
         raise RegistrationError("a record needs gpuUUID, profile, and all or none of the instance's identity")
     row, device = (_natural(item, key, "record") for key in ("containerIndex", "deviceIndex"))
@@ -184,10 +177,18 @@ def _record(item: Any) -> Record:
 def _placement(value: Any, where: str) -> Placement:
     if not isinstance(value, dict):
         raise RegistrationError(f"{where}: a placement must be an object")
-    placement = Placement(_natural(value, "start", where), _natural(value, "size", where))
+    fields = lower_keys(value)
+    placement = Placement(_natural(fields, "start", where), _natural(fields, "size", where))
     if placement.size == 0:
         raise RegistrationError(f"{where}: a placement needs a size")
     return placement
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    """A JSON list; null is the empty one."""
+    if value is not None and not isinstance(value, list):
+        raise RegistrationError(f"{where} must be a list")
+    return value or []
 
 
 def _natural(fields: Mapping[str, Any], key: str, where: str) -> int:

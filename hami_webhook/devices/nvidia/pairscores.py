@@ -51,7 +51,7 @@ class ProbedCard:
 
 
 def nvlink_count(card: ProbedCard, peer: ProbedCard) -> int:
-    """The number of NVLinks from `card` to `peer`: direct ones, else through NVSwitch the smaller of both cards' counts."""
+    """The NVLinks from `card` to `peer`: direct ones, else through NVSwitch the smaller of both cards' counts."""
     direct = sum(1 for link in card.nvlinks if link.remote is RemoteType.GPU and link.bus_id == peer.bus_id)
     if direct or not card.nvlinks:
         return direct

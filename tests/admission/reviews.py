@@ -1,0 +1,175 @@
+"""Reviews of pods, and a gate to send them to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonpatch
+import orjson
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.gate import Amounts, Gate
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.review import Answer, Review, parse_review
+from hami_webhook.config import load_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.quota.ledger import RESERVATION
+
+JSON = dict[str, Any]
+GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
+PERCENT, PRIORITY = "nvidia.com/gpumem-percentage", "nvidia.com/priority"
+SCHEDULER = "hami-scheduler"
+RULES = AdmissionRules(scheduler_name=SCHEDULER)
+
+
+def vendors(**more: object) -> Vendors:
+    """NVIDIA as HAMi's chart configures it, with `more` keys of its section."""
+    section = {
+        "resourceCountName": GPU,
+        "resourceMemoryName": MEM,
+        "resourceMemoryPercentageName": PERCENT,
+        "resourceCoreName": CORES,
+        "resourcePriorityName": PRIORITY,
+        "defaultGPUNum": 1,
+        "gpuCorePolicy": "default",
+        **more,
+    }
+    return Vendors.from_config(load_device_config(orjson.dumps({"nvidia": section}).decode(), "test").config)
+
+
+VENDORS = vendors()
+
+
+def container(name: str = "main", limits: object = None, requests: object = None, **more: object) -> JSON:
+    resources = {key: value for key, value in (("limits", limits), ("requests", requests)) if value is not None}
+    return {"name": name, "image": "cuda", **({"resources": resources} if resources else {}), **more}
+
+
+def gpu(name: str = "main", count: object = 1, memory: object = 3000, **more: object) -> JSON:
+    return container(name, {GPU: count, MEM: memory}, **more)
+
+
+def cpu(name: str = "main", **more: object) -> JSON:
+    return container(name, {"cpu": "1", "memory": "256Mi"}, **more)
+
+
+def pod(
+    *containers: JSON,
+    init: list[JSON] | None = None,
+    annotations: object = None,
+    labels: object = None,
+    name: str = "p",
+    uid: str = "",
+    node: str = "",
+    scheduler: str = "",
+    **spec: object,
+) -> JSON:
+    meta: JSON = {"name": name, "namespace": "team-a"}
+    for key, value in (("annotations", annotations), ("labels", labels), ("uid", uid)):
+        if value:
+            meta[key] = value
+    for key, text in (("nodeName", node), ("schedulerName", scheduler), ("initContainers", init)):
+        if text:
+            spec[key] = text
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [*containers], **spec}}
+
+
+def review(obj: object, operation: str = "CREATE", *, version: str = "v1", **more: object) -> JSON:
+    request = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "team-a",
+        "name": (obj.get("metadata") or {}).get("name", "") if isinstance(obj, dict) else "",
+        "operation": operation,
+        "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+        "object": obj,
+        "oldObject": None,
+        "dryRun": False,
+        **more,
+    }
+    return {"apiVersion": f"admission.k8s.io/{version}", "kind": "AdmissionReview", "request": request}
+
+
+def update(old: JSON, new: JSON, user: str = "alice", *groups: str, subresource: str = "") -> JSON:
+    info = {"username": user, "groups": ["system:authenticated", *groups]}
+    more = {"subResource": subresource} if subresource else {}
+    return review(new, "UPDATE", oldObject=old, userInfo=info, **more)
+
+
+def parsed(written: JSON) -> Review:
+    return parse_review(orjson.dumps(written), "application/json")
+
+
+def body(written: object) -> bytes:
+    return orjson.dumps(written)
+
+
+def patched(obj: JSON, answer: Answer) -> JSON:
+    """The object after the answer's patch, as the API server applies it."""
+    operations = orjson.loads(orjson.dumps(list(answer.patch)))
+    result: JSON = jsonpatch.apply_patch(orjson.loads(orjson.dumps(obj)), operations)
+    return result
+
+
+@dataclass
+class Surroundings:
+    """Namespaces and books that take everything and remember it; `known` is what namespaces there are."""
+
+    known: dict[str, Namespace] = field(default_factory=lambda: {"team-a": Namespace("team-a", {}, {})})
+    charged: list[tuple[str, str]] = field(default_factory=list)
+    ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    async def namespace(self, name: str) -> Namespace | None:
+        return self.known.get(name)
+
+    async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
+        self.ignored.append((namespace, keys))
+
+    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
+        self.charged.append((pod.name, identity))
+        return {}
+
+    async def stamp(self, pod: Pod) -> str:
+        return "stamp"
+
+
+class NoTouch:
+    """Surroundings whose every use is a mistake."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used")
+
+
+def gate(
+    rules: AdmissionRules = RULES,
+    *,
+    known: Vendors = VENDORS,
+    policies: Policies = Policies.EMPTY,
+    annotations: Mapping[str, str] | None = None,
+    surroundings: Any = None,
+) -> Gate:
+    around = surroundings or Surroundings({"team-a": Namespace("team-a", {}, annotations or {})})
+    return Gate(known, rules, policies=lambda: policies, namespaces=around, charging=around, stamp_key=RESERVATION)
+
+
+def mutate(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> Answer:
+    return asyncio.run(gate(rules, **more).mutate(parsed(review(obj))))
+
+
+def validate(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> Answer:
+    return asyncio.run(gate(rules, **more).validate(parsed(review(obj))))
+
+
+def refusal(step: Any, *arguments: Any, **more: Any) -> tuple[int, str]:
+    """The code and message that `step` refuses with."""
+    try:
+        answer = step(*arguments, **more)
+    except Denied as denied:
+        return denied.code, denied.message
+    raise AssertionError(f"allowed: {answer}")

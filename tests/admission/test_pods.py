@@ -1,0 +1,470 @@
+"""What admission does with a new pod: core chapter 5 and 16.I, nvidia chapter 5, security chapter 2."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.policy import Policies, Rule
+
+from .reviews import (
+    CORES,
+    GPU,
+    MEM,
+    PERCENT,
+    PRIORITY,
+    RULES,
+    SCHEDULER,
+    Surroundings,
+    container,
+    cpu,
+    gate,
+    gpu,
+    mutate,
+    parsed,
+    patched,
+    pod,
+    refusal,
+    review,
+    validate,
+    vendors,
+)
+
+WEIGHTS = "hami.io/device-scoring-weights"
+PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+def spec_after(obj, *args, **more):
+    return patched(obj, mutate(obj, *args, **more))["spec"]
+
+
+# core 16.I
+
+
+def test_the_default_scheduler_is_replaced():
+    obj = pod(gpu(), scheduler="default-scheduler")
+    assert list(mutate(obj).patch) == [{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}]
+
+
+def test_a_privileged_second_container_is_denied_by_name():
+    obj = pod(gpu(), cpu("helper", **PRIVILEGED), scheduler="default-scheduler")
+    assert refusal(mutate, obj) == (403, "container helper is privileged")
+    assert refusal(validate, obj) == (403, "container helper is privileged")
+
+
+def test_a_pod_with_a_node_is_denied():
+    obj = pod(gpu(), scheduler="default-scheduler", node="n1")
+    assert refusal(mutate, obj) == (403, "pod has node assigned")
+    assert refusal(validate, obj) == (403, "pod has node assigned")
+
+
+def test_a_privileged_cpu_pod_is_allowed_without_a_patch():
+    answer = mutate(pod(cpu(**PRIVILEGED), node="n1"))
+    assert (list(answer.patch), answer.warnings, answer.audit) == ([], (), {})
+
+
+@pytest.mark.parametrize("step", [mutate, validate])
+@pytest.mark.parametrize("spec", [{}, {"initContainers": [gpu()]}, {"initContainers": [cpu()]}])
+def test_a_pod_without_containers_is_denied(step, spec):
+    assert refusal(step, pod(**spec)) == (403, "pod has no containers")
+
+
+# the table of step 2
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "name", "force", "ours"),
+    [
+        ("", SCHEDULER, True, True),
+        ("", SCHEDULER, False, True),
+        ("", "", True, True),
+        ("", "", False, True),
+        ("default-scheduler", SCHEDULER, True, True),
+        ("default-scheduler", "", True, True),
+        ("default-scheduler", SCHEDULER, False, False),
+        ("default-scheduler", "", False, False),
+        ("default-scheduler", "default-scheduler", False, True),
+        (SCHEDULER, SCHEDULER, True, True),
+        (SCHEDULER, SCHEDULER, False, True),
+        (SCHEDULER, "", True, False),
+        ("volcano", SCHEDULER, True, False),
+        ("volcano", SCHEDULER, False, False),
+        ("volcano", "", True, False),
+    ],
+)
+def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, force, ours):
+    rules = AdmissionRules(scheduler_name=name, force_overwrite_default_scheduler=force)
+    obj = pod(container(limits={GPU: 1}), scheduler=scheduler)
+    after = spec_after(obj, rules)
+    if ours:
+        assert after["containers"][0]["resources"]["limits"] == {GPU: 1, CORES: "100"}
+        assert after.get("schedulerName", "") == (name or scheduler)
+    else:
+        assert after == obj["spec"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "message"),
+    [
+        ({"containers": [gpu(**PRIVILEGED)]}, 403, "container main is privileged"),
+        ({"node": "n1"}, 403, "pod has node assigned"),
+        ({"annotations": {WEIGHTS: "slot=1"}}, 403, None),
+        ({"containers": [gpu(count="1500m")]}, 500, None),
+    ],
+)
+def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
+    more = dict(fault)
+    containers = more.pop("containers", [gpu()])
+    found = refusal(validate, pod(*containers, scheduler="volcano", **more))
+    assert found[0] == code
+    assert message in (None, found[1])
+
+
+def test_a_pod_of_a_foreign_scheduler_is_charged():
+    around = Surroundings()
+    validate(pod(gpu(), scheduler="volcano", uid="u1"), surroundings=around)
+    assert around.charged == [("p", "u1")]
+
+
+def test_the_webhook_only_stamps_what_it_charges():
+    around = Surroundings()
+    answer = run_webhook(pod(gpu(), scheduler="volcano"), surroundings=around)
+    assert around.charged == [("p", "stamp")]
+    assert list(answer.patch) == []
+
+
+def run_webhook(obj, **more):
+    return asyncio.run(gate(**more).webhook(parsed(review(obj))))
+
+
+# denials, their order and texts
+
+
+def test_the_first_privileged_container_is_named_init_containers_first():
+    obj = pod(gpu(**PRIVILEGED), init=[cpu("setup"), cpu("probe", **PRIVILEGED)])
+    assert refusal(mutate, obj) == (403, "container probe is privileged")
+
+
+def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes():
+    assert refusal(mutate, pod(gpu(count=-1, **PRIVILEGED), node="n1"))[0] == 500
+    assert refusal(mutate, pod(gpu(**PRIVILEGED), node="n1"))[1] == "container main is privileged"
+    assert refusal(mutate, pod(gpu(), node="n1", annotations={WEIGHTS: "x"}))[1] == "pod has node assigned"
+
+
+def test_the_second_pass_sees_a_count_of_init_containers_only():
+    obj = pod(cpu(**PRIVILEGED), init=[gpu("setup")])
+    assert refusal(mutate, obj) == (403, "container main is privileged")
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ("", "expected slot, core, and memory weights"),
+        ("slot=1,core=1", "expected slot, core, and memory weights"),
+        ("slot=1,core=1,memory", "expected key=value entries"),
+        ("slot=1,slot=1,memory=1", 'duplicate "slot" weight'),
+        ("slot=1.5,core=1,memory=1", '"slot" weight must be an integer'),
+        ("slot=-1,core=1,memory=1", '"slot" weight must not be negative'),
+        ("slot=1,core=1,disk=1", 'unknown weight "disk"'),
+        ("slot=0,core=0,memory=0", "at least one weight must be positive"),
+    ],
+)
+def test_bad_scoring_weights_are_denied_with_the_parse_message(weights, why):
+    obj = pod(gpu(), annotations={WEIGHTS: weights})
+    expected = (403, f'invalid {WEIGHTS} annotation "{weights}": {why} for pod p')
+    assert refusal(mutate, obj) == expected
+    assert refusal(validate, obj) == expected
+
+
+def test_scoring_weights_of_a_cpu_pod_are_nobodys_business():
+    assert list(mutate(pod(cpu(), annotations={WEIGHTS: "nonsense"})).patch) == []
+
+
+PERCENTAGE = "invalid nvidia.com/gpumem-percentage value {} in container main: must be an integer between 0 and 100"
+MEMORY = (
+    "invalid nvidia.com/gpumem value {} in container main: must be an integer number of MiB between 0 and 2147483647"
+)
+WHOLE = "invalid {} value {} in container main: must be an integer between 0 and 2147483647"
+
+
+@pytest.mark.parametrize("step", [mutate, validate])
+@pytest.mark.parametrize("part", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("resource", "value", "message"),
+    [
+        (PERCENT, 150, PERCENTAGE.format(150)),
+        (PERCENT, "-1", PERCENTAGE.format(-1)),
+        (PERCENT, "9223372036854775807", PERCENTAGE.format(9223372036854775807)),
+        (MEM, "16Gi", MEMORY.format("16Gi")),
+        (MEM, "1e30", MEMORY.format("1e30")),
+        (MEM, "9223372036854775807", MEMORY.format("9223372036854775807")),
+        (MEM, -5, MEMORY.format(-5)),
+        (MEM, "", MEMORY.format("")),
+        (MEM, True, MEMORY.format(True)),
+        (MEM, [1], MEMORY.format([1])),
+        (GPU, "1500m", WHOLE.format(GPU, "1500m")),
+        (GPU, 2.5, WHOLE.format(GPU, 2.5)),
+        (GPU, "9223372036854775807", WHOLE.format(GPU, "9223372036854775807")),
+        (CORES, "-1", WHOLE.format(CORES, "-1")),
+        (CORES, "abc", WHOLE.format(CORES, "abc")),
+        (PRIORITY, "1e30", WHOLE.format(PRIORITY, "1e30")),
+    ],
+)
+def test_security_2_amounts_that_cant_be_meant_are_denied(step, part, resource, value, message):
+    amounts = {"limits": {GPU: 1}} | {part: {GPU: 1, resource: value}}
+    assert refusal(step, pod(container(**amounts))) == (500, message)
+
+
+@pytest.mark.parametrize("step", [mutate, validate])
+def test_a_bad_percentage_is_denied_without_a_count(step):
+    assert refusal(step, pod(container(limits={PERCENT: 150}))) == (500, PERCENTAGE.format(150))
+
+
+@pytest.mark.parametrize("value", [0, "0", 100, "2k", "100"])
+def test_whole_amounts_in_any_spelling_are_fine(value):
+    mutate(pod(container(limits={GPU: 1, MEM: value})))
+
+
+# what NVIDIA writes
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "after"),
+    [
+        ({MEM: 3000}, None, {MEM: 3000, GPU: "1"}),
+        ({CORES: 30}, None, {CORES: 30, GPU: "1"}),
+        ({PERCENT: 50}, None, {PERCENT: 50, GPU: "1"}),
+        ({PERCENT: 100}, None, {PERCENT: 100, GPU: "1", CORES: "100"}),
+        ({MEM: 3000}, {GPU: 2}, {MEM: 3000}),
+        ({GPU: 2}, {GPU: 2}, {GPU: 2, CORES: "100"}),
+        ({GPU: 0, MEM: 3000}, None, {GPU: 0, MEM: 3000}),
+        ({GPU: 1, MEM: 0}, None, {GPU: 1, MEM: 0}),
+        ({GPU: 1, CORES: 0}, None, {GPU: 1, CORES: 0}),
+        ({"cpu": 1}, {MEM: 3000}, {"cpu": 1}),
+    ],
+)
+def test_defaults_are_written_to_limits_alone(limits, requests, after):
+    obj = pod(container(limits=limits, requests=requests))
+    resources = spec_after(obj)["containers"][0]["resources"]
+    assert resources["limits"] == after
+    assert resources.get("requests") == requests
+
+
+def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
+    known = vendors(overwriteEnv=True)
+    hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
+    own = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    obj = pod(cpu(), cpu("b", env=[{"name": "A", "value": "1"}, own]), init=[cpu("i", env=None), gpu("g")])
+    after = spec_after(obj, known=known)
+    assert after["containers"][0]["env"] == [hidden]
+    assert after["containers"][1]["env"] == [{"name": "A", "value": "1"}, hidden]
+    assert after["initContainers"][0]["env"] == [hidden]
+    assert "env" not in after["initContainers"][1]
+
+
+def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone():
+    nowhere = {"known": vendors(overwriteEnv=True), "surroundings": Surroundings(known={})}
+    assert len(mutate(pod(cpu()), **nowhere).patch) == 1
+    assert list(mutate(pod(cpu(), scheduler="volcano"), **nowhere).patch) == []
+
+
+def test_an_environment_that_is_no_list_is_a_bad_request():
+    obj = pod(container(limits={GPU: 1, PRIORITY: 1}, env={"A": 1}))
+    assert refusal(mutate, obj) == (400, "the pod can't be read: spec.containers.0.env must be a list")
+
+
+# the namespace
+
+
+def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
+    nowhere = Surroundings(known={})
+    expected = (503, "namespace team-a isn't known yet; try again")
+    assert refusal(mutate, pod(gpu()), surroundings=nowhere) == expected
+    assert refusal(validate, pod(gpu()), surroundings=nowhere) == expected
+    assert nowhere.charged == []
+
+
+def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
+    nowhere = Surroundings(known={})
+    obj = pod(container(limits={GPU: 0, MEM: 100}), node="n1")
+    assert list(mutate(obj, surroundings=nowhere).patch) == []
+    validate(obj, surroundings=nowhere)
+    assert nowhere.charged == []
+
+
+def test_the_requests_namespace_counts_not_the_pods():
+    obj = pod(gpu())
+    obj["metadata"]["namespace"] = "elsewhere"
+    mutate(obj)
+    validate(obj)
+
+
+def test_a_policys_scheduler_name_wins_and_is_told():
+    policies = Policies((Rule("special", scheduler_name="other"),))
+    obj = pod(gpu(), scheduler=SCHEDULER)
+    answer = mutate(obj, policies=policies)
+    assert patched(obj, answer)["spec"]["schedulerName"] == "other"
+    assert list(answer.warnings) == ["spec.schedulerName set to other by policy special"]
+    assert answer.audit == {"policy": "special"}
+    again = mutate(patched(obj, answer), policies=policies)
+    assert (list(again.patch), list(again.warnings)) == ([], [])
+
+
+def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
+    obj = pod(container(limits={GPU: 1}))
+    answer = mutate(obj, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
+    after = patched(obj, answer)
+    assert after["metadata"]["annotations"] == {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    assert after["spec"]["containers"][0]["resources"]["limits"] == {GPU: 1, CORES: "100"}
+    assert answer.audit == {"policy": "namespace"}
+
+
+def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs():
+    around = Surroundings()
+    around.known["team-a"] = type(around.known["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
+    mutate(pod(gpu()), surroundings=around)
+    assert around.ignored == [("team-a", ("hami.io/bind-phase",))]
+
+
+def test_an_unknown_card_policy_is_told():
+    obj = pod(gpu(), annotations={"hami.io/gpu-scheduler-policy": "fastest"})
+    assert "acts as spread" in mutate(obj).warnings[0]
+
+
+def test_ordinary_pods_get_no_warnings():
+    assert list(mutate(pod(gpu())).warnings) == []
+
+
+# any pod at all
+
+AMOUNTS = st.sampled_from([0, 1, 2, "1", "0", "100", "2k", 3000, "50", 2.0, None])
+NAMES = st.sampled_from([GPU, MEM, CORES, PERCENT, PRIORITY, "cpu", "memory", "example.com/a~b/c"])
+MAPS = st.dictionaries(NAMES, AMOUNTS, max_size=4)
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+UNKNOWN = st.dictionaries(st.sampled_from(["zone", "a/b", "~", "é", ""]), JUNK, max_size=2)
+ENV = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["A", "CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "GPU_CORE_UTILIZATION_POLICY"])},
+        optional={"value": st.text(max_size=3), "valueFrom": JUNK},
+    ),
+    max_size=3,
+)
+
+
+def fields(**choices):
+    """A map in which each field may be missing."""
+    return st.fixed_dictionaries({}, optional=choices)
+
+
+CONTAINER = st.builds(
+    lambda known, unknown, name: {**unknown, **known, "name": name},
+    fields(
+        resources=st.none()
+        | st.builds(lambda a, b: {**a, **b}, fields(limits=MAPS | st.none(), requests=MAPS), UNKNOWN),
+        env=st.none() | ENV,
+        restartPolicy=st.just("Always"),
+    ),
+    UNKNOWN,
+    st.sampled_from(["a", "b", "c"]),
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(["a", "nvidia.com/use-gpuuuid", "hami.io/gpu-scheduler-policy", "x/y~z"]),
+    st.sampled_from(["", "GPU-a,GPU-b", "spread", "weird"]),
+    max_size=3,
+)
+POD = st.builds(
+    lambda meta, spec, init, containers, unknown: {
+        **unknown,
+        **meta,
+        "spec": {**unknown, **spec, **init, "containers": containers},
+    },
+    fields(metadata=st.none() | fields(annotations=st.none() | ANNOTATIONS, labels=st.none(), name=st.just("p"))),
+    fields(schedulerName=st.sampled_from(["", "default-scheduler", SCHEDULER, "volcano"]), runtimeClassName=st.none()),
+    fields(initContainers=st.none() | st.lists(CONTAINER, max_size=2)),
+    st.lists(CONTAINER, min_size=1, max_size=3),
+    UNKNOWN,
+)
+POLICIES = Policies(
+    (Rule("r", enforce={"hami.io/node-scheduler-policy": "spread"}, default={WEIGHTS: "slot=1,core=2,memory=3"}),)
+)
+WAYS = {
+    "as the chart has it": {},
+    "with everything on": {"known": vendors(overwriteEnv=True, gpuCorePolicy="force", runtimeClassName="nvidia")},
+    "with policy": {
+        "policies": POLICIES,
+        "annotations": {"nvidia.com/use-gpuuuid": "GPU-a", "nvidia.com/vgpu-mode": "mig"},
+    },
+}
+MEANT_ENV = {"CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "GPU_CORE_UTILIZATION_POLICY"}
+MEANT_ANNOTATIONS = {"nvidia.com/use-gpuuuid", "hami.io/node-scheduler-policy", "nvidia.com/vgpu-mode", WEIGHTS}
+
+
+def unmeant(obj):
+    """The pod without whatever admission may write."""
+    rest = copy.deepcopy(obj)
+    spec = rest["spec"]
+    for key in ("schedulerName", "runtimeClassName"):
+        spec.pop(key, None)
+    for one in [*(spec.get("initContainers") or []), *spec["containers"]]:
+        resources = one.get("resources") or {}
+        for part in ("limits", "requests"):
+            kept = {k: v for k, v in (resources.get(part) or {}).items() if k not in (GPU, CORES)}
+            resources.pop(part, None)
+            if kept:
+                resources[part] = kept
+        one["resources"] = resources
+        one["env"] = [item for item in one.get("env") or [] if item.get("name") not in MEANT_ENV]
+    meta = rest.get("metadata") or {}
+    kept = {k: v for k, v in (meta.get("annotations") or {}).items() if k not in MEANT_ANNOTATIONS}
+    meta.pop("annotations", None)
+    rest["metadata"] = {**meta, **({"annotations": kept} if kept else {})}
+    return orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=150, deadline=None, database=None)
+@given(obj=POD)
+def test_mutation_is_idempotent_and_touches_only_what_it_means(way, obj):
+    before = orjson.dumps(obj)
+    try:
+        answer = mutate(obj, **WAYS[way])
+    except Denied:
+        return
+    assert orjson.dumps(obj) == before, "the object itself must stay as it was"
+    after = patched(obj, answer)
+    assert unmeant(after) == unmeant(obj)
+    again = mutate(after, **WAYS[way])
+    assert list(again.patch) == []
+    assert set(again.warnings) <= set(answer.warnings)
+    for field in ("initContainers", "containers"):
+        for one, was in zip(after["spec"].get(field) or [], obj["spec"].get(field) or [], strict=True):
+            for name in MEANT_ENV:
+                assert times(one, name) <= max(1, times(was, name)), "a variable is replaced, never repeated"
+
+
+def times(container, name):
+    return sum(item["name"] == name for item in container.get("env") or [])
+
+
+def test_an_amount_too_large_for_json_integers_survives_as_it_came():
+    # Any number beyond 64 bits is a float to JSON readers; it must not reach the patch.
+    obj = pod(gpu(), custom=2**63, ratio=0.1)
+    after = patched(obj, mutate(obj))
+    assert after["spec"]["custom"] == 2**63
+    assert math.isclose(after["spec"]["ratio"], 0.1)
+
+
+def test_the_rules_default_to_taking_over_the_default_scheduler():
+    assert RULES.force_overwrite_default_scheduler

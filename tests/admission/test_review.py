@@ -1,0 +1,347 @@
+"""The wire form of reviews and answers, on the application that serves them: core chapter 5, security chapter 4."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import logging
+
+import httpx
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.review import Answer, allowed, denied
+from hami_webhook.server.app import Doors
+from hami_webhook.server.listener import ListenerLimits
+
+from .reviews import GPU, MEM, VENDORS, Surroundings, body, container, cpu, gate, gpu, pod, review, vendors
+
+PATHS = ("/mutate", "/validate", "/webhook")
+UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
+
+
+def application(known=VENDORS, surroundings=None):
+    doors = Doors(gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, metrics=bytes)
+    return doors.application()
+
+
+APP = application()
+
+
+def post(content, path="/webhook", app=APP, content_type="application/json", **params):
+    async def call():
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            headers = {"content-type": content_type} if content_type is not None else {}
+            return await client.post(path, content=content, headers=headers, params=params)
+
+    return asyncio.run(call())
+
+
+def answered(response, version="v1"):
+    """The AdmissionResponse, after a look at whether it is one."""
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    found = orjson.loads(response.content)
+    assert set(found) == {"apiVersion", "kind", "response"}
+    assert found["kind"] == "AdmissionReview"
+    assert found["apiVersion"] == f"admission.k8s.io/{version}"
+    inner = found["response"]
+    assert isinstance(inner["uid"], str)
+    if inner["allowed"]:
+        assert inner["status"] == {"code": 200}
+        assert ("patch" in inner) == ("patchType" in inner)
+    else:
+        status = inner["status"]
+        assert status["status"] == "Failure"
+        assert 400 <= status["code"] < 600
+        assert status["reason"]
+        assert status["message"]
+        assert status["details"]["kind"] == "pods"
+        assert "patch" not in inner
+    return inner
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_review_is_answered_in_kind(version):
+    inner = answered(post(body(review(pod(gpu()), version=version)), "/mutate"), version)
+    assert (inner["uid"], inner["allowed"], inner["patchType"]) == (UID, True, "JSONPatch")
+    patch = orjson.loads(base64.b64decode(inner["patch"]))
+    assert patch == [{"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}]
+    assert "warnings" not in inner
+    refused = answered(post(body(review(pod(gpu(), node="n"), version=version)), "/mutate"), version)
+    assert refused["status"] == {
+        "status": "Failure",
+        "reason": "Forbidden",
+        "code": 403,
+        "message": "pod has node assigned",
+        "details": {"kind": "pods", "name": "p"},
+    }
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_cpu_pod_gets_an_empty_allow(path):
+    inner = answered(post(body(review(pod(cpu()))), path))
+    assert inner == {"uid": UID, "allowed": True, "status": {"code": 200}}
+
+
+def without(key, inside="request"):
+    written = review(pod(gpu()))
+    (written[inside] if inside else written).pop(key)
+    return written
+
+
+def with_request(**more):
+    return review(pod(gpu()), **more)
+
+
+def with_pod(obj):
+    return review(obj)
+
+
+def with_spec(**spec):
+    obj = pod(gpu())
+    obj["spec"] |= spec
+    return review(obj)
+
+
+def with_meta(**meta):
+    obj = pod(gpu())
+    obj["metadata"] |= meta
+    return review(obj, name="p")
+
+
+def with_resources(resources):
+    return review(pod({"name": "main", "resources": resources}))
+
+
+DEEP = b'{"kind":' + b"[" * 100_000
+MALFORMED = {
+    "nothing": (b"", "the request body is empty"),
+    "not JSON": (b"{", "not valid JSON"),
+    "text": (b"hello", "not valid JSON"),
+    "NaN": (body(review(pod(gpu()))).replace(b"3000", b"NaN"), "not valid JSON"),
+    "infinity": (body(review(pod(gpu()))).replace(b"3000", b"1e999"), "not valid JSON"),
+    "invalid UTF-8": (body(review(pod(gpu()))).replace(b"alice", b"al\xffce"), "not valid JSON"),
+    "a lone surrogate": (body(review(pod(gpu()))).replace(b"alice", b"\\ud800"), "not valid JSON"),
+    "two documents": (body(review(pod(gpu()))) * 2, "not valid JSON"),
+    "endless nesting": (DEEP, "not valid JSON"),
+    "a list": ([], "expected an AdmissionReview, found a list"),
+    "null": (None, "expected an AdmissionReview, found nothing"),
+    "a number": (12, "expected an AdmissionReview, found 12"),
+    "an empty object": ({}, "kind must be AdmissionReview, found nothing"),
+    "another kind": (pod(gpu()), 'kind must be AdmissionReview, found the text "Pod"'),
+    "kind as object": ({"kind": {}}, "kind must be AdmissionReview, found a mapping"),
+    "no apiVersion": (without("apiVersion", ""), "apiVersion must be"),
+    "an unknown apiVersion": (review(pod(gpu()), version="v2"), "apiVersion must be"),
+    "apiVersion as list": (review(pod(gpu())) | {"apiVersion": []}, "apiVersion must be"),
+    "no request": (without("request", ""), "has no request"),
+    "request as list": (review(pod(gpu())) | {"request": []}, "has no request"),
+    "no uid": (without("uid"), "request.uid is missing"),
+    "an empty uid": (with_request(uid=""), "request.uid is missing"),
+    "uid as number": (with_request(uid=1), "request.uid is missing"),
+    "no kind": (without("kind"), "objects without a kind"),
+    "kind as text": (with_request(kind="Pod"), 'request.kind must be an object, found the text "Pod"'),
+    "kind.kind as number": (with_request(kind={"kind": 1}), "request.kind must be text, found 1"),
+    "a Deployment": (with_request(kind={"kind": "Deployment"}), "not Deployment"),
+    "no operation": (without("operation"), "request.operation must be CREATE"),
+    "an unknown operation": (with_request(operation="create"), "request.operation must be CREATE"),
+    "operation as list": (with_request(operation=["CREATE"]), "request.operation must be text, found a list"),
+    "no object": (without("object"), "request.object is missing"),
+    "object null": (with_pod(None), "request.object is missing"),
+    "object as list": (with_pod([]), "request.object must be an object, found a list"),
+    "object as text": (with_pod("pod"), "request.object must be an object"),
+    "an update without oldObject": (with_request(operation="UPDATE"), "request.oldObject is missing"),
+    "oldObject as number": (with_request(operation="UPDATE", oldObject=1), "request.oldObject must be an object"),
+    "namespace as number": (with_request(namespace=1), "request.namespace must be text"),
+    "name as list": (with_request(name=[]), "request.name must be text"),
+    "subResource as object": (with_request(subResource={}), "request.subResource must be text"),
+    "userInfo as text": (with_request(userInfo="alice"), "request.userInfo must be an object"),
+    "username as number": (with_request(userInfo={"username": 1}), "request.username must be text"),
+    "groups as text": (with_request(userInfo={"groups": "g"}), "groups must be a list of strings"),
+    "groups of numbers": (with_request(userInfo={"groups": [1]}), "groups must be a list of strings"),
+    "groups as empty object": (with_request(userInfo={"groups": {}}), "groups must be a list of strings"),
+    "dryRun as text": (with_request(dryRun="true"), "dryRun must be true or false"),
+    "dryRun as number": (with_request(dryRun=0), "dryRun must be true or false"),
+    "metadata as list": (with_pod({"metadata": [], "spec": {}}), "metadata must be an object"),
+    "labels as list": (with_meta(labels=["a"]), "metadata.labels must be an object"),
+    "labels of numbers": (with_meta(labels={"a": 1}), "metadata.labels[a] must be a string"),
+    "annotations of null": (with_meta(annotations={"a": None}), "metadata.annotations[a] must be a string"),
+    "name of a pod as number": (with_meta(name=1), "metadata.name must be a string"),
+    "spec as list": (with_pod({"spec": []}), "spec must be an object"),
+    "containers as object": (with_spec(containers={}), "spec.containers must be a list"),
+    "containers as text": (with_spec(containers="c"), "spec.containers must be a list"),
+    "a null container": (with_spec(containers=[None]), "spec.containers[0] must be an object"),
+    "a container as text": (with_spec(containers=["c"]), "spec.containers[0] must be an object"),
+    "initContainers as number": (with_spec(initContainers=1), "spec.initContainers must be a list"),
+    "resources as list": (with_resources([]), "spec.containers[0].resources must be an object"),
+    "limits as list": (with_resources({"limits": [GPU]}), "resources.limits must be an object"),
+    "requests as text": (with_resources({"requests": GPU}), "resources.requests must be an object"),
+    "schedulerName as list": (with_spec(schedulerName=[]), "spec.schedulerName must be a string"),
+    "nodeName as object": (with_spec(nodeName={}), "spec.nodeName must be a string"),
+    "securityContext as text": (
+        with_spec(containers=[{"name": "c", "securityContext": "x"}]),
+        "spec.containers[0].securityContext must be an object",
+    ),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("case", MALFORMED)
+def test_security_4_a_malformed_review_gets_400_and_a_sentence(case, path, caplog):
+    written, sentence = MALFORMED[case]
+    around = Surroundings()
+    content = written if isinstance(written, bytes) else body(written)
+    with caplog.at_level(logging.DEBUG):
+        inner = answered(post(content, path, application(surroundings=around)))
+    assert not inner["allowed"]
+    assert inner["status"]["code"] == 400
+    assert inner["status"]["reason"] == "BadRequest"
+    assert sentence in inner["status"]["message"]
+    assert around.charged == []
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "",
+        "text/plain",
+        "application/yaml",
+        "application/json; charset=utf-8",
+        "application/json-patch+json",
+        "é" * 90,
+    ],
+)
+def test_another_content_type_gets_400(content_type):
+    encoded = content_type.encode("latin-1") if content_type else content_type
+    inner = answered(post(body(review(pod(cpu()))), content_type=encoded))
+    assert (inner["allowed"], inner["status"]["code"]) == (False, 400)
+    assert "expected application/json" in inner["status"]["message"]
+    assert len(inner["status"]["message"]) < 200
+
+
+def test_what_could_be_read_of_a_malformed_review_is_in_the_answer():
+    inner = answered(post(body(review(None, version="v1beta1"))), "v1beta1")
+    assert inner["uid"] == UID
+    no_uid = review(pod(gpu()), version="v1beta1")
+    del no_uid["request"]["uid"]
+    assert answered(post(body(no_uid)), "v1beta1")["uid"] == ""
+
+
+def test_odd_amounts_are_denied_not_crashed_on():
+    for amount in (True, False, [], {}, 1e300, -1, "", "1" * 200, "１", 2**64 - 1, -(2**63)):
+        inner = answered(post(body(with_resources({"limits": {GPU: amount}}))))
+        assert not inner["allowed"]
+        assert f"invalid {GPU} value" in inner["status"]["message"]
+
+
+def test_a_name_and_retry_after_are_in_the_details():
+    inner = orjson.loads(denied("admission.k8s.io/v1beta1", "u", Denied(503, "later", retry_after=1), "p"))
+    assert inner["apiVersion"] == "admission.k8s.io/v1beta1"
+    assert inner["response"]["status"]["details"] == {"kind": "pods", "name": "p", "retryAfterSeconds": 1}
+    assert inner["response"]["status"]["reason"] == "ServiceUnavailable"
+
+
+def test_warnings_and_audit_annotations_are_told():
+    told = orjson.loads(allowed("admission.k8s.io/v1", "u", Answer(warnings=("w",), audit={"quota": "q"})))
+    assert told["response"] == {
+        "uid": "u",
+        "allowed": True,
+        "status": {"code": 200},
+        "warnings": ["w"],
+        "auditAnnotations": {"quota": "q"},
+    }
+
+
+def test_a_refused_amount_has_hamis_code_and_a_reason_with_which_kubectl_shows_the_message():
+    status = answered(post(body(with_resources({"limits": {MEM: -1}}))))["status"]
+    assert (status["code"], status["reason"]) == (500, "BadRequest")
+
+
+# fuzz
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(content=st.binary(max_size=200), path=st.sampled_from(PATHS))
+def test_security_4_random_bytes_never_crash_a_worker(content, path):
+    assert not answered(post(content, path))["allowed"]
+
+
+FUZZED = application(vendors(overwriteEnv=True, gpuCorePolicy="force"))
+WHOLE = review(
+    pod(
+        gpu(env=[{"name": "CUDA_TASK_PRIORITY", "value": "1"}]),
+        container("b", {"nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 1}, {"cpu": 1}),
+        init=[cpu("i", restartPolicy="Always", securityContext={"privileged": False})],
+        annotations={
+            "hami.io/gpu-scheduler-policy": "binpack",
+            "hami.io/device-scoring-weights": "slot=1,core=1,memory=1",
+        },
+        labels={"a": "b"},
+        affinity={"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": {}}]}},
+        nodeSelector={"a": "b"},
+        activeDeadlineSeconds=5,
+    ),
+    oldObject=pod(gpu()),
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["UPDATE", "Always", "Pod", "1e30", "2Ki", "-1", GPU, "volcano", "hami.io/vgpu-node"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.just(GPU), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Every place inside a document."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+PLACES = [place for place in places(WHOLE) if len(place) > 1]
+
+
+def replaced(document, place, value, *, drop):
+    target = document
+    for step in place[:-1]:
+        try:
+            target = target[step]
+        except (KeyError, IndexError, TypeError):
+            return
+    if isinstance(target, dict):
+        if drop:
+            target.pop(place[-1], None)
+        else:
+            target[place[-1]] = value
+    elif isinstance(target, list) and isinstance(place[-1], int) and place[-1] < len(target):
+        target[place[-1]] = value
+
+
+@settings(max_examples=600, deadline=None, database=None)
+@given(
+    changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES, st.booleans()), min_size=1, max_size=3),
+    path=st.sampled_from(PATHS),
+    operation=st.sampled_from(["CREATE", "CREATE", "UPDATE"]),
+)
+def test_security_4_a_review_changed_at_random_is_answered_and_never_a_crash(changes, path, operation):
+    document = copy.deepcopy(WHOLE)
+    document["request"]["operation"] = operation
+    for place, value, drop in changes:
+        replaced(document, place, value, drop=drop)
+    inner = answered(post(body(document), path, FUZZED))
+    if not inner["allowed"]:
+        assert "its log says why" not in inner["status"]["message"], "that is a crash, politely answered"
+    if "patch" in inner:
+        assert isinstance(orjson.loads(base64.b64decode(inner["patch"])), list)

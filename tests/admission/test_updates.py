@@ -1,0 +1,291 @@
+"""Who may write scheduler-owned metadata, and that managed amounts stay: security chapter 1 and 2."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.devices.vendor import DeviceKeys
+
+from .reviews import (
+    GPU,
+    MEM,
+    SCHEDULER,
+    VENDORS,
+    NoTouch,
+    container,
+    cpu,
+    gate,
+    gpu,
+    mutate,
+    parsed,
+    pod,
+    refusal,
+    update,
+    validate,
+    vendors,
+)
+
+OWN = "system:serviceaccount:hami-system:hami-scheduler"
+PLUGIN = "system:serviceaccount:hami-system:hami-device-plugin"
+RULES = AdmissionRules(
+    scheduler_name=SCHEDULER, trusted_users=frozenset({OWN, PLUGIN}), trusted_groups=frozenset({"system:masters"})
+)
+OWNED = (
+    *("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase"),
+    *("hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-allocations"),
+    *("hami.io/Ascend910B-devices-allocated", "huawei.com/Ascend910B", "predicate-time", "NEURON_ALLOCATED"),
+    *("iluvatar.ai/predicate-gpu-idx-0", "metax-tech.com/gpu-devices-allocated", "BAIDU_COM_DEVICE_IDX"),
+)
+
+
+def judge(old, new, user="alice", *groups, **more):
+    # Nothing outside may be asked: an update is judged by what it carries.
+    review = parsed(update(old, new, user, *groups, **more))
+    return asyncio.run(gate(RULES, surroundings=NoTouch()).validate(review))
+
+
+def denied(old, new, user="alice", *groups, **more):
+    code, message = refusal(judge, old, new, user, *groups, **more)
+    assert code == 403
+    return message
+
+
+# on CREATE
+
+
+@pytest.mark.parametrize("step", [mutate, validate])
+@pytest.mark.parametrize("scheduler", ["", SCHEDULER, "volcano", "default-scheduler"])
+@pytest.mark.parametrize("containers", [[gpu()], [cpu()]], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("key", OWNED)
+def test_security_1_a_new_pod_must_not_bring_an_allocation(step, scheduler, containers, key):
+    obj = pod(*containers, annotations={key: "", "mine": "x"}, scheduler=scheduler)
+    code, message = refusal(step, obj)
+    assert code == 403
+    assert f"annotation {key} " in message
+
+
+@pytest.mark.parametrize("step", [mutate, validate])
+@pytest.mark.parametrize("one", [gpu(), cpu()], ids=["gpu", "cpu"])
+def test_security_1_a_new_pod_must_not_bring_the_node_label(step, one):
+    code, message = refusal(step, pod(one, labels={"hami.io/vgpu-node": "n1"}))
+    assert (code, message) == (
+        403,
+        "label hami.io/vgpu-node is written by the scheduler only; remove it from the pod",
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hami.io/quota-reservation",
+        "nvidia.com/use-gpuuuid",
+        "HAMI.IO/vgpu-node",
+        "mthreads.com/request-gpu-num",
+        "vgpu",
+    ],
+)
+def test_other_annotations_are_the_users(key):
+    mutate(pod(gpu(), annotations={key: "x"}))
+    validate(pod(gpu(), annotations={key: "x"}))
+
+
+def vendors_with_own_keys():
+    known = vendors()
+    known["NVIDIA"].keys = DeviceKeys(allocated="huawei.com/Custom")
+    return type(known)(list(known.values()))
+
+
+def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too():
+    known = vendors_with_own_keys()
+    forged = pod(cpu(), annotations={"huawei.com/Custom": "x"})
+    assert refusal(mutate, forged, known=known)[0] == 403
+    review = parsed(update(pod(cpu()), forged))
+    code, _ = refusal(lambda: asyncio.run(gate(RULES, known=known).validate(review)))
+    assert code == 403
+
+
+# on UPDATE: whose metadata it is
+
+BOUND = pod(gpu(), node="n1", annotations={"hami.io/bind-phase": "allocating", "mine": "1"})
+
+
+def changed(obj, **annotations):
+    new = copy.deepcopy(obj)
+    for key, value in annotations.items():
+        key = key.replace("__", "/").replace("_", "-").replace("hami/", "hami.io/")
+        if value is None:
+            new["metadata"]["annotations"].pop(key)
+        else:
+            new["metadata"].setdefault("annotations", {})[key] = value
+    return new
+
+
+CHANGES = {
+    "adds": changed(BOUND, hami__vgpu_time="1"),
+    "changes": changed(BOUND, hami__bind_phase="success"),
+    "removes": changed(BOUND, hami__bind_phase=None),
+    "empties": changed(BOUND, hami__bind_phase=""),
+}
+EVERYBODY_ELSE = [
+    ("alice", ()),
+    ("", ()),
+    ("system:node:n2", ("system:nodes",)),
+    ("system:node:", ("system:nodes",)),
+    ("system:node:n1x", ("system:nodes",)),
+    ("n1", ("system:nodes",)),
+    ("system:serviceaccount:team-a:hami-scheduler", ("system:serviceaccounts",)),
+    ("system:serviceaccount:hami-system:default", ()),
+    (OWN.upper(), ()),
+    ("system:masters", ()),
+    ("bob", (OWN,)),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("user", "groups"), EVERYBODY_ELSE)
+def test_security_1_everybody_else_is_denied(change, user, groups):
+    message = denied(BOUND, CHANGES[change], user, *groups)
+    assert message.startswith("hami.io/")
+    assert f"{user or 'this user'} may not add, change or remove it" in message
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [(OWN, ()), (PLUGIN, ()), ("system:node:n1", ("system:nodes",)), ("root", ("system:masters",))],
+)
+def test_security_1_those_who_own_allocations_may_write_them(change, user, groups):
+    judge(BOUND, CHANGES[change], user, *groups)
+
+
+def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
+    old = pod(gpu(), annotations={"mine": "1"})
+    new = changed(old, hami__vgpu_node="n1")
+    new["spec"]["nodeName"] = "n1"
+    denied(old, new, "system:node:n1", "system:nodes")
+    denied(old, changed(old, hami__vgpu_node=""), "system:node:", "system:nodes")
+
+
+def test_security_1_the_node_label_is_owned_too():
+    old, new = pod(cpu()), pod(cpu(), labels={"hami.io/vgpu-node": "n1"})
+    assert denied(old, new).startswith("label hami.io/vgpu-node")
+    assert denied(new, old).startswith("label hami.io/vgpu-node")
+    judge(old, new, OWN)
+
+
+def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too():
+    denied(pod(cpu()), pod(cpu(), annotations={"hami.io/vgpu-node": "n1"}))
+
+
+@pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
+def test_security_1_subresources_are_no_way_around(subresource):
+    denied(BOUND, CHANGES["changes"], subresource=subresource)
+    judge(BOUND, CHANGES["changes"], OWN, subresource=subresource)
+
+
+def test_everything_else_may_change_freely():
+    new = changed(BOUND, mine="2", other="x", hami__quota_reservation="s")
+    new["metadata"]["labels"] = {"a": "b"}
+    new["spec"]["containers"][0] |= {"image": "other", "env": [{"name": "A", "value": "1"}]}
+    new["spec"]["containers"][0]["resources"]["limits"] |= {"cpu": "4"}
+    new["spec"]["tolerations"] = [{"operator": "Exists"}]
+    judge(BOUND, new)
+
+
+def test_a_node_that_is_assigned_is_no_reason_to_refuse_a_change():
+    judge(BOUND, changed(BOUND, mine="2"))
+
+
+# on UPDATE: amounts
+
+
+def with_amounts(limits=None, requests=None, name="main", **more):
+    return pod(container(name, limits, requests), cpu("side"), **more)
+
+
+@pytest.mark.parametrize("user", ["alice", OWN, PLUGIN])
+@pytest.mark.parametrize("subresource", ["", "resize"])
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({GPU: 1}, {GPU: 2}, "limits[nvidia.com/gpu] can't be changed from 1 to 2"),
+        ({GPU: 1}, {}, "limits[nvidia.com/gpu] can't be changed from 1 to none"),
+        ({}, {GPU: 1}, "limits[nvidia.com/gpu] can't be changed from none to 1"),
+        ({GPU: 1, MEM: "2k"}, {GPU: 1, MEM: 2001}, "limits[nvidia.com/gpumem] can't be changed from 2k to 2001"),
+        ({GPU: 1}, {GPU: "one"}, "limits[nvidia.com/gpu] can't be changed from 1 to one"),
+        ({GPU: 0}, {}, "limits[nvidia.com/gpu] can't be changed from 0 to none"),
+    ],
+)
+def test_security_2_managed_amounts_stay_whoever_asks(user, subresource, before, after, message):
+    end = " once the pod exists; delete the pod and create it anew"
+    old, new = with_amounts(before), with_amounts(after)
+    assert denied(old, new, user, subresource=subresource) == f"container main: {message}{end}"
+    old, new = with_amounts({}, before), with_amounts({}, after)
+    assert denied(old, new, user, subresource=subresource) == f"container main: {message}{end}".replace(
+        "limits", "requests"
+    )
+
+
+def test_security_2_init_containers_count():
+    old, new = pod(cpu(), init=[gpu("i")]), pod(cpu(), init=[gpu("i", 2)])
+    assert "container i: limits[nvidia.com/gpu]" in denied(old, new)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({MEM: "2k"}, {MEM: 2000}), ({MEM: "3000"}, {MEM: 3000}), ({GPU: "1"}, {GPU: "1000m"})]
+)
+def test_another_spelling_of_the_same_amount_is_no_change(before, after):
+    judge(with_amounts(before), with_amounts(after))
+
+
+def test_cpu_and_memory_may_be_resized_beside_a_card():
+    judge(with_amounts({GPU: 1, "cpu": 1}), with_amounts({GPU: 1, "cpu": 2}), subresource="resize")
+
+
+def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount():
+    old = pod(gpu())
+    judge(old, pod(gpu(), init=[cpu("proxy", restartPolicy="Always")]))
+    assert "container proxy: limits" in denied(old, pod(gpu(), init=[gpu("proxy", restartPolicy="Always")]))
+
+
+def test_a_container_with_a_managed_amount_can_be_neither_removed_nor_renamed():
+    assert "container main" in denied(pod(gpu(), cpu("b")), pod(cpu("b")))
+    assert "container main" in denied(pod(gpu()), pod(gpu("other")))
+
+
+@pytest.mark.parametrize("part", ["limits", "requests"])
+def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
+    old = pod(gpu())
+    new = pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "debug", "resources": {part: {GPU: 1}}}])
+    message = denied(old, new, OWN, subresource="ephemeralcontainers")
+    assert message == "ephemeral container debug: nvidia.com/gpu can't be given to an ephemeral container"
+    judge(old, pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "bare"}]), subresource="ephemeralcontainers")
+
+
+def test_an_update_is_no_reason_to_charge_or_mutate():
+    for path in ("mutate", "webhook"):
+        review = parsed(update(pod(gpu()), changed(pod(gpu()), mine="1")))
+        answer = asyncio.run(getattr(gate(RULES, surroundings=NoTouch()), path)(review))
+        assert list(answer.patch) == []
+
+
+def test_hamis_path_checks_updates_too():
+    review = parsed(update(BOUND, CHANGES["changes"]))
+    assert refusal(lambda: asyncio.run(gate(RULES).webhook(review)))[0] == 403
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_other_operations_are_nobodys_business(operation):
+    written = update(BOUND, BOUND)
+    written["request"] |= {"operation": operation, "object": None}
+    for path in ("mutate", "validate", "webhook"):
+        answer = asyncio.run(getattr(gate(RULES, surroundings=NoTouch()), path)(parsed(written)))
+        assert list(answer.patch) == []
+
+
+def test_the_enabled_vendor_is_the_one_the_tests_think_of():
+    assert VENDORS.resource_names >= {GPU, MEM}

@@ -1,0 +1,139 @@
+"""The verbs of the command line but `simulate` and `serve`, and the help of all."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from simulate.files import Simulate, card, container, node, pod
+
+from hami_webhook import __version__, cli
+
+
+def test_certificates_are_made_and_named(command: Simulate, tmp_path: Path) -> None:
+    run = command.main(
+        "certs", "generate", "--dir", str(tmp_path / "certs"), "--name", "10.0.0.1", "--name", "more.example"
+    )
+    assert (run.status, run.err) == (0, "")
+    written = [Path(line) for line in run.out.splitlines()]
+    assert sorted(written) == sorted((tmp_path / "certs").iterdir())
+    assert len(written) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in written if path.suffix == ".key")
+    serving = next(p for p in written if p.name == "tls.crt")
+    names = x509.load_pem_x509_certificate(serving.read_bytes()).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    dns = names.value.get_values_for_type(x509.DNSName)
+    assert {"hami-webhook.hami-system.svc", "more.example"} <= set(dns)
+    assert "10.0.0.1" in map(str, names.value.get_values_for_type(x509.IPAddress))
+
+
+def test_the_certificate_is_for_the_service_that_is_named(command: Simulate, tmp_path: Path) -> None:
+    run = command.main("certs", "generate", "--dir", str(tmp_path), "--service", "s", "--namespace", "ns")
+    assert run.status == 0
+    certificate = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "s.ns.svc" in names.get_values_for_type(x509.DNSName)
+
+
+def test_certificates_are_overwritten_only_by_force(command: Simulate, tmp_path: Path) -> None:
+    generate = ("certs", "generate", "--dir", str(tmp_path))
+    assert command.main(*generate).status == 0
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    again = command.main(*generate)
+    assert (again.status, again.out) == (2, "")
+    assert again.err.startswith(f"hami-webhook: {tmp_path} already has ")
+    assert again.err.endswith("use --force to replace them\n")
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert command.main(*generate, "--force").status == 0
+    assert all(path.read_bytes() != content for path, content in before.items())
+
+
+def test_a_configuration_is_explained(command: Simulate) -> None:
+    text = "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, memoryFactor: 1024}\n"
+    run = command.main("config", "check", command.file("c.yaml", text))
+    assert (run.status, run.err) == (0, "")
+    for told in ("nvidia: NVIDIA", "nvidia.com/gpumem", "1024 MiB", "limits.nvidia.com/gpu", "quota key"):
+        assert told in run.out, told
+
+
+def test_a_configuration_with_faults_names_each_with_its_line(command: Simulate) -> None:
+    text = "nvidia:\n  resourceCountName: gpu\n  memoryFactor: -1\nnvidea: {}\n"
+    path = command.file("c.yaml", text)
+    run = command.main("config", "check", path)
+    assert (run.status, run.out) == (2, "")
+    name, factor, misspelt = run.err.splitlines()
+    assert name.startswith(f"hami-webhook: {path}:2: nvidia.resourceCountName: must be")
+    assert factor.startswith(f"hami-webhook: {path}:3: nvidia.memoryFactor: must be")
+    assert misspelt.startswith("hami-webhook: warning: ")
+    assert "nvidea" in misspelt
+
+
+def test_unknown_keys_are_warned_of_once(command: Simulate) -> None:
+    run = command.main("config", "check", command.file("c.yaml", "nvidia: {resourceCountName: a.b/c, colour: red}\n"))
+    assert run.status == 0
+    (line,) = run.err.splitlines()
+    assert line.startswith("hami-webhook: warning: ")
+    assert "colour" in line
+
+
+def test_the_version_names_what_was_built(command: Simulate) -> None:
+    run = command.main("version")
+    assert (run.status, run.err) == (0, "")
+    assert re.fullmatch(
+        rf"hami-webhook {re.escape(__version__)} \(revision .+, build date .+, Python 3\.\d+.*\)\n", run.out
+    )
+    assert command.main("--version").out == f"hami-webhook {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        ([], ["serve", "simulate", "certs", "config", "version"]),
+        (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
+        (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "standard input"]),
+        (["certs"], ["generate"]),
+        (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
+        (["config"], ["check"]),
+        (["config", "check"], ["FILE"]),
+        (["version"], ["usage: hami-webhook version"]),
+    ],
+    ids=lambda value: " ".join(value) or "the program" if isinstance(value, list) else None,
+)
+def test_every_verb_has_help(command: Simulate, verb: list[str], told: list[str]) -> None:
+    run = command.main(*verb, "--help")
+    assert (run.status, run.err) == (0, "")
+    assert [word for word in told if word not in run.out] == []
+
+
+def test_the_module_runs_as_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "hami_webhook", "version"], capture_output=True, check=True, text=True)
+    assert done.stdout.startswith(f"hami-webhook {__version__}")
+
+
+def test_an_interrupted_run_ends_quietly(command: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "start_of", interrupted)
+    run = command([node("n1", card("GPU-1"))], pod("p", container(gpu=1)))
+    assert (run.status, run.out, run.err) == (130, "", "")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "pods.json"
+    path.write_text(
+        "\n".join(f'{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{i}"}},"spec":{{}}}}' for i in range(900))
+    )
+    command = [sys.executable, "-m", "hami_webhook", "simulate", "-o", "json", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert b"Traceback" not in running.stderr.read()
+        assert running.wait() == 141

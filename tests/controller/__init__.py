@@ -1,0 +1,1 @@
+"""The controller loops, on an injected clock."""

@@ -1,0 +1,1 @@
+"""Tests of the devices: the shared Fit pipeline and each vendor."""

@@ -1,0 +1,268 @@
+"""Builders of nodes, cards and pods for the tests of devices, and one-line questions about where a pod goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_webhook.config import NvidiaSection
+from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.model import Allocation, Hold, Kinds, NodeView, Request, Usage
+from hami_webhook.devices.nvidia import Nvidia
+from hami_webhook.devices.nvidia.mig import Instance, Placement
+from hami_webhook.devices.policy import GPU_POLICY
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
+
+JSON = dict[str, Any]
+
+RESOURCES = {
+    "gpu": "nvidia.com/gpu",
+    "gpumem": "nvidia.com/gpumem",
+    "pct": "nvidia.com/gpumem-percentage",
+    "gpucores": "nvidia.com/gpucores",
+    "priority": "nvidia.com/priority",
+}
+CHART = {
+    "resource_count_name": "nvidia.com/gpu",
+    "resource_memory_name": "nvidia.com/gpumem",
+    "resource_memory_percentage_name": "nvidia.com/gpumem-percentage",
+    "resource_core_name": "nvidia.com/gpucores",
+    "resource_priority_name": "nvidia.com/priority",
+    "default_gpu_num": 1,
+    "memory_factor": 1,
+    "gpu_core_policy": "default",
+}
+REGISTER = "hami.io/node-nvidia-register"
+SCORE = "hami.io/node-nvidia-score"
+HANDSHAKE = "hami.io/node-handshake"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+MIG_RECORDS = "hami.io/vgpu-mig-allocations"
+
+
+def nvidia(**section: Any) -> Nvidia:
+    """The vendor with the chart's section, changed where given."""
+    return Nvidia(NvidiaSection.model_validate({**CHART, **section}))
+
+
+def vendors(**section: Any) -> Vendors:
+    return Vendors([nvidia(**section)])
+
+
+# nodes
+
+
+def card(uuid: str, **fields: Any) -> JSON:
+    """The register record of a C40 (chapter section 14), changed where given; a field of None is left out."""
+    record = {
+        "id": uuid,
+        "count": 10,
+        "devmem": 40960,
+        "devcore": 100,
+        "type": "NVIDIA A100-SXM4-40GB",
+        "numa": 0,
+        "mode": "hami-core",
+        "health": True,
+        **fields,
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def profile(name: str, memory: int, core: int, *placements: tuple[int, int]) -> JSON:
+    return {
+        "name": name,
+        "memoryMB": memory,
+        "core": core,
+        "sliceCount": placements[0][1] if placements else 0,
+        "placements": [{"start": start, "size": size} for start, size in placements],
+    }
+
+
+A100_PROFILES = [
+    profile("1g.5gb", 5120, 14, *((start, 1) for start in range(7))),
+    profile("2g.10gb", 10240, 28, (0, 2), (2, 2), (4, 2)),
+    profile("3g.20gb", 20480, 42, (0, 4), (4, 4)),
+]
+
+
+def mig_card(uuid: str, profiles: Sequence[JSON] = A100_PROFILES, **fields: Any) -> JSON:
+    return card(uuid, **{"count": 7, "mode": "mig", "migProfiles": list(profiles), **fields})
+
+
+def node(
+    *cards: JSON, name: str = "n1", scores: Any = None, cordon: str | None = None, allocatable: int | None = None
+) -> Node:
+    """A node that registers the cards, in order, with their positions as indices."""
+    records = [{"index": position, **record} for position, record in enumerate(cards)]
+    notes = {REGISTER: json.dumps(records)}
+    if scores is not None:
+        notes[SCORE] = scores if isinstance(scores, str) else json.dumps(score_records(scores))
+    if cordon is not None:
+        notes["hami.io/device-cordon"] = cordon
+    status = {} if allocatable is None else {"allocatable": {"nvidia.com/gpu": str(allocatable)}}
+    return Node.from_object({"metadata": {"name": name, "annotations": notes}, "status": status})
+
+
+def annotated(**annotations: str) -> Node:
+    """A node with these annotations; `register`, `handshake` and `score` stand for NVIDIA's keys."""
+    keys = {"register": REGISTER, "handshake": HANDSHAKE, "score": SCORE}
+    notes = {keys.get(key, key): value for key, value in annotations.items()}
+    return Node.from_object({"metadata": {"name": "n1", "annotations": notes}})
+
+
+def score_records(pairs: Mapping[tuple[str, str], Any]) -> list[JSON]:
+    """The annotation's records of symmetric pair scores."""
+    table: dict[str, JSON] = {}
+    for (x, y), value in pairs.items():
+        table.setdefault(x, {})[y] = value
+        table.setdefault(y, {})[x] = value
+    return [{"uuid": uuid, "score": score} for uuid, score in table.items()]
+
+
+def used(slots: int = 1, memory: int = 0, cores: int = 0, *instances: tuple[str, int, int]) -> Usage:
+    """What is taken of a card; instances as (profile, start, size)."""
+    marks = tuple(Instance(name, Placement(start, size)) for name, start, size in instances)
+    return Usage(slots, memory, cores, marks=marks)
+
+
+def view(on: Node, usage: Mapping[str, Usage] | None = None, closed: Sequence[str] = ()) -> NodeView:
+    """The node with what is taken of its cards, as placement sees it."""
+    inventory = nvidia().inventory(on)
+    return NodeView(
+        on,
+        {} if inventory is None else {"NVIDIA": inventory},
+        {("NVIDIA", uuid): taken for uuid, taken in (usage or {}).items()},
+        frozenset(("NVIDIA", uuid) for uuid in closed),
+    )
+
+
+# pods
+
+
+def container(name: str = "main", **amounts: Any) -> JSON:
+    """A container with limits under the short names of RESOURCES; `requests` and other fields are taken as they are."""
+    limits = {RESOURCES[key]: value for key, value in amounts.items() if key in RESOURCES}
+    resources: JSON = {"limits": limits} if limits else {}
+    if "requests" in amounts:
+        resources["requests"] = {RESOURCES[key]: value for key, value in amounts["requests"].items()}
+    rest = {key: value for key, value in amounts.items() if key not in RESOURCES and key != "requests"}
+    return {"name": name, "resources": resources, **rest}
+
+
+def init(name: str = "init", **amounts: Any) -> JSON:
+    return container(name, **amounts) | {"_init": True}
+
+
+def sidecar(name: str = "sidecar", **amounts: Any) -> JSON:
+    return container(name, **amounts) | {"_init": True, "restartPolicy": "Always"}
+
+
+def raw_pod(*containers: JSON, annotations: Mapping[str, str] | None = None, **spec: Any) -> JSON:
+    items = [{key: value for key, value in item.items() if key != "_init"} for item in containers]
+    inits = [item for item, given in zip(items, containers, strict=True) if "_init" in given]
+    apps = [item for item, given in zip(items, containers, strict=True) if "_init" not in given]
+    spec = {"containers": apps, **({"initContainers": inits} if inits else {}), **spec}
+    return {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": dict(annotations or {})},
+        "spec": spec,
+    }
+
+
+def pod(*containers: JSON, policy: str | None = None, annotations: Mapping[str, str] | None = None, **spec: Any) -> Pod:
+    """A pod of these containers; init containers come first whatever the order given."""
+    notes = {**(annotations or {}), **({} if policy is None else {GPU_POLICY: policy})}
+    return Pod.from_object(raw_pod(*containers, annotations=notes, **spec))
+
+
+def one(**amounts: Any) -> JSON:
+    """A container that asks for one card unless told otherwise."""
+    return container("main", **{"gpu": 1, **amounts})
+
+
+def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
+    """The pod after NVIDIA's admission of every container."""
+    vendor, draft = nvidia(**section), PodDraft(raw)
+    for item in draft.containers:
+        vendor.admit(item, draft)
+    return draft.result(), draft
+
+
+# where it goes
+
+
+def ask(asking: Pod, default_policy: str = "spread", **section: Any) -> PodAsk:
+    found = read_ask(asking, vendors(**section), default_policy)
+    assert found is not None
+    return found
+
+
+def fitted(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit | Rejection:
+    return fit_pod(on, ask(asking, **section), vendors(**section), budget)
+
+
+def placed(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit:
+    result = fitted(asking, on, budget, **section)
+    assert isinstance(result, NodeFit), str(result)
+    return result
+
+
+def record(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
+    """The record that placement writes on the pod, or the refusal's text."""
+    result = fitted(asking, on, budget, **section)
+    if isinstance(result, Rejection):
+        return str(result)
+    return nvidia(**section).encode(result.rows, on.node)[ALLOCATED]
+
+
+def chosen(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
+    """The cards of the pod's first container with any, separated by blanks, or the refusal's text."""
+    result = fitted(asking, on, budget, **section)
+    if isinstance(result, Rejection):
+        return str(result)
+    return " ".join(device.uuid for device in first_allocation(result).devices)
+
+
+def first_allocation(fit: NodeFit) -> Allocation:
+    return next(row["NVIDIA"] for row in fit.rows if row)
+
+
+def holds(fit: NodeFit) -> list[Hold]:
+    return fit.holds()
+
+
+def debit(fit: NodeFit, kinds: Kinds, *, init_finished: bool = False) -> tuple[int, int, int]:
+    """Slots, MiB and cores that quota counts for the placement."""
+    total = per_vendor(fit.holds(), kinds, init_finished=init_finished).get("NVIDIA", Debit())
+    return (total.slots, total.memory, total.cores)
+
+
+def extracted(section: Mapping[str, Any] | None = None, **amounts: Any) -> Request | None:
+    """What a container with these amounts asks."""
+    return nvidia(**(section or {})).request(pod(container(**amounts)).containers[0])
+
+
+@dataclass(frozen=True)
+class Room:
+    """A budget of so many MiB (and slots, cores) for all the pod's cards together."""
+
+    kinds: Kinds
+    memory: int = 10**9
+    slots: int = 10**9
+    cores: int = 10**9
+
+    def admits(self, taken: Sequence[Hold]) -> bool:
+        total = sum(per_vendor(taken, self.kinds).values(), Debit())
+        return total.memory <= self.memory and total.slots <= self.slots and total.cores <= self.cores
+
+    def cost(self, taken: Sequence[Hold]) -> tuple[int, ...]:
+        total = sum(per_vendor(taken, self.kinds).values(), Debit())
+        return (total.memory, total.cores, total.slots)
+
+
+def room(asking: Pod, **limits: int) -> Room:
+    return Room(asking.kinds, **limits)

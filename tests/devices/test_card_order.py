@@ -1,0 +1,271 @@
+"""The order in which cards are tried (nvidia chapter 7.2), the lists and weights on pods (chapter 4)."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.model import Device, Usage
+from hami_webhook.devices.policy import CardPolicy, ListRule, Weights, order, parse_weights, split_list
+from hami_webhook.placement.fit import read_ask
+
+from .cards import card, chosen, container, node, one, pod, used, vendors, view
+
+# Five cards in registered order. Their scores rise b < a = e < d < c; indices run against the registered order.
+CARDS = node(
+    card("a", numa=0, index=4),
+    card("b", numa=1, index=3),
+    card("c", numa=0, index=2),
+    card("d", numa=1, index=1),
+    card("e", numa=0, index=0),
+)
+USAGE = {"a": used(2, 2000, 20), "c": used(3, 3000, 30), "d": used(4, 3000, 1), "e": used(2, 2000, 20)}
+BOUND = {"nvidia.com/numa-bind": "true"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "free", "bound"),
+    [
+        ("binpack", "c d e a b", "c e a d b"),
+        ("spread", "b e a d c", "b d e a c"),
+        ("topology-aware", "b e a d c", "b d e a c"),
+        ("", "b e a d c", "b d e a c"),
+        ("fastest", "b e a d c", "b d e a c"),
+        ("mutex", "b e a c d", "b d e a c"),
+        ("numa", "b d a c e", "b d a c e"),
+        ("numa,binpack", "d b c a e", "d b c a e"),
+        ("numa,spread", "b d a e c", "b d a e c"),
+        ("numa-first", "b d a c e", "b d a c e"),
+        ("numa-first,binpack", "d b c a e", "d b c a e"),
+        ("binpack,numa", "c d a e b", "d b c a e"),
+        (" binpack , numa ", "c d a e b", "d b c a e"),
+        ("spread,numa", "b a e d c", "b d a e c"),
+        ("binpack,spread", "c d a e b", "d b c a e"),
+        ("spread,binpack,spread", "b a e d c", "b d a e c"),
+        ("mutex,topology-aware", "b a e d c", "b d a e c"),
+        ("mutex,binpack", "c d a e b", "d b c a e"),
+        ("fastest,numa", "b d a c e", "b d a c e"),
+        ("binpack,", "c d a e b", "d b c a e"),
+        (",", "b a e d c", "b d a e c"),
+        ("numa,numa-first", "b d a c e", "b d a c e"),
+    ],
+)
+def test_the_order_table(policy, free, bound):
+    assert tried(policy, numa_bound=False) == free
+    assert tried(policy, numa_bound=True) == bound
+
+
+def tried(policy, *, numa_bound):
+    """The cards in the order tried by a container that asks for 1000 MiB and 10 cores."""
+    on = view(CARDS, USAGE)
+    ranks = [
+        Rank(device, on.used("NVIDIA", device.uuid), position, 1000, 10)
+        for position, device in enumerate(on.inventories["NVIDIA"].devices)
+    ]
+    found = order(ranks, CardPolicy.parse(policy), Weights(), numa_bound=numa_bound)
+    return " ".join(ranks[i].device.uuid for i in found)
+
+
+@dataclass
+class Rank:
+    device: Device
+    usage: Usage
+    position: int
+    memory: int
+    cores: int
+
+
+def test_on_a_fresh_node_the_last_registered_card_is_taken_first():
+    on = view(node(*map(card, "abc")))
+    for policy in ("spread", "binpack", "mutex", "topology-aware"):
+        assert chosen(pod(container(gpu=3, gpumem=1), policy=policy), on) == "c b a"
+
+
+def test_a_present_but_empty_policy_replaces_the_default():
+    on = view(node(card("a"), card("b")), {"a": used(1, 100)})
+    empty, absent = pod(one(gpumem=1), policy=""), pod(one(gpumem=1))
+    for asking, policy in ((empty, ()), (absent, ("binpack",))):
+        terms = read_ask(asking, vendors(), "binpack").terms["NVIDIA"]
+        assert tuple(item for item in terms.policy.items if item) == policy
+    assert chosen(empty, on) == "b"
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({}, "c"),
+        ({"hami.io/device-scoring-weights": "slot=1,core=0,memory=0"}, "a"),
+        ({"hami.io/device-scoring-weights": " memory = 1 , slot=0,core=+0"}, "c"),
+        ({"hami.io/device-scoring-weights": "core=5,memory=0,slot=0"}, "b"),
+        ({"hami.io/device-scoring-weights": "core=5,memory=0,slot=4"}, "a"),
+    ],
+)
+def test_the_pods_weights_say_what_counts_in_the_score(weights, expected):
+    usage = {"a": used(5, 0, 0), "b": used(1, 0, 30), "c": used(1, 40000, 0)}
+    asking = pod(one(gpumem=1), policy="binpack", annotations=weights)
+    assert chosen(asking, view(node(*map(card, "abc")), usage)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "expected slot, core, and memory weights"),
+        ("slot=1,core=1", "expected slot, core, and memory weights"),
+        ("slot=1,core=1,memory=1,", "expected slot, core, and memory weights"),
+        ("slot=1,core,memory=1", "expected key=value entries"),
+        ("slot=1,slot=1,memory=1", 'duplicate "slot" weight'),
+        ("slot=1,cores=1,memory=1", 'unknown weight "cores"'),
+        ("slot=1,core=1.5,memory=1", '"core" weight must be an integer'),
+        ("slot=1,core=,memory=1", '"core" weight must be an integer'),
+        ("slot=-+1,core=1,memory=1", '"slot" weight must be an integer'),
+        ("slot=٣,core=1,memory=1", '"slot" weight must be an integer'),
+        ("slot=1=1,core=1,memory=1", '"slot" weight must be an integer'),
+        ("slot=1,core=1,memory=-1", '"memory" weight must not be negative'),
+        ("slot=0,core=0,memory=0", "at least one weight must be positive"),
+    ],
+)
+def test_weights_that_cannot_be_meant_fail_the_pod_with_a_sentence(text, why):
+    annotations = {"hami.io/device-scoring-weights": text}
+    with pytest.raises(ValueError) as caught:
+        read_ask(pod(one(), annotations=annotations), vendors(), "spread")
+    assert str(caught.value) == f'invalid hami.io/device-scoring-weights annotation "{text}": {why} for pod p'
+
+
+def test_weights_may_be_large():
+    text = "slot=12345678901,core=0,memory=0"
+    assert parse_weights({"hami.io/device-scoring-weights": text}, "p") == Weights(12345678901, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"), [("", ()), (" , ", ()), ("a", ("a",)), (" b , a,,b", ("b", "a")), ("a b", ("a b",))]
+)
+def test_lists_are_trimmed_and_without_empties_and_repeats(text, items):
+    assert split_list(text) == items
+
+
+def rule(fold=False, **notes):
+    return ListRule.read(notes, ("use", "use2"), ("nouse", "nouse2"), fold=fold)
+
+
+@pytest.mark.parametrize(
+    ("notes", "admitted"),
+    [
+        ({}, "a b c"),
+        ({"use": " , "}, "a b c"),
+        ({"use": "a,b"}, "a b"),
+        ({"use": " a "}, "a"),
+        ({"use": "A"}, ""),
+        ({"nouse": "a,x"}, "b c"),
+        ({"nouse": ""}, "a b c"),
+        ({"use": "a,b", "nouse": "b"}, "a"),
+        ({"use": "a,b", "use2": "b,c"}, "b"),
+        ({"use": "", "use2": "b,c"}, "b c"),
+        ({"use": "a", "use2": "b"}, ""),
+        ({"nouse": "a", "nouse2": "b"}, "c"),
+    ],
+)
+def test_uuid_lists_hold_together_over_all_alias_keys(notes, admitted):
+    assert " ".join(uuid for uuid in "abc" if rule(**notes).admits(uuid)) == admitted
+
+
+@pytest.mark.parametrize(
+    ("notes", "admitted"),
+    [
+        ({}, True),
+        ({"use": "a100"}, True),
+        ({"use": "v100, SXM4"}, True),
+        ({"use": "v100"}, False),
+        ({"use": " ,"}, True),
+        ({"use": "V100,"}, False),
+        ({"nouse": "sxm"}, False),
+        ({"nouse": ","}, True),
+        ({"use": "A100", "nouse": "40gb"}, False),
+        ({"use": "A100", "use2": "NVIDIA A100"}, True),
+        ({"use": "A100", "use2": "V100"}, False),
+    ],
+)
+def test_type_lists_match_parts_of_the_model_ignoring_case(notes, admitted):
+    assert rule(fold=True, **notes).admits_type("NVIDIA A100-SXM4-40GB") is admitted
+
+
+# the table once more, read with fractions
+
+
+def by_the_table(ranks, text, weights, numa_bound):
+    def score(rank):
+        d, u = rank.device, rank.usage
+        if 0 in (d.slots, d.cores, d.memory):
+            return Fraction(0)
+        return 10 * (
+            weights.slot * Fraction(u.slots + 1, d.slots)
+            + weights.core * Fraction(u.cores + rank.cores, d.cores)
+            + weights.memory * Fraction(u.memory + rank.memory, d.memory)
+        )
+
+    high, low = (lambda r: -score(r)), score
+    numa_high, numa_low = (lambda r: -r.device.numa), (lambda r: r.device.numa)
+    items = [item.strip() for item in text.split(",")]
+    if len(items) > 1 or items[0] in ("numa", "numa-first"):
+        named = {"binpack": high, "spread": low, "numa": numa_high, "numa-first": numa_high}
+        keys = []
+        for item in items:
+            if item in named and named[item] not in keys:
+                keys.append(named[item])
+        keys = keys or [low]
+        if numa_bound:
+            keys = [numa_high, *(key for key in keys if key is not numa_high)]
+        keys.append(lambda r: -r.device.index)
+    elif numa_bound:
+        keys = [numa_low, high] if items[0] == "binpack" else [numa_high, low]
+    elif items[0] == "mutex":
+        keys = [lambda r: r.usage.slots, numa_high]
+    else:
+        keys = [high if items[0] == "binpack" else low, numa_high]
+    keys.append(lambda r: -r.position)
+    return sorted(range(len(ranks)), key=lambda i: tuple(key(ranks[i]) for key in keys))
+
+
+some_ranks = st.lists(
+    st.builds(
+        lambda slots, memory, cores, numa, index, us, um, uc, memory_asked: (
+            Device("NVIDIA", "", index, slots, memory, cores, "", numa),
+            Usage(us, um, uc),
+            memory_asked,
+        ),
+        st.sampled_from([0, 1, 7, 10]),
+        st.sampled_from([0, 24576, 40960, 40961]),
+        st.sampled_from([0, 20, 100, 150]),
+        st.integers(0, 2),
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.sampled_from([0, 1, 4096, 20480]),
+        st.sampled_from([0, 10, 50]),
+        st.sampled_from([1, 4096, 20480]),
+    ),
+    max_size=8,
+)
+policy_texts = st.lists(
+    st.sampled_from(["binpack", "spread", "numa", "numa-first", "mutex", "topology-aware", "x", ""]),
+    min_size=1,
+    max_size=4,
+).map(" , ".join)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(
+    some_ranks,
+    policy_texts,
+    st.builds(Weights, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3)),
+    st.booleans(),
+    st.sampled_from([0, 10, 100]),
+)
+def test_the_order_is_the_tables_read_with_fractions(drawn, policy, weights, numa_bound, cores):
+    ranks = [Rank(device, usage, i, memory, cores) for i, (device, usage, memory) in enumerate(drawn)]
+    found = order(ranks, CardPolicy.parse(policy), weights, numa_bound=numa_bound)
+    assert found == by_the_table(ranks, policy, weights, numa_bound)
+
+
+def test_items_that_are_no_policy_are_told():
+    assert CardPolicy.parse("numa,fastest,,mutex,worst").unknown() == ("fastest", "worst")

@@ -1,0 +1,387 @@
+"""The wire encodings: card lists in both forms, pair scores, devices on pods (nvidia chapter 3.1, 3.2 and 9)."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.codecs import (
+    BadAnnotation,
+    CardRecord,
+    DeviceEntry,
+    decode_cards,
+    decode_pair_scores,
+    decode_pod_devices,
+    encode_pod_devices,
+    parse_bool,
+)
+from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.nvidia.mig import Instance, Placement, decode_allocations, read_profiles
+
+SEVEN = "GPU-fc28,10,49140,100,NVIDIA-NVIDIA L40S,0,true"
+NINE = "GPU-b97d,10,49140,100,NVIDIA-NVIDIA L40S,0,true,1,hami-core"
+
+
+def rec(uuid, index=0, count=10, devmem=49140, devcore=100, numa=0, mode="hami-core", health=True, **extra):
+    return CardRecord(uuid, index, count, devmem, devcore, "NVIDIA-NVIDIA L40S", numa, mode, health, extra)
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        (f"{SEVEN}:{NINE}:", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (f"{SEVEN}:{NINE}", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (SEVEN, [rec("GPU-fc28")]),
+        (NINE, [rec("GPU-b97d", 1)]),
+        (f"  {SEVEN}:\n", [rec("GPU-fc28")]),
+        (f"::{SEVEN}: :", [rec("GPU-fc28")]),
+        (":", []),
+        (SEVEN.replace("true", "F") + ":", [rec("GPU-fc28", health=False)]),
+        (SEVEN.replace(",0,true", ",-1,1") + ":", [rec("GPU-fc28", numa=-1)]),
+    ],
+)
+def test_the_colon_form_is_read(text, cards):
+    assert decode_cards(text) == cards
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "GPU-fc28",
+        "GPU-fc28:",
+        f"{SEVEN},1:",
+        f"{NINE},more:",
+        "GPU-fc28,10,49140,100,L40S,0:",
+        SEVEN.replace("10,", "ten,", 1) + ":",
+        SEVEN.replace("49140", "49140.0") + ":",
+        SEVEN.replace("49140", "99999999999") + ":",
+        SEVEN.replace(",100,", ",,") + ":",
+        SEVEN.replace("true", "yes") + ":",
+        SEVEN.replace("true", "") + ":",
+        SEVEN.replace("true", "tRUE") + ":",
+        NINE.replace(",1,", ",-1,") + ":",
+        NINE.replace(",1,", ",x,") + ":",
+        SEVEN.replace("10,", "-10,", 1) + ":",
+        SEVEN.replace("49140", "-1") + ":",
+        SEVEN.replace(",100,", ",-100,") + ":",
+        SEVEN.replace("GPU-fc28", "") + ":",
+        f"{SEVEN}:{SEVEN}:",
+        f"{SEVEN}:junk:",
+        f"{SEVEN}:{SEVEN},x:",
+    ],
+)
+def test_one_bad_card_makes_the_whole_colon_form_unusable(text):
+    with pytest.raises(RegistrationError):
+        decode_cards(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((text, True) for text in ("1", "t", "T", "TRUE", "true", "True")),
+        *((text, False) for text in ("0", "f", "F", "FALSE", "false", "False")),
+        *((text, None) for text in ("", "yes", "no", "tRue", " true", "2")),
+    ],
+)
+def test_booleans_are_spelled_as_go_spells_them(text, expected):
+    assert parse_bool(text) is expected
+
+
+def test_the_json_form_has_zero_values_left_out_and_a_card_without_health_is_unhealthy():
+    text = """ [{"id":"GPU-0","count":10,"devmem":40960,"devcore":100,"type":"A100","mode":"hami-core","health":true},
+      {"id":"GPU-1","index":1,"numa":1,"unknown":{"x":[]}}] """
+    assert decode_cards(text) == [
+        CardRecord("GPU-0", 0, 10, 40960, 100, "A100", 0, "hami-core", True, {}),
+        CardRecord("GPU-1", 1, 0, 0, 0, "", 1, "", False, {"unknown": {"x": []}}),
+    ]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", " [ ] "])
+def test_no_cards_can_be_written_as_an_empty_list_or_null(text):
+    assert decode_cards(text) == []
+
+
+def test_json_keys_are_matched_ignoring_case_and_null_is_the_zero_value():
+    (found,) = decode_cards('[{"ID":"a","Devmem":5,"HEALTH":true,"numa":null,"type":null,"CustomInfo":{"N":1}}]')
+    assert (found.id, found.devmem, found.health, found.numa, found.type) == ("a", 5, True, 0, "")
+    assert found.extra == {"custominfo": {"N": 1}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        '[{"id":"a"}',
+        "[null]",
+        "[1]",
+        '[["a"]]',
+        "[{}]",
+        '[{"id":""}]',
+        '[{"id":5}]',
+        '[{"id":"a"},{"id":"a"}]',
+        '[{"id":"a","count":"10"}]',
+        '[{"id":"a","count":1.0}]',
+        '[{"id":"a","count":true}]',
+        '[{"id":"a","devmem":2147483648}]',
+        '[{"id":"a","devmem":99999999999999999999999}]',
+        '[{"id":"a","health":"true"}]',
+        '[{"id":"a","health":1}]',
+        '[{"id":"a","mode":1}]',
+        '[{"id":"a","type":[]}]',
+        '[{"id":"a","index":-1}]',
+        '[{"id":"a","count":-1}]',
+        '[{"id":"a","devmem":-1}]',
+        '[{"id":"a","devcore":-1}]',
+        '[{"id":"a"}] x',
+        "\ud800",
+        "[\ud800]",
+    ],
+)
+def test_one_element_that_does_not_fit_makes_the_whole_json_form_unusable(text):
+    with pytest.raises(RegistrationError):
+        decode_cards(text)
+
+
+def with_profiles(value):
+    (found,) = decode_cards(json.dumps([{"id": "GPU-m", "mode": "mig", "migProfiles": value}]))
+    return found
+
+
+def test_mig_profiles_are_read_smallest_first():
+    listed = [
+        {"name": "3g", "memoryMB": 20, "core": 42, "sliceCount": 4, "placements": [{"start": 4, "size": 4}]},
+        {"Name": "1g", "MEMORYMB": 5, "core": 14, "slicecount": 1, "placements": [{"Start": 3, "Size": 1}]},
+        {"name": "1g+me", "memoryMB": 5, "core": 14, "sliceCount": 1, "placements": None},
+        {"name": "2g", "memoryMB": 20, "core": 28, "sliceCount": 2, "placements": []},
+    ]
+    found = read_profiles(with_profiles(listed))
+    assert [p.name for p in found] == ["1g", "1g+me", "2g", "3g"]
+    assert [p.placements for p in found] == [(Placement(3, 1),), (), (), (Placement(4, 4),)]
+
+
+@pytest.mark.parametrize("value", [None, []])
+def test_a_mig_card_may_have_no_profiles(value):
+    assert read_profiles(with_profiles(value)) == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        "",
+        0,
+        [1],
+        [{}],
+        [{"name": ""}],
+        [{"name": "1g", "placements": {}}],
+        [{"name": "1g", "placements": [1]}],
+        [{"name": "1g", "placements": [{"start": 0, "size": 0}]}],
+        [{"name": "1g", "placements": [{"start": -1, "size": 1}]}],
+        [{"name": "1g", "memoryMB": "5"}],
+        [{"name": "1g", "core": -1}],
+        [{"name": "1g", "sliceCount": True}],
+    ],
+)
+def test_a_bad_mig_profile_makes_the_registration_unusable(value):
+    with pytest.raises(RegistrationError):
+        read_profiles(with_profiles(value))
+
+
+# pair scores
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ('[{"uuid":"a","score":{"b":100}}]', {"a": {"b": 100}}),
+        ('[{"uuid":"a","score":{"b":"100","c":"-7"}}]', {"a": {"b": 100, "c": -7}}),
+        ('[{"uuid":"a","score":{"b":-30}}]', {"a": {"b": -30}}),
+        ('[{"uuid":"a","score":{"b":" 5 "}}]', {"a": {"b": 5}}),
+        ('[{"UUID":"a","Score":{"B":1,"b":2}}]', {"a": {"B": 1, "b": 2}}),
+        ('[{"uuid":"a"},{"uuid":"b","score":null},{"uuid":"c","score":{"a":null}}]', {"a": {}, "b": {}, "c": {"a": 0}}),
+        ("[]", {}),
+    ],
+)
+def test_pair_scores_are_numbers_or_numeric_strings(text, scores):
+    assert decode_pair_scores(text) == scores
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "null",
+        "{}",
+        "[1]",
+        "[null]",
+        "[{}]",
+        '[{"uuid":1}]',
+        '[{"uuid":"a","score":[]}]',
+        '[{"uuid":"a","score":""}]',
+        '[{"uuid":"a","score":false}]',
+        '[{"uuid":"a","score":{"b":1.5}}]',
+        '[{"uuid":"a","score":{"b":"1.5"}}]',
+        '[{"uuid":"a","score":{"b":""}}]',
+        '[{"uuid":"a","score":{"b":true}}]',
+        '[{"uuid":"a","score":{"b":99999999999999999999999}}]',
+    ],
+)
+def test_pair_scores_that_are_none_are_an_error(text):
+    with pytest.raises(RegistrationError):
+        decode_pair_scores(text)
+
+
+# devices on pods
+
+E1 = DeviceEntry("GPU-5b", "NVIDIA", 3000, 30)
+E2 = DeviceEntry("GPU-77", "NVIDIA", 3000, 30)
+
+
+def test_rows_are_encoded_with_a_slot_for_every_container():
+    assert encode_pod_devices([[], [E1, E2]]) == ";GPU-5b,NVIDIA,3000,30:GPU-77,NVIDIA,3000,30:;"
+    assert encode_pod_devices([[E1], [], []]) == "GPU-5b,NVIDIA,3000,30:;;;"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (";GPU-5b,NVIDIA,3000,30:GPU-77,NVIDIA,3000,30:;", [[], [E1, E2]]),
+        ("GPU-5b,NVIDIA,3000,30:;;;", [[E1], [], []]),
+        ("GPU-5b,NVIDIA,3000,30", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30:;GPU-77,NVIDIA,3000,30:", [[E1], [E2]]),
+        (",,0,0:;GPU-5b,NVIDIA,3000,30:;", [[], [E1]]),
+        ("GPU-5b[2-1],NVIDIA,3000,30:;", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30,more,fields:;", [[E1]]),
+        ("no comma:GPU-5b,NVIDIA,3000,30:;", [[E1]]),
+        ("", []),
+        (";", [[]]),
+        (";;", [[], []]),
+    ],
+)
+def test_rows_are_decoded_with_empty_slots_and_legacy_forms(text, rows):
+    assert decode_pod_devices(text) == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,NVIDIA,3000:;",
+        "a,b:;",
+        "a,N,x,0:;",
+        "a,N,0,x:;",
+        "a,N,,0:;",
+        "a,N,1.5,0:;",
+        "a,N,-1,0:;",
+        "a,N,9999999999,0:;",
+    ],
+)
+def test_one_bad_entry_makes_the_record_unreadable(text):
+    with pytest.raises(BadAnnotation):
+        decode_pod_devices(f"{encode_pod_devices([[E1]])}{text}")
+
+
+words = st.text(st.characters(codec="utf-8", exclude_characters=",:;[", categories=["L", "N", "P", "Z"])).map(str.strip)
+entries = st.builds(
+    DeviceEntry, words.filter(bool), words, st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1)
+)  # fmt: skip
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.lists(entries, max_size=3), max_size=4))
+def test_rows_round_trip(rows):
+    assert decode_pod_devices(encode_pod_devices(rows)) == rows
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "uuid", "score", "health", "count", "migProfiles", "gpuUUID", "placement"]), inner
+        )
+    ),
+    max_leaves=12,
+).map(json.dumps)
+near_misses = st.lists(
+    st.sampled_from([*",:;[]{}", "GPU-a", "10", "-1", "true", "٣", "1" * 5000, " ", "\x00", "\ud800", "NVIDIA"]),
+    max_size=30,
+).map("".join)
+texts = st.text() | json_like | near_misses
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(texts)
+def test_any_text_is_read_or_refused_by_its_own_error(text):
+    for decode, error in (
+        (decode_cards, RegistrationError),
+        (decode_pair_scores, RegistrationError),
+        (decode_pod_devices, BadAnnotation),
+    ):
+        with contextlib.suppress(error):
+            decode(text)
+    assert decode_allocations(text) is None or isinstance(decode_allocations(text), list)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(json_like)
+def test_any_mig_profiles_are_read_or_refused_by_their_own_error(text):
+    with contextlib.suppress(RegistrationError):
+        read_profiles(with_profiles(json.loads(text)))
+
+
+# MIG records on pods
+
+GOOD = {
+    "containerIndex": 0,
+    "deviceIndex": 0,
+    "gpuUUID": "GPU-m",
+    "profile": "2g.10gb",
+    "placement": {"start": 0, "size": 2},
+}
+IDENTITY = {"migUUID": "MIG-1", "gpuInstanceID": 0, "computeInstanceID": 0}
+
+
+@pytest.mark.parametrize("extra", [{}, IDENTITY, {"migUUID": "", "gpuInstanceID": None}, {"future": 1}])
+def test_a_mig_record_has_all_or_none_of_the_instances_identity(extra):
+    (found,) = decode_allocations(json.dumps([{**GOOD, **extra}]))
+    assert (found.row, found.device, found.uuid) == (0, 0, "GPU-m")
+    assert found.instance == Instance("2g.10gb", Placement(0, 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"containerIndex": -1},
+        {"deviceIndex": -1},
+        {"containerIndex": "0"},
+        {"gpuUUID": ""},
+        {"gpuUUID": None},
+        {"profile": ""},
+        {"placement": None},
+        {"placement": {"start": 0, "size": 0}},
+        {"placement": {"start": -1, "size": 1}},
+        {"placement": {"start": 0}},
+        {"migUUID": "MIG-1"},
+        {"migUUID": "MIG-1", "gpuInstanceID": 0},
+        {"gpuInstanceID": 0, "computeInstanceID": 0},
+    ],
+)
+def test_one_bad_mig_record_makes_the_whole_annotation_invalid(change):
+    other = {**GOOD, "containerIndex": 5}
+    assert decode_allocations(json.dumps([other])) is not None
+    assert decode_allocations(json.dumps([other, {**GOOD, **change}])) is None
+
+
+def test_a_repeated_container_and_device_makes_the_mig_annotation_invalid():
+    assert decode_allocations(json.dumps([GOOD, {**GOOD, "gpuUUID": "GPU-n"}])) is None
+    assert len(decode_allocations(json.dumps([GOOD, {**GOOD, "deviceIndex": 1}]))) == 2
+
+
+@pytest.mark.parametrize("text", ["", "x", "{}", '""', '"abc"', "1", "[1]", "[null]", "[[]]"])
+def test_a_mig_annotation_that_is_no_list_of_records_is_invalid(text):
+    assert decode_allocations(text) is None

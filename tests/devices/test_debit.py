@@ -1,0 +1,108 @@
+"""What placements cost (quota chapter 5, nvidia 7.8), against a simulation of the pod's life."""
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.debit import Debit, per_device, per_vendor
+from hami_webhook.devices.model import Hold
+from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.kube.objects import ContainerKind
+
+from .cards import ALLOCATED, container, init, nvidia, pod
+
+INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+def lived_through(holds, kinds, card, init_finished):
+    """The most of a card that is held at any moment while the containers start one after another."""
+    mine = [hold for hold in holds if (hold.vendor, hold.uuid) == card]
+
+    def of(rows):
+        held = [hold for hold in mine if hold.row in rows]
+        slots = 0
+        for row, group in groupby(sorted(held, key=lambda hold: hold.row), key=lambda hold: hold.row):
+            slots += 1 if kinds[row] is INIT else len(list(group))
+        return (slots, sum(hold.memory for hold in held), sum(hold.cores for hold in held))
+
+    moments, running = [], set()
+    for row, kind in enumerate(kinds):
+        if kind is SIDECAR:
+            running.add(row)
+        elif kind is INIT and not init_finished:
+            moments.append(of({*running, row}))
+    moments.append(of({*running, *(row for row, kind in enumerate(kinds) if kind is APP)}))
+    return Debit(*(max(values) for values in zip(*moments, strict=True)))
+
+
+kind_lists = st.tuples(
+    st.lists(st.sampled_from([INIT, SIDECAR]), max_size=4), st.lists(st.just(APP), min_size=1, max_size=3)
+).map(lambda parts: [*parts[0], *parts[1]])
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.data(), kind_lists, st.booleans())
+def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_finished):
+    hold = st.builds(
+        Hold,
+        st.sampled_from(["NVIDIA", "DCU"]),
+        st.sampled_from(["a", "b"]),
+        st.integers(0, len(kinds) - 1),
+        st.integers(0, 9),
+        st.integers(0, 9),
+    )
+    holds = data.draw(st.lists(hold, max_size=10))
+    cards = {(hold.vendor, hold.uuid) for hold in holds}
+    expected = {card: lived_through(holds, kinds, card, init_finished) for card in cards}
+    found = per_device(holds, kinds, init_finished=init_finished)
+    assert found == {card: debit for card, debit in expected.items() if debit != Debit()}
+    totals = per_vendor(holds, kinds, init_finished=init_finished)
+    for vendor in ("NVIDIA", "DCU"):
+        mine = [debit for card, debit in expected.items() if card[0] == vendor]
+        assert totals.get(vendor, Debit()) == sum(mine, Debit())
+
+
+def test_a_row_beyond_the_containers_counts_as_an_app_container():
+    holds = [Hold("NVIDIA", "a", 0, 5, 1), Hold("NVIDIA", "a", 7, 6, 2)]
+    assert per_device(holds, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
+    assert per_device(holds, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,NVIDIA,8000,0:;;a,NVIDIA,3000,30:;", (1, 8000, 30)),
+        # as many pieces as app containers, or any other number: all of them are app containers
+        ("a,NVIDIA,8000,0:;a,NVIDIA,3000,30:;", (2, 11000, 30)),
+        ("a,NVIDIA,8000,0:;a,NVIDIA,3000,30:;;;", (2, 11000, 30)),
+        (";;;", None),
+        ("", None),
+    ],
+)
+def test_what_a_pod_holds_is_read_from_its_record(text, expected):
+    asking = pod(init(), container("log"), container("a"), annotations={ALLOCATED: text})
+    found = read_placed(nvidia(), asking)
+    assert (found and found.debit(init_finished=False)) == (expected and Debit(*expected))
+
+
+def test_a_pod_without_a_record_holds_nothing():
+    assert read_placed(nvidia(), pod(container())) is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "node", "time", "now", "counts"),
+    [
+        ("n1", None, None, 0, True),
+        ("", "n1", "1000", 1299, True),
+        ("", "n1", "1000", 1300, False),
+        ("", "n1", "soon", 1000, False),
+        ("", "n1", None, 1000, False),
+        ("", None, "1000", 1000, False),
+    ],
+)
+def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, counts):
+    notes = {"hami.io/vgpu-node": node, "hami.io/vgpu-time": time}
+    asking = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
+    assert placement_counts(asking, now, 300) is counts

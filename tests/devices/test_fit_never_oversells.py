@@ -1,0 +1,152 @@
+"""Whatever the node, its usage and the pod: a placement never takes more of a card than there is, nor breaks a rule."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.debit import Debit, per_device
+from hami_webhook.devices.model import Usage
+from hami_webhook.devices.nvidia.mig import Instance, Placement
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.kube.objects import ContainerKind
+
+from .cards import card, container, fitted, init, mig_card, node, pod, room, sidecar, view
+
+MEMORIES = (99, 4000, 24576, 40960)
+
+
+@st.composite
+def worlds(draw):
+    """A node's cards with what is taken of each."""
+    records, usage = [], {}
+    for i in range(draw(st.integers(1, 6))):
+        fields = {
+            "numa": draw(st.integers(0, 2)),
+            "count": draw(st.integers(0, 4)),
+            "health": draw(st.sampled_from([True, True, True, False])),
+            "devcore": draw(st.sampled_from([0, 50, 100, 150])),
+            "index": draw(st.integers(0, 5)),
+        }
+        uuid = f"g{i}"
+        if draw(st.integers(0, 3)) == 0:
+            records.append(mig_card(uuid, **fields | {"devcore": 100}))
+            start = draw(st.integers(0, 6))
+            taken = Usage(1, 5120, 14, marks=(Instance("1g.5gb", Placement(start, 1)),))
+        else:
+            memory = draw(st.sampled_from(MEMORIES))
+            records.append(card(uuid, devmem=memory, **fields))
+            taken = Usage(
+                draw(st.integers(0, 3)), draw(st.integers(0, memory)), draw(st.integers(0, fields["devcore"]))
+            )
+        if draw(st.booleans()):
+            usage[uuid] = taken
+    uuids = [r["id"] for r in records]
+    scores = {(x, y): draw(st.sampled_from([0, 10, 100, -5])) for x in uuids for y in uuids if x < y}
+    return view(
+        node(*records, scores=draw(st.sampled_from([None, scores])), cordon=draw(st.sampled_from([None, "g1"]))), usage
+    )
+
+
+amounts = st.fixed_dictionaries(
+    {"gpu": st.integers(0, 3)},
+    optional={
+        "gpumem": st.sampled_from([0, 1, 3000, 8000, 20000]),
+        "pct": st.sampled_from([0, 1, 33, 100]),
+        "gpucores": st.sampled_from([0, 10, 50, 100, 120]),
+    },
+)
+pods = st.builds(
+    lambda inits, apps, policy, notes: pod(
+        *(kind(f"i{n}", **given_) for n, (kind, given_) in enumerate(inits)),
+        *(container(f"a{n}", **given_) for n, given_ in enumerate(apps)),
+        container("asks", gpu=1, gpumem=1),
+        policy=policy,
+        annotations={key: value for key, value in notes.items() if value is not None},
+    ),
+    st.lists(st.tuples(st.sampled_from([init, sidecar]), amounts), max_size=2),
+    st.lists(amounts, max_size=2),
+    st.sampled_from(
+        [
+            "binpack",
+            "spread",
+            "mutex",
+            "topology-aware",
+            "numa",
+            "numa-first,topology-aware",
+            "topology-aware,mutex",
+            "",
+        ]
+    ),
+    st.fixed_dictionaries(
+        {
+            "nvidia.com/numa-bind": st.sampled_from([None, "true"]),
+            "nvidia.com/vgpu-mode": st.sampled_from([None, None, "mig", "hami-core"]),
+            "nvidia.com/nouse-gpuuuid": st.sampled_from([None, "g0"]),
+        }
+    ),
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=400)
+@given(worlds(), pods, st.none() | st.integers(0, 60000))
+def test_a_placement_keeps_within_every_card_and_every_rule(on, asking, memory):
+    budget = None if memory is None else room(asking, memory=memory)
+    fit = fitted(asking, on, budget)
+    if isinstance(fit, Rejection):
+        assert str(fit)
+        return
+    cards = {device.uuid: device for device in on.inventories["NVIDIA"].devices}
+    holds = fit.holds()
+    for (vendor, uuid), debit in per_device(holds, asking.kinds).items():
+        device, used = cards[uuid], on.used(vendor, uuid)
+        assert used.slots + debit.slots <= device.slots
+        assert used.memory + debit.memory <= device.memory
+        if device.mode != "mig":
+            assert used.cores + debit.cores <= device.cores
+        assert device.healthy
+        assert uuid not in on.inventories["NVIDIA"].facts.cordoned
+    if budget is not None:
+        assert budget.admits(holds)
+    assert all(hold.memory > 0 for hold in holds)
+    bound = asking.annotations.get("nvidia.com/numa-bind") == "true"
+    for item, row in zip(asking.containers, fit.rows, strict=True):
+        count = int(item.limits["nvidia.com/gpu"])
+        assert len(row["NVIDIA"].devices if row else ()) == count
+        shared = [d.uuid for d in (row["NVIDIA"].devices if row else ()) if cards[d.uuid].mode != "mig"]
+        assert len(set(shared)) == len(shared)
+        if bound and row:
+            assert len({cards[d.uuid].numa for d in row["NVIDIA"].devices}) == 1
+    instances_stay_apart(on, asking, fit)
+
+
+def instances_stay_apart(on, asking, fit):
+    """No two MIG instances that exist at one time overlap."""
+    kinds = asking.kinds
+    for device in on.inventories["NVIDIA"].devices:
+        before = [mark.placement for mark in on.used("NVIDIA", device.uuid).marks]
+        lasting, sidecars = [], []
+        for kind, row in zip(kinds, fit.rows, strict=True):
+            found = row["NVIDIA"].devices if row else ()
+            mine = [d.booking.mark.placement for d in found if d.uuid == device.uuid and d.booking.mark]
+            if kind is ContainerKind.INIT:
+                disjoint([*before, *sidecars, *mine])
+                continue
+            sidecars += mine if kind is ContainerKind.SIDECAR else []
+            lasting += mine
+        disjoint([*before, *lasting])
+
+
+def disjoint(placements):
+    slices = [n for placement in placements for n in range(placement.start, placement.start + placement.size)]
+    assert len(slices) == len(set(slices))
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(worlds(), pods)
+def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, asking):
+    """A budget of exactly what an unlimited placement costs changes nothing."""
+    free = fitted(asking, on)
+    if isinstance(free, Rejection):
+        return
+    total = sum(per_device(free.holds(), asking.kinds).values(), Debit())
+    again = fitted(asking, on, room(asking, memory=total.memory, slots=total.slots, cores=total.cores))
+    assert not isinstance(again, Rejection)

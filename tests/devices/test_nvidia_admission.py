@@ -1,0 +1,375 @@
+"""NVIDIA's admission steps (chapter section 5) and the extraction of requests (section 6), as tables."""
+
+import jsonpatch
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.placement.fit import read_ask
+
+from .cards import RESOURCES, admitted, container, extracted, init, nvidia, pod, raw_pod, vendors
+
+SHORT = {name: short for short, name in RESOURCES.items()}
+
+
+def limits_after(section=None, **amounts):
+    """The container's limits after admission, under their short names, as integers."""
+    result, _ = admitted(raw_pod(container(**amounts)), **(section or {}))
+    return {SHORT[name]: int(value) for name, value in result.containers[0].limits.items()}
+
+
+def env_after(env=None, section=None, **amounts):
+    """The container's env after the patch is applied."""
+    raw = raw_pod(container(**amounts, **({} if env is None else {"env": env})))
+    _, draft = admitted(raw, **(section or {}))
+    return jsonpatch.apply_patch(raw, draft.operations())["spec"]["containers"][0].get("env", [])
+
+
+def refusal(section=None, **amounts):
+    with pytest.raises(BadRequest) as caught:
+        admitted(raw_pod(container(**amounts)), **(section or {}))
+    return str(caught.value)
+
+
+# step 1
+
+
+@pytest.mark.parametrize("value", [150, -1, "101", "1k", "100500m", "-1m", "half"])
+@pytest.mark.parametrize("count", [{}, {"gpu": 1}])
+@pytest.mark.parametrize("where", ["limits", "requests"])
+def test_step_1_a_percentage_that_is_none_is_denied_with_or_without_a_count(value, count, where):
+    amounts = {**count, "pct": value} if where == "limits" else {**count, "requests": {"pct": value}}
+    assert refusal(**amounts) == (
+        f"invalid nvidia.com/gpumem-percentage value {value} in container main: must be an integer between 0 and 100"
+    )
+
+
+@pytest.mark.parametrize("value", [0, 1, 100, "50", "99500m", "0.5"])
+def test_step_1_a_percentage_from_0_to_100_is_accepted_and_a_fraction_rounds_up(value):
+    assert limits_after_raw(pct=value)["nvidia.com/gpumem-percentage"] == value
+
+
+def limits_after_raw(**amounts):
+    return admitted(raw_pod(container(**amounts)))[0].containers[0].limits
+
+
+def test_step_1_a_percentage_in_limits_hides_the_one_in_requests():
+    assert limits_after(gpu=1, pct=50, requests={"pct": 150}) == {"gpu": 1, "pct": 50}
+
+
+def test_step_1_comes_before_step_2():
+    assert "gpumem-percentage" in refusal(gpu="x", gpumem="x", pct=101)
+
+
+# step 2
+
+
+@pytest.mark.parametrize(
+    ("short", "value", "what"),
+    [
+        ("gpumem", "16Gi", "an integer number of MiB between 0 and 2147483647"),
+        ("gpumem", "2147483648", "an integer number of MiB between 0 and 2147483647"),
+        ("gpumem", "1500m", "an integer number of MiB between 0 and 2147483647"),
+        ("gpumem", -1, "an integer number of MiB between 0 and 2147483647"),
+        ("gpumem", "lots", "an integer number of MiB between 0 and 2147483647"),
+        ("gpu", "0.5", "an integer between 0 and 2147483647"),
+        ("gpu", -2, "an integer between 0 and 2147483647"),
+        ("gpu", "3G", "an integer between 0 and 2147483647"),
+        ("gpucores", "12.5", "an integer between 0 and 2147483647"),
+        ("gpucores", "-30", "an integer between 0 and 2147483647"),
+    ],
+)
+@pytest.mark.parametrize("where", ["limits", "requests"])
+def test_step_2_an_amount_that_is_no_natural_number_is_denied_and_never_means_no_request(short, value, what, where):
+    given_amounts = {short: value} if where == "limits" else {"requests": {short: value}}
+    sentence = f"invalid {RESOURCES[short]} value {value} in container main: must be {what}"
+    assert refusal(**given_amounts) == sentence
+    for asking in (pod(container(**given_amounts)), pod(init("first"), container(**given_amounts))):
+        with pytest.raises(BadRequest) as caught:
+            read_ask(asking, vendors(), "spread")
+        assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("short", "value", "whole"),
+    [("gpumem", "2k", 2000), ("gpumem", "2Ki", 2048), ("gpumem", 2147483647, 2147483647), ("gpucores", "30000m", 30)],
+)
+def test_step_2_exact_suffix_forms_are_fine(short, value, whole):
+    request = extracted(gpu=1, **{short: value})
+    assert limits_after_raw(gpu=1, **{short: value})[RESOURCES[short]] == value
+    assert (request.memory if short == "gpumem" else request.cores) == (
+        FixedMemory(whole) if short == "gpumem" else whole
+    )
+
+
+@pytest.mark.parametrize(("factor", "most"), [(0, 2147483647), (1, 2147483647), (2, 1073741823), (1024, 2097151)])
+def test_step_2_memory_is_bounded_by_what_the_factor_leaves_of_32_bits(factor, most):
+    section = {"memory_factor": factor}
+    assert limits_after(section, gpu=1, gpumem=most)["gpumem"] == most
+    assert f"value {most + 1} in container main" in refusal(section, gpu=1, gpumem=most + 1)
+    assert f"and {most}" in refusal(section, gpu=1, gpumem=most + 1)
+
+
+def test_a_long_value_is_cut_in_the_message():
+    assert "value " + "9" * 37 + "... in container main" in refusal(gpumem="9" * 60)
+
+
+# step 3
+
+
+@pytest.mark.parametrize(
+    ("amounts", "value"),
+    [({"priority": 1}, "1"), ({"gpu": 1, "priority": "0"}, "0"), ({"gpu": 1, "priority": "1k"}, "1000")],
+)
+def test_step_3_the_priority_becomes_an_environment_variable(amounts, value):
+    assert {"name": "CUDA_TASK_PRIORITY", "value": value} in env_after(**amounts)
+
+
+def test_step_3_a_priority_in_requests_only_or_of_null_sets_nothing():
+    assert env_after(gpu=1, requests={"priority": 1}) == []
+    assert env_after(gpu=1, priority=None) == []
+
+
+@pytest.mark.parametrize("value", ["-1", "0.5"])
+def test_step_3_a_priority_that_is_no_number_is_denied(value):
+    assert refusal(gpu=1, priority=value).startswith(f"invalid nvidia.com/priority value {value} in container main")
+
+
+# steps 4 and 5: each row is (section, amounts) and the limits after admission
+
+
+@pytest.mark.parametrize(
+    ("section", "amounts", "limits"),
+    [
+        # step 4: the default count
+        ({}, {"gpumem": 3000}, {"gpumem": 3000, "gpu": 1}),
+        ({}, {"gpucores": 30}, {"gpucores": 30, "gpu": 1}),
+        ({}, {"pct": 50}, {"pct": 50, "gpu": 1}),
+        ({"default_gpu_num": 3}, {"gpumem": 3000}, {"gpumem": 3000, "gpu": 3}),
+        ({"default_gpu_num": 0}, {"gpumem": 3000}, {"gpumem": 3000}),
+        ({}, {"priority": 1}, {"priority": 1}),
+        ({}, {"requests": {"gpumem": 3000}}, {}),
+        ({}, {"gpumem": 3000, "requests": {"gpu": 2}}, {"gpumem": 3000}),
+        ({}, {"gpumem": 3000, "gpu": 0}, {"gpumem": 3000, "gpu": 0}),
+        # step 5: exclusive cores
+        ({}, {"gpu": 2}, {"gpu": 2, "gpucores": 100}),
+        ({}, {"gpu": 1, "pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
+        ({}, {"pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
+        ({}, {"gpu": 1, "pct": 100, "gpumem": 5}, {"gpu": 1, "pct": 100, "gpumem": 5, "gpucores": 100}),
+        ({}, {"gpu": 1, "pct": 99}, {"gpu": 1, "pct": 99}),
+        ({}, {"gpu": 1, "pct": 0}, {"gpu": 1, "pct": 0}),
+        ({}, {"gpu": 1, "gpumem": 0}, {"gpu": 1, "gpumem": 0}),
+        ({}, {"gpu": 1, "gpumem": 40960}, {"gpu": 1, "gpumem": 40960}),
+        ({}, {"gpu": 1, "gpucores": 0}, {"gpu": 1, "gpucores": 0}),
+        ({}, {"gpu": 1, "requests": {"gpucores": 10}}, {"gpu": 1}),
+        ({}, {"gpu": 1, "requests": {"gpumem": 10}}, {"gpu": 1}),
+        ({}, {"requests": {"gpu": 1}}, {"gpucores": 100}),
+        ({}, {"gpu": 0}, {"gpu": 0}),
+        ({}, {"gpu": 0, "requests": {"gpu": 1}}, {"gpu": 0}),
+        ({"default_memory": 4000}, {"gpu": 1}, {"gpu": 1}),
+        ({"default_memory": 4000}, {"gpu": 1, "pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
+        ({"default_cores": 40}, {"gpu": 1}, {"gpu": 1, "gpucores": 100}),
+        ({"resource_core_name": ""}, {"gpu": 1}, {"gpu": 1}),
+        ({"resource_memory_name": ""}, {"gpu": 1, "gpumem": 5}, {"gpu": 1, "gpumem": 5, "gpucores": 100}),
+        ({"resource_memory_percentage_name": ""}, {"gpu": 1, "pct": 5}, {"gpu": 1, "pct": 5, "gpucores": 100}),
+        ({"resource_count_name": ""}, {"gpumem": 5}, {"gpumem": 5}),
+    ],
+)
+def test_steps_4_and_5_default_count_and_exclusive_cores(section, amounts, limits):
+    assert limits_after(section, **amounts) == limits
+
+
+def test_step_5_says_in_the_log_why_cores_were_added():
+    _, draft = admitted(raw_pod(container(gpu=1)))
+    assert draft.notes == ["container main: nvidia.com/gpucores set to 100, because it asks for whole cards"]
+
+
+def test_requests_are_never_written():
+    raw = raw_pod(container(gpumem=5, requests={"gpumem": 5}))
+    _, draft = admitted(raw)
+    assert [operation["path"] for operation in draft.operations()] == [
+        "/spec/containers/0/resources/limits/nvidia.com~1gpu"
+    ]
+
+
+# steps 6 to 8
+
+
+@pytest.mark.parametrize(
+    ("amounts", "own", "expected"),
+    [
+        ({"gpu": 1}, {}, "nvidia"),
+        ({"requests": {"gpu": 1}}, {}, "nvidia"),
+        ({"gpumem": 5}, {}, "nvidia"),
+        ({"gpu": 1}, {"runtimeClassName": "mine"}, "mine"),
+        ({"gpu": 0}, {}, ""),
+        ({"priority": 1}, {}, ""),
+    ],
+)
+def test_step_6_the_runtime_class_is_set_where_cards_are_asked_for_and_none_is_named(amounts, own, expected):
+    _, draft = admitted(raw_pod(container(**amounts), **own), runtime_class_name="nvidia")
+    assert draft.runtime_class_name == expected
+    _, unset = admitted(raw_pod(container(gpu=1)))
+    assert unset.runtime_class_name == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "amounts", "expected"),
+    [
+        ("force", {"gpu": 1, "gpucores": 5}, ["force"]),
+        ("disable", {"requests": {"gpu": 1}}, ["disable"]),
+        ("default", {"gpu": 1}, []),
+        ("", {"gpu": 1}, []),
+        ("force", {"gpu": 0}, []),
+        ("force", {"priority": None}, []),
+    ],
+)
+def test_step_7_the_core_policy_goes_to_containers_with_cards(policy, amounts, expected):
+    env = env_after(section={"gpu_core_policy": policy}, **amounts)
+    assert [item["value"] for item in env if item["name"] == "GPU_CORE_UTILIZATION_POLICY"] == expected
+
+
+@pytest.mark.parametrize(
+    ("overwrite", "amounts", "expected"),
+    [(True, {}, ["none"]), (True, {"gpu": 0}, ["none"]), (True, {"gpu": 1}, []), (False, {}, [])],
+)
+def test_step_8_gpus_are_hidden_from_containers_that_ask_for_none(overwrite, amounts, expected):
+    vendor = nvidia(overwrite_env=overwrite)
+    env = env_after(section={"overwrite_env": overwrite}, **amounts)
+    assert [item["value"] for item in env if item["name"] == "NVIDIA_VISIBLE_DEVICES"] == expected
+    assert vendor.touches_every_container is overwrite
+
+
+def test_an_existing_variable_is_replaced_in_place_and_a_new_one_goes_to_the_end():
+    env = [
+        {"name": "CUDA_TASK_PRIORITY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "OTHER", "value": "x"},
+    ]
+    after = env_after(env, {"gpu_core_policy": "force"}, gpu=1, gpumem=5, priority=1)
+    assert after == [
+        {"name": "CUDA_TASK_PRIORITY", "value": "1"},
+        {"name": "OTHER", "value": "x"},
+        {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"},
+    ]
+
+
+def test_admit_says_whether_the_container_gets_cards():
+    vendor, draft = nvidia(), PodDraft(raw_pod(container("a", gpu=1), container("b", gpumem=1), container("c", gpu=0)))
+    assert [vendor.admit(item, draft) for item in draft.containers] == [True, True, False]
+
+
+amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu": st.sampled_from([0, 1, "2"]),
+        "gpumem": st.sampled_from([0, 1, "2k", 4096]),
+        "pct": st.sampled_from([0, 1, "50", 100]),
+        "gpucores": st.sampled_from([0, 30, "100", 200]),
+        "priority": st.sampled_from([0, "1"]),
+    },
+)
+SECTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "default_memory": st.sampled_from([0, 512]),
+        "default_gpu_num": st.sampled_from([0, 1, 2]),
+        "default_cores": st.sampled_from([0, 20]),
+        "memory_factor": st.sampled_from([0, 1, 8]),
+        "overwrite_env": st.booleans(),
+        "gpu_core_policy": st.sampled_from(["", "default", "force"]),
+        "runtime_class_name": st.sampled_from(["", "nvidia"]),
+        "resource_core_name": st.just(""),
+        "resource_memory_percentage_name": st.just(""),
+    },
+)
+ENV = st.lists(
+    st.sampled_from(["CUDA_TASK_PRIORITY", "NVIDIA_VISIBLE_DEVICES", "X"]).map(lambda n: {"name": n, "value": "v"}),
+    max_size=3,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=150)
+@given(section=SECTIONS, containers=st.lists(st.tuples(amounts, amounts, ENV), min_size=1, max_size=3))
+def test_a_second_admission_changes_nothing_more(section, containers):
+    raw = raw_pod(
+        *(
+            container(f"c{i}", **limits, requests=requests, env=env)
+            for i, (limits, requests, env) in enumerate(containers)
+        )
+    )
+    first, draft = admitted(raw, **section)
+    patched = jsonpatch.apply_patch(raw, draft.operations())
+    second, again = admitted(patched, **section)
+    assert again.operations() == []
+    vendor = nvidia(**section)
+    for one, two in zip(first.containers, second.containers, strict=True):
+        assert vendor.request(one) == vendor.request(two)
+
+
+# section 6
+
+SHARE = ShareOfCard(100)
+
+
+@pytest.mark.parametrize(
+    ("section", "amounts", "expected"),
+    [
+        ({}, {}, None),
+        ({}, {"gpu": 0, "gpumem": 5}, None),
+        ({}, {"gpumem": 5, "gpucores": 5}, None),
+        ({}, {"gpu": 0, "requests": {"gpu": 3}}, None),
+        ({"resource_count_name": ""}, {"gpu": 3}, None),
+        ({}, {"gpu": 1}, (1, SHARE, 0)),
+        ({}, {"requests": {"gpu": 2, "gpumem": 7, "gpucores": 9}}, (2, FixedMemory(7), 9)),
+        ({}, {"gpu": 1, "gpumem": 7, "requests": {"gpu": 9, "gpumem": 9}}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "gpumem": 0, "requests": {"gpumem": 9}}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": 50}, (1, ShareOfCard(50), 0)),
+        ({}, {"gpu": 1, "pct": 1}, (1, ShareOfCard(1), 0)),
+        ({}, {"gpu": 1, "pct": 101}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": 250}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": 0}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": -5}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": "1500m"}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "pct": 50, "gpumem": 7}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "pct": 50, "gpumem": 0}, (1, ShareOfCard(50), 0)),
+        ({"default_memory": 512}, {"gpu": 1}, (1, FixedMemory(512), 0)),
+        ({"default_memory": 512, "memory_factor": 4}, {"gpu": 1}, (1, FixedMemory(512), 0)),
+        ({"default_memory": 512}, {"gpu": 1, "pct": 0}, (1, FixedMemory(512), 0)),
+        ({"default_memory": 512}, {"gpu": 1, "pct": 101}, (1, SHARE, 0)),
+        ({"default_memory": 512}, {"gpu": 1, "pct": 20}, (1, ShareOfCard(20), 0)),
+        ({"memory_factor": 4}, {"gpu": 1, "gpumem": 7}, (1, FixedMemory(28), 0)),
+        ({"memory_factor": 0}, {"gpu": 1, "gpumem": 7}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "gpucores": 250}, (1, SHARE, 100)),
+        ({"default_cores": 40}, {"gpu": 1}, (1, SHARE, 40)),
+        ({"default_cores": 40}, {"gpu": 1, "gpucores": 0}, (1, SHARE, 0)),
+        ({"resource_memory_name": "", "resource_core_name": ""}, {"gpu": 1, "gpumem": 7, "gpucores": 7}, (1, SHARE, 0)),
+        ({"resource_count_name": "hami.io/gpu"}, {"gpu": 1}, None),
+    ],
+)
+def test_section_6_what_a_container_asks(section, amounts, expected):
+    assert extracted(section, **amounts) == (None if expected is None else Request(*expected))
+
+
+def test_a_pod_that_asks_for_nothing_is_not_ours():
+    assert read_ask(pod(container(), container("b", gpu=0)), vendors(), "spread") is None
+
+
+def test_the_rows_of_an_ask_follow_the_containers_init_first():
+    found = read_ask(pod(container("app", gpu=1), init("i", gpu=2)), vendors(), "spread")
+    assert [row["NVIDIA"].count for row in found.rows] == [2, 1]
+
+
+def test_the_names_a_vendor_manages_and_its_quota_keys_come_from_the_configuration():
+    vendor = nvidia(resource_count_name="hami.io/gpu", resource_core_name="", memory_factor=8)
+    assert vendor.resource_names == (
+        "hami.io/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/priority",
+    )
+    assert [(key.name, key.factor) for key in vendor.quota_keys()] == [
+        ("limits.hami.io/gpu", 1),
+        ("limits.nvidia.com/gpumem", 8),
+    ]

@@ -1,0 +1,224 @@
+"""Quota inside Fit (nvidia chapter 10, quota chapter 8): check 7, the cheapest-first retry, init containers' cards."""
+
+import pytest
+
+from hami_webhook.devices.model import Hold
+
+from .cards import (
+    card,
+    chosen,
+    container,
+    debit,
+    init,
+    mig_card,
+    node,
+    one,
+    placed,
+    pod,
+    record,
+    room,
+    sidecar,
+    used,
+    view,
+)
+
+UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=12288))
+
+
+@pytest.mark.parametrize(
+    ("memory", "answer"),
+    [
+        (15000, "y x"),
+        (16288, "z y"),
+        (8000, "y x"),
+        (7999, "1/3 AllocatedCardsInsufficientRequest, 2/3 ResourceQuotaNotFit"),
+        (3999, "3/3 ResourceQuotaNotFit"),
+    ],
+)
+def test_cards_are_tried_once_more_cheapest_first_where_quota_left_a_container_short(memory, answer):
+    asking = pod(container(gpu=2, pct=100))
+    assert chosen(asking, view(UNEQUAL), room(asking, memory=memory)) == answer
+
+
+def test_the_labels_are_those_of_the_first_try():
+    # first try: z (12288), then nothing more; second try: x and y, and then nothing more
+    asking = pod(container(gpu=3, pct=100))
+    assert record(asking, view(UNEQUAL), room(asking, memory=15000)) == (
+        "1/3 AllocatedCardsInsufficientRequest, 2/3 ResourceQuotaNotFit"
+    )
+
+
+def test_a_failure_for_other_reasons_is_not_tried_again():
+    on = view(UNEQUAL, {"x": used(1, 1), "y": used(1, 1)})
+    asking = pod(container(gpu=2, pct=100))
+    counted = Counting(room(asking, memory=10**6))
+    assert record(asking, on, counted) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
+    assert counted.costed == 0
+
+
+class Counting:
+    """A budget that counts how often it was asked for costs."""
+
+    def __init__(self, inner):
+        self.inner, self.costed = inner, 0
+
+    def admits(self, taken):
+        return self.inner.admits(taken)
+
+    def cost(self, taken):
+        self.costed += 1
+        return self.inner.cost(taken)
+
+
+def test_the_cheapest_first_try_stays_inside_a_numa_node():
+    on = view(
+        node(
+            card("a", devmem=9000),
+            card("b", devmem=5000),
+            card("c", devmem=4000),
+            card("d", devmem=3000, numa=1),
+        )
+    )
+    asking = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    assert chosen(asking, on, room(asking, memory=9500)) == "c b"
+    free = pod(container(gpu=2, pct=100))
+    assert chosen(free, on, room(free, memory=7500)) == "d c"
+
+
+def test_the_quota_sees_what_the_pod_holds_already():
+    asking = pod(container("a", gpu=1, gpumem=3000), container("b", gpu=1, gpumem=2000))
+    on = view(node(card("x"), card("y")))
+    assert chosen(asking, on, room(asking, memory=5000)) == "y"
+    assert record(asking, on, room(asking, memory=4999)) == "2/2 ResourceQuotaNotFit"
+
+
+def test_slots_and_cores_count_too():
+    asking = pod(container(gpu=2, gpumem=1, gpucores=30))
+    on = view(node(card("x"), card("y")))
+    assert chosen(asking, on, room(asking, slots=2, cores=60)) == "y x"
+    for limits in ({"slots": 1}, {"cores": 59}):
+        assert record(asking, on, room(asking, **limits)) == (
+            "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+        )
+
+
+def test_the_quota_is_asked_with_the_mig_profile_and_not_with_the_request():
+    asking = pod(one(gpumem=8000))
+    on = view(node(mig_card("m")))
+    assert record(asking, on, room(asking, memory=9000)) == "1/1 ResourceQuotaNotFit"
+    assert record(asking, on, room(asking, memory=10240, cores=28)) == "m,NVIDIA,10240,28:;"
+
+
+def test_the_quota_is_asked_before_free_memory_and_after_slots():
+    asking = pod(one(gpumem=8000))
+    assert record(
+        asking, view(node(card("a"), card("b")), {"a": used(10), "b": used(1, 40000)}), room(asking, memory=1)
+    ) == ("1/2 CardTimeSlicingExhausted, 1/2 ResourceQuotaNotFit")
+
+
+@pytest.mark.parametrize("policy", ["spread", "binpack", "topology-aware"])
+def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(policy):
+    asking = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=5000), policy=policy)
+    on = view(node(card("a"), card("b")))
+    fit = placed(asking, on, room(asking, memory=8000))
+    assert len({hold.uuid for hold in fit.holds()}) == 1
+    assert debit(fit, asking.kinds) == (1, 8000, 0)
+    assert debit(fit, asking.kinds, init_finished=True) == (1, 5000, 0)
+
+
+def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that_cannot_move():
+    # the app fits b only; init by itself would go to c
+    on = view(node(card("b"), card("c", devmem=8400)), {"b": used(3, 30000)})
+    asking = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=8500))
+    assert record(asking, on) == "c,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
+    assert record(asking, on, room(asking, memory=8500)) == "b,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
+    # the labels of the first try: init found room, the app did not
+    assert record(asking, on, room(asking, memory=8499)) == "2/2 ResourceQuotaNotFit"
+
+
+@pytest.mark.parametrize(
+    ("containers", "total"),
+    [
+        ([sidecar(gpu=1, gpumem=2000), init(gpu=1, gpumem=6000)], 8000),
+        ([init(gpu=1, gpumem=6000), sidecar(gpu=1, gpumem=2000)], 6000),
+    ],
+)
+def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containers, total):
+    asking = pod(*containers, container(gpu=1, gpumem=3000))
+    on = view(node(card("a"), card("b")))
+    fit = placed(asking, on, room(asking, memory=total))
+    assert debit(fit, asking.kinds)[1] == total
+    assert debit(fit, asking.kinds, init_finished=True)[1] == 5000
+    assert "ResourceQuotaNotFit" in record(asking, on, room(asking, memory=total - 1))
+
+
+def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
+    profiles = [{"name": "2g.10gb", "memoryMB": 9984, "core": 29, "sliceCount": 2, "placements": [{"size": 2}]}]
+    asking = pod(one(gpumem=8000))
+    on = view(node(mig_card("m", profiles)))
+    assert record(asking, on, room(asking, memory=9000)) == "1/1 ResourceQuotaNotFit"
+    assert debit(placed(asking, on, room(asking, memory=10000)), asking.kinds) == (1, 9984, 29)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "section", "cards", "expected"),
+    [
+        ({"gpu": 2, "gpumem": 2000}, {}, [40960, 40960], (2, 4000, 0)),
+        ({"gpu": 2, "gpucores": 100}, {}, [40960, 40960], (2, 81920, 200)),
+        ({"gpu": 1, "pct": 50}, {}, [24576], (1, 12288, 0)),
+        ({"gpu": 1, "pct": 50}, {}, [40960], (1, 20480, 0)),
+        ({"gpu": 2, "pct": 50, "gpucores": 30}, {}, [24576, 40960], (2, 32768, 60)),
+        ({"gpu": 1, "gpumem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
+    ],
+)
+def test_the_worked_numbers_of_chapter_10(amounts, section, cards, expected):
+    asking = pod(container(**amounts))
+    on = view(node(*(card(str(i), devmem=memory) for i, memory in enumerate(cards))))
+    assert debit(placed(asking, on, **section), asking.kinds) == expected
+
+
+def test_a_mig_allocation_costs_its_profile():
+    asking = pod(one(gpumem=8000))
+    assert debit(placed(asking, view(node(mig_card("m")))), asking.kinds) == (1, 10240, 28)
+
+
+def test_core_example_f_takes_the_only_card_small_enough():
+    on = view(node(*(card(str(memory), devmem=memory) for memory in (2000, 8000, 4000, 6000))))
+    asking = pod(one(gpucores=100))
+    assert chosen(asking, on, room(asking, memory=2000, cores=100)) == "2000"
+    assert record(asking, on, room(asking, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
+
+
+def test_core_examples_d_and_e_init_peak_and_sidecar_order():
+    peak = pod(init(gpu=1, gpumem=5000, gpucores=20), container(gpu=1, gpumem=4000, gpucores=20))
+    fit = placed(peak, view(node(card("G", devmem=8000))))
+    assert debit(fit, peak.kinds) == (1, 5000, 20)
+    assert debit(fit, peak.kinds, init_finished=True) == (1, 4000, 20)
+    for parts, total in (
+        ([sidecar(gpu=1, gpumem=2000), init(gpu=1, gpumem=20000)], 22000),
+        ([init(gpu=1, gpumem=20000), sidecar(gpu=1, gpumem=2000)], 20000),
+    ):
+        asking = pod(*parts, container(gpu=1, gpumem=10000))
+        fit = placed(asking, view(node(card("G", devmem=24000))))
+        assert debit(fit, asking.kinds)[1] == total
+        assert debit(fit, asking.kinds, init_finished=True)[1] == 12000
+
+
+def test_a_budget_is_asked_with_holds_in_the_containers_rows():
+    asked = []
+
+    class Recording:
+        def admits(self, taken):
+            asked.append(list(taken))
+            return True
+
+        def cost(self, taken):
+            return ()
+
+    placed(
+        pod(init(), container("a", gpu=1, gpumem=5), container("b", gpu=1, gpumem=7)),
+        view(node(card("x"))),
+        Recording(),
+    )
+    first = Hold("NVIDIA", "x", 1, 5, 0)
+    assert asked == [[first], [first, Hold("NVIDIA", "x", 2, 7, 0)]]

@@ -1,0 +1,257 @@
+"""Topology-aware choice: the searches against brute force, and how Fit uses them (nvidia chapter 7.6)."""
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
+
+from .cards import card, chosen, container, first_allocation, mig_card, node, one, placed, pod, record, room, used, view
+
+BIND = {"nvidia.com/numa-bind": "true"}
+
+
+def brute_force(scores, count, admits=lambda chosen: True):
+    """The first enumerated of the sets with the largest sum."""
+    best, best_value = [], None
+    for chosen_set in combinations(range(len(scores)), count):
+        value = sum(scores[x][y] for x, y in combinations(chosen_set, 2))
+        if admits(chosen_set) and (best_value is None or value > best_value):
+            best, best_value = list(chosen_set), value
+    return best if count else []
+
+
+@st.composite
+def tables(draw, most=10):
+    cards = draw(st.integers(1, most))
+    values = draw(
+        st.sampled_from(
+            [
+                st.integers(-300, 300),
+                st.sampled_from([0, 0, 0, 100]),
+                st.sampled_from([10, 20, 50, 110, 210]),
+                st.integers(-(10**9), 10**9),
+                st.just(7),
+            ]
+        )
+    )
+    rows = st.lists(values, min_size=cards, max_size=cards)
+    return draw(st.lists(rows, min_size=cards, max_size=cards))
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(tables())
+def test_the_best_combination_is_that_of_brute_force_for_every_count(scores):
+    for count in range(len(scores) + 2):
+        assert best_combination(scores, count) == brute_force(scores, count)
+
+
+@settings(deadline=None, derandomize=True, max_examples=120)
+@given(tables(8), st.data())
+def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
+    costs = data.draw(st.lists(st.integers(0, 5), min_size=len(scores), max_size=len(scores)))
+    limit = data.draw(st.integers(0, 15))
+
+    def within(positions):
+        return sum(costs[p] for p in positions) <= limit
+
+    for count in range(1, len(scores) + 1):
+        assert best_combination(scores, count, within) == brute_force(scores, count, within)
+
+
+@settings(deadline=None, derandomize=True)
+@given(tables())
+def test_the_least_connected_card_is_that_of_brute_force(scores):
+    totals = [sum(score for y, score in enumerate(row) if y != x) for x, row in enumerate(scores)]
+    assert least_connected(scores) == min(range(len(scores)), key=lambda x: (totals[x], x))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("values", [(10, 20, 110, 210, 410), range(-1000, 1000), (0,)])
+def test_eight_of_sixteen_cards_are_found_exactly(seed, values):
+    chance = random.Random(seed)
+    scores = [[chance.choice(values) for _ in range(16)] for _ in range(16)]
+    assert best_combination(scores, 8) == brute_force(scores, 8)
+
+
+def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards():
+    assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
+
+
+# in Fit
+
+RING = {("a", "b"): 300, ("b", "c"): 200, ("c", "d"): 100, ("a", "d"): 50}
+FOUR = node(*map(card, "abcd"), scores=RING)
+
+
+def topology(count=2, policy="topology-aware", **more):
+    notes = more.pop("annotations", None)
+    return pod(container(gpu=count, gpumem=more.pop("gpumem", 1000), **more), policy=policy, annotations=notes)
+
+
+@pytest.mark.parametrize(
+    ("count", "usage", "answer", "candidates", "quality"),
+    [
+        (1, {}, "d", 4, -150),
+        (2, {}, "b a", 4, 300),
+        (3, {}, "c b a", 4, 500),
+        (4, {}, "d c b a", 4, 650),
+        (2, {"a": used(1, 40960)}, "c b", 3, 200),
+        (2, {"a": used(1, 40960), "c": used(1, 40960)}, "d b", 2, 0),
+        # only links among the fitting cards count: b and d have none left
+        (1, {"a": used(1, 40960), "c": used(1, 40960)}, "d", 2, 0),
+        (1, {"d": used(1, 40960)}, "c", 3, -200),
+    ],
+)
+def test_the_choice_is_among_the_fitting_cards(count, usage, answer, candidates, quality):
+    allocation = first_allocation(placed(topology(count), view(FOUR, usage)))
+    assert " ".join(d.uuid for d in allocation.devices) == answer
+    assert (allocation.candidates, allocation.link_quality) == (candidates, quality)
+
+
+def test_too_few_fitting_cards_fail_as_without_topology():
+    on = view(FOUR, {"a": used(1, 40960), "b": used(1, 40960), "c": used(1, 40960)})
+    assert record(topology(2), on) == "1/4 AllocatedCardsInsufficientRequest, 3/4 CardInsufficientMemory"
+    assert record(topology(5), on) == "NodeInsufficientDevice"
+
+
+def test_without_scores_everything_ties_and_the_request_is_still_placed():
+    on = view(node(*map(card, "abcd")))
+    assert chosen(topology(2), on) == "d c"
+    assert chosen(topology(1), on) == "d"
+
+
+def test_the_score_from_the_earlier_card_to_the_later_one_counts():
+    scores = '[{"uuid":"a","score":{"b":900}},{"uuid":"c","score":{"b":500}},{"uuid":"b","score":{"c":-9,"a":1}}]'
+    # C is c, b, a: c to b is 500, b to a is 1, c to a is missing
+    assert chosen(topology(2), view(node(*map(card, "abc"), scores=scores))) == "c b"
+
+
+def test_topology_works_as_a_filter_wherever_it_stands_in_a_list():
+    on = view(FOUR, {"a": used(1, 1)})
+    assert chosen(topology(2, "mutex, topology-aware"), on) == "c b"
+    assert chosen(topology(2, "topology-aware,binpack"), on) == "a b"
+
+
+# with numa-bind
+
+SIX = node(
+    *(card(uuid) for uuid in "abc"),
+    *(card(uuid, numa=1) for uuid in "def"),
+    scores={("a", "b"): 100, ("a", "c"): 50, ("d", "e"): 90, ("c", "d"): 999, ("b", "f"): 999},
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "usage", "answer", "candidates"),
+    [
+        (2, {}, "b a", 3),
+        (2, {"a": used(1, 40960)}, "e d", 3),
+        (2, {"a": used(1, 40960), "b": used(1, 40960)}, "e d", 3),
+        (2, {"e": used(1, 40960), "d": used(1, 40960)}, "b a", 3),
+        (3, {"d": used(1, 40960)}, "c b a", 3),
+        (3, {}, "c b a", 3),
+        # one card is not bound at all: e has the fewest links to all others
+        (1, {}, "e", 6),
+    ],
+)
+def test_only_sets_inside_one_numa_node_compete(count, usage, answer, candidates):
+    allocation = first_allocation(placed(topology(count, annotations=BIND), view(SIX, usage)))
+    assert " ".join(d.uuid for d in allocation.devices) == answer
+    assert allocation.candidates == candidates
+
+
+@pytest.mark.parametrize("full", ["ab", "de"])
+def test_where_no_numa_node_is_large_enough_the_largest_is_what_was_collected(full):
+    usage = {uuid: used(1, 40960) for uuid in full}
+    assert record(topology(4, annotations=BIND), view(SIX, usage)) == (
+        "1/6 NumaNotFit, 2/6 CardInsufficientMemory, 3/6 AllocatedCardsInsufficientRequest"
+    )
+
+
+def test_numa_first_with_topology_stays_inside_a_numa_node_if_one_is_large_enough():
+    assert chosen(topology(2, "numa-first,topology-aware"), view(SIX)) == "b a"
+    assert set(chosen(topology(4, "numa-first,topology-aware"), view(SIX)).split()) >= {"c", "d"}
+
+
+# with a quota
+
+
+def test_sets_that_break_the_quota_are_skipped():
+    on = view(
+        node(
+            card("a", devmem=12000),
+            card("b", devmem=12000),
+            card("c", devmem=4000),
+            card("d", devmem=4000),
+            scores={("a", "b"): 900, ("a", "c"): 500, ("c", "d"): 100},
+        )
+    )
+    asking = pod(container(gpu=2, pct=100), policy="topology-aware")
+    assert set(chosen(asking, on, room(asking, memory=24000)).split()) == {"a", "b"}
+    assert set(chosen(asking, on, room(asking, memory=23999)).split()) == {"a", "c"}
+    assert set(chosen(asking, on, room(asking, memory=8000)).split()) == {"c", "d"}
+    assert record(asking, on, room(asking, memory=7999)) == "4/4 ResourceQuotaNotFit"
+
+
+def test_where_each_card_passes_alone_but_no_set_does_all_count_under_the_quota():
+    asking = topology(2)
+    on = view(FOUR)
+    assert record(asking, on, room(asking, memory=1999)) == "4/4 ResourceQuotaNotFit"
+    assert record(asking, on, room(asking, memory=999)) == "4/4 ResourceQuotaNotFit"
+    single = topology(1)
+    assert chosen(single, on, room(single, memory=1000)) == "d"
+
+
+def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
+    on = view(
+        node(
+            card("a", devmem=9000),
+            card("b", devmem=9000),
+            card("c", devmem=4000, numa=1),
+            card("d", devmem=4000, numa=1),
+            scores={("a", "b"): 900},
+        )
+    )
+    asking = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=BIND)
+    assert set(chosen(asking, on).split()) == {"a", "b"}
+    assert set(chosen(asking, on, room(asking, memory=10000)).split()) == {"c", "d"}
+
+
+# with MIG
+
+
+def test_different_cards_are_preferred_and_further_instances_taken_only_where_needed():
+    on = view(node(mig_card("m"), mig_card("n"), scores={("m", "n"): 100}))
+    assert chosen(topology(2, gpumem=8000), on) == "n m"
+    allocation = first_allocation(placed(topology(4, gpumem=8000), on))
+    assert " ".join(d.uuid for d in allocation.devices) == "n m n n"
+    assert allocation.candidates == 2
+    assert [d.booking.mark.placement.start for d in allocation.devices] == [0, 0, 2, 4]
+    assert chosen(topology(6, gpumem=8000), on) == "n m n n m m"
+    assert record(topology(7, gpumem=8000), on) == (
+        "2/2 CardMigTopologyInfeasible, 6/2 AllocatedCardsInsufficientRequest"
+    )
+
+
+def test_further_instances_stay_inside_their_numa_node_and_the_quota():
+    on = view(node(mig_card("m"), mig_card("n", numa=1)))
+    asking = topology(3, gpumem=8000, annotations=BIND)
+    assert chosen(asking, on) == "n n n"
+    assert chosen(asking, on, room(asking, memory=30720)) == "n n n"
+    assert record(asking, on, room(asking, memory=30719)) == (
+        "2/2 AllocatedCardsInsufficientRequest, 2/2 NumaNotFit, 2/2 ResourceQuotaNotFit"
+    )
+
+
+def test_a_whole_card_request_takes_one_instance_of_each_card():
+    on = view(node(mig_card("m"), mig_card("n")))
+    assert chosen(pod(container(gpu=2), policy="topology-aware"), on) == "n m"
+    assert record(pod(container(gpu=3), policy="topology-aware"), on) == "2/2 AllocatedCardsInsufficientRequest"
+
+
+def test_a_single_card_asked_of_an_empty_choice_fails_with_its_labels():
+    assert record(pod(one(gpumem=50000), policy="topology-aware"), view(FOUR)) == "4/4 CardInsufficientMemory"

@@ -1,0 +1,238 @@
+"""A draft's patch does just what was done to the draft, on documents in which anything may be missing."""
+
+from __future__ import annotations
+
+import copy
+
+import jsonpatch
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.kube.draft import PodDraft, pod_in
+from hami_webhook.kube.objects import ContainerKind, MalformedObject, Pod
+
+GPU = "nvidia.com/gpu"
+
+
+def one(**container):
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", **container}]}}
+
+
+def applied(raw, draft):
+    operations = orjson.loads(orjson.dumps(draft.operations()))
+    return jsonpatch.apply_patch(copy.deepcopy(raw), operations)
+
+
+def paths(draft):
+    return [(operation["op"], operation["path"]) for operation in draft.operations()]
+
+
+def test_an_untouched_draft_has_no_operations():
+    raw = one(resources={"limits": {GPU: 1}}, env=[])
+    draft = PodDraft(raw, "ns")
+    assert draft.operations() == []
+    assert draft.result() == Pod.from_object(raw, "ns")
+
+
+@pytest.mark.parametrize(("asked", "found"), [("a", "a"), ("", "b")])
+def test_the_namespace_asked_for_wins_over_the_pods_own(asked, found):
+    raw = {"metadata": {"namespace": "b"}}
+    assert pod_in(raw, asked).namespace == found
+    assert PodDraft(raw, asked).result().namespace == found
+
+
+@pytest.mark.parametrize(
+    ("container", "operations", "resources"),
+    [
+        ({}, [("add", "/spec/containers/0/resources")], {"limits": {GPU: "2"}}),
+        ({"resources": None}, [("add", "/spec/containers/0/resources")], {"limits": {GPU: "2"}}),
+        ({"resources": {}}, [("add", "/spec/containers/0/resources/limits")], {"limits": {GPU: "2"}}),
+        ({"resources": {"limits": None}}, [("add", "/spec/containers/0/resources/limits")], {"limits": {GPU: "2"}}),
+        (
+            {"resources": {"limits": {"cpu": 1}, "claims": []}},
+            [("add", "/spec/containers/0/resources/limits/nvidia.com~1gpu")],
+            {"limits": {"cpu": 1, GPU: "2"}, "claims": []},
+        ),
+        (
+            {"resources": {"limits": {GPU: 1}}},
+            [("replace", "/spec/containers/0/resources/limits/nvidia.com~1gpu")],
+            {"limits": {GPU: "2"}},
+        ),
+        (
+            {"resources": {"limits": {GPU: 1}, "requests": {GPU: 1}}},
+            [
+                ("replace", "/spec/containers/0/resources/limits/nvidia.com~1gpu"),
+                ("replace", "/spec/containers/0/resources/requests/nvidia.com~1gpu"),
+            ],
+            {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
+        ),
+        ({"resources": {"limits": {GPU: 2}}}, [], {"limits": {GPU: 2}}),
+        ({"resources": {"limits": {GPU: "2000m"}}}, [], {"limits": {GPU: "2000m"}}),
+        (
+            {"resources": {"limits": {GPU: "2"}, "requests": {GPU: "1"}}},
+            [("replace", "/spec/containers/0/resources/requests/nvidia.com~1gpu")],
+            {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
+        ),
+    ],
+)
+def test_a_limit_is_written_with_the_request_that_must_agree(container, operations, resources):
+    raw = one(**container)
+    draft = PodDraft(raw)
+    draft.containers[0].set_limit(GPU, 2)
+    assert paths(draft) == operations
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == resources
+    assert draft.containers[0].amount(GPU) in (2, "2", "2000m")
+
+
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [{"name": "A", "value": "1"}]),
+        ([], [{"name": "A", "value": "1"}]),
+        ([{"name": "B"}], [{"name": "B"}, {"name": "A", "value": "1"}]),
+        ([{"name": "A", "value": "0"}, {"name": "B"}], [{"name": "A", "value": "1"}, {"name": "B"}]),
+        ([{"name": "A", "valueFrom": {}}], [{"name": "A", "value": "1"}]),
+        ([{"name": "A", "value": "1"}], [{"name": "A", "value": "1"}]),
+        ([{"name": "A"}, {"name": "A", "value": "1"}], [{"name": "A", "value": "1"}] * 2),
+        (["odd", None], ["odd", None, {"name": "A", "value": "1"}]),
+    ],
+)
+def test_a_variable_is_set_in_place_or_at_the_end(env, after):
+    raw = one(env=env)
+    draft = PodDraft(raw)
+    draft.containers[0].set_env("A", "1")
+    assert applied(raw, draft)["spec"]["containers"][0]["env"] == after
+    assert len(draft.operations()) == (env != after)
+
+
+def test_a_variable_set_twice_has_its_last_value_once():
+    for env in ([], [{"name": "A", "value": "0"}]):
+        raw = one(env=env)
+        draft = PodDraft(raw)
+        for value in ("1", "2"):
+            draft.containers[0].set_env("A", value)
+        assert applied(raw, draft)["spec"]["containers"][0]["env"] == [{"name": "A", "value": "2"}]
+
+
+def test_a_variable_set_back_to_what_it_was_is_no_change():
+    draft = PodDraft(one(env=[{"name": "A", "value": "0"}]))
+    for value in ("1", "0"):
+        draft.containers[0].set_env("A", value)
+    assert draft.operations() == []
+
+
+def test_an_environment_that_is_no_list_cant_be_written_to():
+    draft = PodDraft(one(env={}))
+    with pytest.raises(MalformedObject, match=r"spec\.containers\.0\.env must be a list"):
+        draft.containers[0].set_env("A", "1")
+
+
+@pytest.mark.parametrize(
+    ("raw", "operations"),
+    [
+        ({}, [("add", "/metadata"), ("add", "/metadata/annotations")]),
+        ({"metadata": None}, [("add", "/metadata"), ("add", "/metadata/annotations")]),
+        ({"metadata": {}}, [("add", "/metadata/annotations")]),
+        ({"metadata": {"annotations": None}}, [("add", "/metadata/annotations")]),
+        ({"metadata": {"annotations": {}}}, [("add", "/metadata/annotations/a~1b~0c")]),
+        ({"metadata": {"annotations": {"a/b~c": "0"}}}, [("replace", "/metadata/annotations/a~1b~0c")]),
+    ],
+)
+def test_an_annotation_is_added_wherever_its_map_begins(raw, operations):
+    draft = PodDraft(raw)
+    draft.annotations["a/b~c"] = "1"
+    assert paths(draft) == operations
+    assert applied(raw, draft)["metadata"]["annotations"] == {"a/b~c": "1"}
+    assert draft.result().annotations == {"a/b~c": "1"}
+
+
+def test_names_of_the_spec_are_added_or_replaced():
+    raw = {"spec": {"schedulerName": "a", "runtimeClassName": None}}
+    draft = PodDraft(raw)
+    assert (draft.scheduler_name, draft.runtime_class_name) == ("a", "")
+    draft.scheduler_name, draft.runtime_class_name = "b", "nvidia"
+    assert applied(raw, draft)["spec"] == {"schedulerName": "b", "runtimeClassName": "nvidia"}
+    assert draft.result().scheduler_name == "b"
+
+
+def test_containers_keep_their_kind_and_place():
+    privileged = {"securityContext": {"privileged": True}}
+    raw = {
+        "spec": {
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always", **privileged}],
+            "containers": [{"name": "c", "securityContext": {"privileged": "yes"}}],
+        }
+    }
+    draft = PodDraft(raw)
+    assert [(c.name, c.kind) for c in draft.containers] == [
+        ("i", ContainerKind.INIT),
+        ("s", ContainerKind.SIDECAR),
+        ("c", ContainerKind.APP),
+    ]
+    assert [c.container.privileged for c in draft.containers] == [c.privileged for c in draft.original.containers]
+    draft.containers[1].set_limit(GPU, 1)
+    assert paths(draft) == [("add", "/spec/initContainers/1/resources")]
+
+
+def test_each_warning_is_told_once():
+    draft = PodDraft({})
+    for text in ("a", "b", "a"):
+        draft.warn(text)
+    draft.note("n")
+    assert (draft.warnings, draft.notes) == (["a", "b"], ["n"])
+
+
+KEYS = st.sampled_from([GPU, "a/b", "~", ""])
+STEPS = st.lists(
+    st.tuples(st.just("limit"), st.integers(0, 2), KEYS, st.integers(0, 3))
+    | st.tuples(st.just("env"), st.integers(0, 2), st.sampled_from("AB"), st.sampled_from("01"))
+    | st.tuples(st.just("note"), KEYS, st.sampled_from("01"))
+    | st.tuples(st.just("unnote"), KEYS),
+    max_size=8,
+)
+AMOUNTS = st.dictionaries(KEYS, st.sampled_from([0, 1, "1", "2"]), max_size=2)
+PARTS = st.none() | st.fixed_dictionaries(
+    {}, optional={"limits": st.none() | AMOUNTS, "requests": AMOUNTS, "x": st.just(1)}
+)
+ENVS = st.none() | st.lists(
+    st.fixed_dictionaries({"name": st.sampled_from("ABC")}, optional={"value": st.sampled_from("01")}), max_size=2
+)
+CONTAINERS = st.fixed_dictionaries(
+    {"name": st.just("c")}, optional={"resources": PARTS, "env": ENVS, "x": st.just([1])}
+)
+PODS = st.fixed_dictionaries(
+    {"spec": st.fixed_dictionaries({"containers": st.lists(CONTAINERS, min_size=3, max_size=3)})},
+    optional={
+        "metadata": st.none()
+        | st.fixed_dictionaries(
+            {}, optional={"annotations": st.none() | st.dictionaries(KEYS, st.sampled_from("01")), "x": st.just(1)}
+        )
+    },
+)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(raw=PODS, steps=STEPS)
+def test_the_patch_applied_is_exactly_the_draft(raw, steps):
+    before = copy.deepcopy(raw)
+    draft = PodDraft(raw)
+    for kind, *rest in steps:
+        match kind:
+            case "limit":
+                draft.containers[rest[0]].set_limit(rest[1], rest[2])
+            case "env":
+                draft.containers[rest[0]].set_env(rest[1], rest[2])
+            case "note":
+                draft.annotations[rest[0]] = rest[1]
+            case "unnote" if rest[0] in draft.annotations:
+                del draft.annotations[rest[0]]
+    assert raw == before
+    after = applied(raw, draft)
+    assert Pod.from_object(after) == draft.result()
+    assert PodDraft(after).operations() == []
+    again = PodDraft(after)
+    for position, container in enumerate(draft.containers):
+        assert dict(again.containers[position].limits) == dict(container.limits)
+        assert dict(again.containers[position].requests) == dict(container.requests)

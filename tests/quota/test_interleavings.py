@@ -1,0 +1,232 @@
+"""Concurrent charges in any order of their steps: the sum never passes a limit, and the books say who was let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.books import Ask, Books, Refusal
+from hami_webhook.quota.charge import NoCards, waiting_charge
+from hami_webhook.quota.charger import Charged, Charger, Outcome
+from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.quota.recompute import Recomputer, Times
+
+from .objects import MEM, NOON, TEAM, books, full, pod, quota, vendors
+
+VENDORS = vendors()
+BOUNDED = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+
+
+@dataclass
+class Stage:
+    """Holds every step of every client until the script lets it go, and looks at each write."""
+
+    script: list[int]
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+    history: list[list[JSON]] = field(default_factory=list)
+    cluster: MemoryCluster = field(init=False)
+    before: dict[str, JSON] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cluster = MemoryCluster(lambda: NOON, pause=self.pause)
+
+    def quotas(self) -> list[JSON]:
+        return list(self.cluster.peek_all(Kind.RESOURCE_QUOTAS, TEAM))
+
+    def draw(self) -> int:
+        return self.script.pop() if self.script else 0
+
+    async def hold(self, _: object = None) -> None:
+        gate = asyncio.get_running_loop().create_future()
+        self.waiting.append(gate)
+        await gate
+
+    async def pause(self, step: str) -> None:
+        if step == "patch_status:after":
+            self.look()
+        await self.hold()
+        if step == "patch_status:before":
+            self.before = {item["metadata"]["name"]: item for item in self.quotas()}
+
+    def look(self) -> None:
+        """Q1, Q8 and Q13 after a write."""
+        self.history.append(self.quotas())
+        task = asyncio.current_task()
+        foreign = task is not None and task.get_name() == "foreign"
+        for item in self.quotas():
+            old = self.before[item["metadata"]["name"]]
+            was, now = books(old, VENDORS), books(item, VENDORS)
+            for key, amount in now.used.items():
+                assert amount >= 0
+                assert amount <= was.used.get(key, 0) or amount <= now.hard[key], (key, amount)
+            if foreign:
+                assert was.used == now.used
+                assert was.ledger == now.ledger
+            else:
+                assert rest_of(old) == rest_of(item)
+
+    async def play(self, tasks: Sequence[asyncio.Task[object]]) -> None:
+        while not all(task.done() for task in tasks):
+            for _ in range(12):
+                await asyncio.sleep(0)
+            if self.waiting:
+                self.waiting.pop(self.draw() % len(self.waiting)).set_result(None)
+
+
+def rest_of(item: JSON) -> JSON:
+    """What of a quota isn't ours."""
+    meta = {k: v for k, v in item["metadata"].items() if k not in ("resourceVersion", "annotations")}
+    notes = {k: v for k, v in item["metadata"].get("annotations", {}).items() if k != LEDGER}
+    used = {k: v for k, v in item.get("status", {}).get("used", {}).items() if k not in VENDORS.quota_keys}
+    return {"meta": meta, "notes": notes, "spec": item["spec"], "used": used}
+
+
+class LaggingCache:
+    """Quotas as they were some writes ago, or not known at all."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
+        lag = self._stage.draw() % 5
+        if lag == 4:
+            return None
+        return [ResourceQuota.from_object(item) for item in self._stage.history[-1 - min(lag, len(self._stage.history) - 1)]]
+
+
+def ask(name: str, mem: int, **how: object) -> Ask:
+    asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
+    return Ask(name, asked, waiting_charge(asked, VENDORS, NoCards()), **how)  # type: ignore[arg-type]
+
+
+def charger_on(stage: Stage, cache: LaggingCache | None = None) -> Charger:
+    recomputer = Recomputer(stage.cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
+    return Charger(
+        stage.cluster,
+        VENDORS,
+        clock=lambda: NOON,
+        recompute=recomputer.inline,
+        cache=cache,
+        sleep=stage.hold,
+        jitter=lambda: 0.5,
+        timeout=1e6,
+    )
+
+
+async def foreign_writer(stage: Stage, count: int) -> None:
+    """Kubernetes' own writers: native keys and labels, by compare-and-swap."""
+    for number in range(count):
+        read = await stage.cluster.get(Kind.RESOURCE_QUOTAS, "q0", TEAM)
+        patch = {
+            "metadata": {"resourceVersion": read["metadata"]["resourceVersion"], "labels": {"n": str(number)}},
+            "status": {"used": {"pods": str(number)}},
+        }
+        try:
+            await stage.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q0", patch, TEAM)
+        except ClusterError:
+            continue
+
+
+async def concurrently(
+    hards: list[int], sizes: list[int], clients: int, script: list[int], *, known: bool, foreign: int
+) -> tuple[Stage, list[Ask], list[Outcome]]:
+    stage = Stage(script)
+    await stage.cluster.ensure_namespace(TEAM)
+    for number, hard in enumerate(hards):
+        made = quota(f"q{number}", mem=hard, keys={"pods": "9"})
+        made["status"] = {"used": {MEM: "0", "pods": "0"} if known else {"pods": "0"}}
+        await stage.cluster.create(Kind.RESOURCE_QUOTAS, made)
+    stage.history.append(stage.quotas())
+    chargers = [charger_on(stage, LaggingCache(stage)) for _ in range(clients)]
+    asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
+    tasks = [asyncio.create_task(chargers[n % clients].charge(item)) for n, item in enumerate(asks)]
+    writer = asyncio.create_task(foreign_writer(stage, foreign), name="foreign")
+    await stage.play([*tasks, writer])
+    for charger in chargers:
+        while charger._workers:
+            await stage.play([asyncio.create_task(asyncio.sleep(0))])
+            if stage.waiting:
+                stage.waiting.pop().set_result(None)
+    return stage, asks, [await task for task in tasks]
+
+
+@BOUNDED
+@given(
+    hards=st.lists(st.integers(0, 12), min_size=1, max_size=2),
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=8),
+    clients=st.integers(2, 4),
+    script=st.lists(st.integers(0, 30), max_size=200),
+    known=st.booleans(),
+    foreign=st.integers(0, 3),
+)
+def test_charges_in_any_interleaving_keep_the_limits(
+    hards: list[int], sizes: list[int], clients: int, script: list[int], known: bool, foreign: int
+) -> None:
+    stage, asks, outcomes = asyncio.run(concurrently(hards, sizes, clients, script, known=known, foreign=foreign))
+    final = [books(item, VENDORS) for item in stage.quotas()]
+    versions = [[books(item, VENDORS) for item in version] for version in stage.history]
+    admitted = {a.identity for a, outcome in zip(asks, outcomes, strict=True) if isinstance(outcome, Charged)}
+    for read in final:
+        assert set(read.ledger) == admitted  # Q5, Q6, Q10
+        assert read.used.get(MEM, 0) == sum(a.charge.amounts[MEM] for a in asks if a.identity in admitted)
+    for item, outcome in zip(asks, outcomes, strict=True):
+        if not isinstance(outcome, Refusal):
+            continue
+        if outcome.code == 403:  # Q12: it didn't fit into some quota at some time, because of the entries there
+            assert any(item.identity not in b.ledger and b.overrun(item.charge) for version in versions for b in version)
+            if len(hards) == 1:
+                assert final[0].used.get(MEM, 0) + item.charge.amounts[MEM] > hards[0]
+        else:
+            assert "6 conflicting writes" in outcome.message
+
+
+@BOUNDED
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8), hards=st.lists(st.integers(0, 15), min_size=1, max_size=2))
+def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int], hards: list[int]) -> None:
+    asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
+
+    async def judged(*, together: bool) -> tuple[list[type], list[Books]]:
+        cluster = MemoryCluster(lambda: NOON)
+        await cluster.ensure_namespace(TEAM)
+        for number, hard in enumerate(hards):
+            await cluster.create(
+                Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
+            )
+        recomputer = Recomputer(cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
+        charger = Charger(cluster, VENDORS, clock=lambda: NOON, recompute=recomputer.inline)
+        if together:
+            outcomes = await charger.charge_batch(TEAM, asks)
+            assert charger.counts.writes <= len(hards)
+        else:
+            outcomes = [await charger.charge(item) for item in asks]
+        return [type(outcome) for outcome in outcomes], [books(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)]
+
+    together, left = asyncio.run(judged(together=True))
+    singly, right = asyncio.run(judged(together=False))
+    assert together == singly
+    assert [(b.used, b.ledger) for b in left] == [(b.used, b.ledger) for b in right]
+
+
+def test_one_id_through_two_clients_is_charged_once() -> None:
+    for script in ([], [1, 0, 1], [0, 1, 1, 0, 2, 1], [3, 2, 1, 0]):
+
+        async def main(script: list[int] = script) -> None:
+            stage = Stage(list(script))
+            await stage.cluster.ensure_namespace(TEAM)
+            await stage.cluster.create(
+                Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}}
+            )
+            stage.history.append(stage.quotas())
+            tasks = [asyncio.create_task(charger_on(stage).charge(ask("p", 6))) for _ in range(2)]
+            await stage.play(tasks)
+            assert [await task for task in tasks] == [Charged({"q0": full(mem=6)})] * 2
+            assert books(stage.quotas()[0]).used == full(mem=6)
+
+        asyncio.run(main())

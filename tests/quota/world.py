@@ -1,0 +1,201 @@
+"""A small cluster with the whole core on it: replicas with informers, the controller on replica 0, a clock to advance."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.review import API_VERSIONS, Answer, Review
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.place import Placement, Unplaced
+from hami_webhook.quota.ledger import LEDGER, Entry, decode
+
+from .objects import KEYS, NOON, TEAM, books, vendors
+
+SCHEDULER = "hami-scheduler"
+
+
+def story(told: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test from an async function."""
+
+    @functools.wraps(told)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def main() -> None:
+            await told(*args, **kwargs)
+
+        asyncio.run(main())
+
+    return run
+
+
+async def no_sleep(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+class World:
+    """`async with World(...) as world`: objects are created first, then the caches sync."""
+
+    def __init__(self, *objects: JSON, replicas: int = 1, factor: int = 1, pace: Pace | None = None) -> None:
+        self.now = NOON
+        self._objects = objects
+        self.vendors = vendors(factor)
+        self.cluster = MemoryCluster(lambda: self.now)
+        self.cores = [
+            Core(
+                self.cluster,
+                self.vendors,
+                Options(rules=AdmissionRules(scheduler_name=SCHEDULER)),
+                clock=lambda: self.now,
+                sleep=no_sleep,
+            )
+            for _ in range(replicas)
+        ]
+        self.core = self.cores[0]
+        self.reconciler = QuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reviews = 0
+
+    async def __aenter__(self) -> World:
+        await self.cluster.ensure_namespace(TEAM)
+        for obj in self._objects:
+            await self.add(obj)
+        for index, core in enumerate(self.cores):
+            feed = Feed(core, None if index else self.reconciler, sleep=self._never)
+            self._tasks.append(asyncio.create_task(feed.run()))
+            await feed.wait_synced()
+        await self.run(0)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _never(self, _: float) -> None:
+        await asyncio.Event().wait()
+
+    async def add(self, obj: JSON) -> JSON:
+        if "hard" in obj.get("spec", {}):
+            return await self.cluster.create(Kind.RESOURCE_QUOTAS, obj)
+        return await self.cluster.create(Kind.PODS if "containers" in obj.get("spec", {}) else Kind.NODES, obj)
+
+    async def drain(self) -> None:
+        """Let the informers catch up."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    async def run(self, seconds: float) -> None:
+        """Let time pass; the controller does what falls due meanwhile."""
+        until = self.now + seconds
+        while True:
+            await self.drain()
+            self.now = max(self.now, min(until, self.reconciler.next_due()))
+            if await self.reconciler.step() == 0 and self.now >= until and self.reconciler.next_due() > until:
+                return
+
+    # what a user and the API server do
+
+    async def admit(
+        self, manifest: JSON, *, replica: int = 0, uid: str = "", dry_run: bool = False, path: str = "/validate"
+    ) -> tuple[JSON, Answer]:
+        """Take a pod through the webhooks as the API server would; the pod to store. Raises `Denied`."""
+        gate = self.cores[replica].gate
+        if path == "/webhook":
+            answer = await gate.webhook(self.review(manifest, dry_run))
+        else:
+            answer = await gate.mutate(self.review(manifest, dry_run))
+        stored = jsonpatch.apply_patch(manifest, [dict(operation) for operation in answer.patch])
+        if uid or path != "/webhook":
+            uid = uid or f"uid-{manifest['metadata']['name']}"
+            stored = {**stored, "metadata": {**stored["metadata"], "uid": uid}}
+        if path == "/validate":
+            answer = await gate.validate(self.review(stored, dry_run))
+        return stored, answer
+
+    def review(self, manifest: JSON, dry_run: bool = False) -> Review:
+        self._reviews += 1
+        name = manifest["metadata"].get("name", "")
+        return Review(
+            API_VERSIONS[0], f"review-{self._reviews}", "CREATE", "Pod", "", TEAM, name, manifest, {}, dry_run=dry_run
+        )
+
+    async def create(self, manifest: JSON, **how: Any) -> Pod:
+        stored, _ = await self.admit(manifest, **how)
+        created = await self.cluster.create(Kind.PODS, stored)
+        await self.drain()
+        return Pod.from_object(created)
+
+    async def refused(self, manifest: JSON, **how: Any) -> Denied:
+        with pytest.raises(Denied) as caught:
+            await self.admit(manifest, **how)
+        return caught.value
+
+    async def place(self, name: str, *, bind: bool = True) -> Placement | Unplaced:
+        found = self.pod(name)
+        placed = await self.core.placer.place(found)
+        assert placed is not None
+        if isinstance(placed, Placement) and bind:
+            await self.core.placer.bind(found, placed.node)
+        await self.drain()
+        return placed
+
+    async def node_of(self, name: str) -> str:
+        placed = await self.place(name)
+        assert isinstance(placed, Placement), {n: str(why) for n, why in placed.failed.items()}
+        return placed.node
+
+    async def reasons(self, name: str) -> dict[str, str]:
+        placed = await self.place(name)
+        assert isinstance(placed, Unplaced)
+        return {node: str(why) for node, why in placed.failed.items()}
+
+    async def finish(self, name: str) -> None:
+        await self.cluster.set_phase(TEAM, name, "Succeeded")
+
+    async def delete(self, name: str, grace: int | None = None) -> None:
+        await self.cluster.delete(Kind.PODS, name, TEAM, grace)
+
+    async def edit_hard(self, name: str = "gpu-quota", **hard: int) -> None:
+        spec = {"hard": {KEYS[key]: str(amount) for key, amount in hard.items()}}
+        await self.cluster.patch(Kind.RESOURCE_QUOTAS, name, {"spec": spec}, TEAM)
+
+    # what is seen
+
+    def pod(self, name: str) -> Pod:
+        return Pod.from_object(self.cluster.peek(Kind.PODS, name, TEAM))
+
+    def quota(self, name: str = "gpu-quota") -> JSON:
+        found = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)
+        assert found is not None
+        return found
+
+    def used(self, name: str = "gpu-quota") -> dict[str, int]:
+        read = books(self.quota(name), self.vendors)
+        return {short: read.used[key] for short, key in KEYS.items() if key in read.used}
+
+    def mem(self, name: str = "gpu-quota") -> int:
+        return self.used(name)["mem"]
+
+    def ledger(self, name: str = "gpu-quota") -> dict[str, Entry]:
+        return decode(self.quota(name)["metadata"].get("annotations", {}).get(LEDGER))
+
+    def states(self, name: str = "gpu-quota") -> dict[str, str]:
+        return {identity: entry.state.value for identity, entry in self.ledger(name).items()}
+
+    def events(self, reason: str) -> list[str]:
+        return [event.note.message for event in self.cluster.events if event.note.reason == reason]

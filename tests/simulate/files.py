@@ -1,0 +1,132 @@
+"""Input files for `simulate`, and running it in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_webhook import cli
+
+JSON = dict[str, Any]
+GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
+START = 1_767_225_600
+"""When a run starts whose files name no time."""
+
+
+def card(uuid: str, memory: int = 40960, **fields: Any) -> JSON:
+    fixed = {"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA A100-SXM4-40GB"}
+    return {**fixed, "mode": "hami-core", "health": True, **fields}
+
+
+def node(name: str, *cards: JSON, scores: JSON | None = None, labels: JSON | None = None) -> JSON:
+    notes = {"hami.io/node-nvidia-register": json.dumps(cards)} if cards else {}
+    if scores:
+        notes["hami.io/node-nvidia-score"] = json.dumps([{"uuid": u, "score": s} for u, s in scores.items()])
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": notes, "labels": labels or {}},
+        "status": {"allocatable": {"nvidia.com/gpu": str(10 * len(cards))}},
+    }
+
+
+def limits(gpu: Any = None, mem: Any = None, cores: Any = None, percent: Any = None, **more: Any) -> JSON:
+    named = {"nvidia.com/gpu": gpu, "nvidia.com/gpumem": mem, "nvidia.com/gpucores": cores}
+    named["nvidia.com/gpumem-percentage"] = percent
+    return {key: value for key, value in {**named, **more}.items() if value is not None}
+
+
+def container(name: str = "main", **fields: Any) -> JSON:
+    spec = {key: fields.pop(key) for key in ("restartPolicy", "securityContext") if key in fields}
+    return {"name": name, "image": "cuda", "resources": {"limits": limits(**fields)}, **spec}
+
+
+def pod(
+    name: str,
+    *apps: JSON,
+    namespace: str | None = "team-a",
+    notes: JSON | None = None,
+    inits: Sequence[JSON] = (),
+    **spec: Any,
+) -> JSON:
+    meta = {
+        "name": name,
+        **({"namespace": namespace} if namespace else {}),
+        **({"annotations": notes} if notes else {}),
+    }
+    containers = {"containers": list(apps), **({"initContainers": list(inits)} if inits else {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**containers, **spec}}
+
+
+def quota(hard: JSON, name: str = "gpu-quota", namespace: str = "team-a", **status: Any) -> JSON:
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}, "status": status}
+
+
+def listed(*objects: JSON) -> JSON:
+    return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the command line left: exit status, standard output and error."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> JSON:
+        assert self.status in (0, 1), self.err
+        found: JSON = json.loads(self.out)
+        return found
+
+    @property
+    def pods(self) -> list[JSON]:
+        found: list[JSON] = self.result["pods"]
+        return found
+
+    def pod(self, name: str) -> JSON:
+        return next(found for found in self.pods if found["name"] == name)
+
+    @property
+    def used(self) -> JSON:
+        """Used of the only quota."""
+        (only,) = self.result["quotas"]
+        found: JSON = only["used"]
+        return found
+
+
+class Simulate:
+    """`simulate -o json` in this process, on objects that are put into files."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capsys = capsys
+
+    def file(self, name: str, content: str | JSON) -> str:
+        path = self._directory / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    def main(self, *arguments: str) -> Run:
+        self._capsys.readouterr()
+        try:
+            status = cli.main(arguments)
+        except SystemExit as stop:  # argparse
+            status = stop.code if isinstance(stop.code, int) else 1
+        captured = self._capsys.readouterr()
+        return Run(status, captured.out, captured.err)
+
+    def __call__(self, cluster: Sequence[JSON], *pods: JSON, flags: Sequence[str] = ()) -> Run:
+        return self.main(
+            "simulate",
+            *("--cluster", self.file("cluster.json", listed(*cluster))),
+            *("-o", "json", *flags),
+            self.file("pods.json", listed(*pods)),
+        )
