@@ -29,7 +29,6 @@ from hami_webhook.admission.pods import (
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ class Gate:
         asked = normalise(draft, self._vendors)
         if not asked:
             own = own_to_schedule(pod, self._rules)
-            return Mutation(draft if own else PodDraft(draft.raw, pod.namespace))
+            return Mutation(draft if own else draft.untouched())
         namespace = await self._namespace(pod)
         done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies())
         for note in done.draft.notes:

@@ -120,10 +120,10 @@ def mutate(
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
-        return Mutation(PodDraft(draft.raw, pod.namespace))
+        return Mutation(draft.untouched())
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
-        governed = PodDraft(draft.raw, pod.namespace)
+        governed = draft.untouched()
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors)  # what a vendor writes may depend on what policy wrote before it
@@ -251,13 +251,8 @@ def refuse_bad_weights(annotations: Mapping[str, str], pod: str) -> None:
 
 def suspicions(draft: PodDraft) -> list[str]:
     """What is legal but hardly meant, a sentence each."""
-    told = []
     text = draft.annotations.get(GPU_POLICY)
-    if text is not None:
-        told += [
-            f'{GPU_POLICY}: "{item}" is no card policy and acts as spread' for item in CardPolicy.parse(text).unknown()
-        ]
-    return told
+    return [] if text is None else CardPolicy.parse(text).doubts()
 
 
 def _trusted(user: User, pod: Pod, rules: AdmissionRules) -> bool:

@@ -111,7 +111,7 @@ class Cluster(Protocol):
         ...
 
     async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
-        """Merge-patch an object but for its status; `metadata.resourceVersion` in the patch makes it a compare-and-swap."""
+        """Merge-patch all but the status; `metadata.resourceVersion` in the patch makes it a compare-and-swap."""
         ...
 
     async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:

@@ -62,9 +62,10 @@ class CardPolicy:
         first = {"binpack": "fullest", "mutex": "fewest-slots"}.get(self.items[0], "emptiest")
         return (first, "high-numa")
 
-    def unknown(self) -> tuple[str, ...]:
-        """Items that are no policy, which act as `spread`."""
-        return tuple(item for item in self.items if item and item not in KNOWN_CARD_POLICIES)
+    def doubts(self) -> list[str]:
+        """A sentence for each item that is no policy."""
+        unknown = [item for item in self.items if item and item not in KNOWN_CARD_POLICIES]
+        return [f'{GPU_POLICY}: "{item}" is no card policy and acts as spread' for item in unknown]
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,10 @@ class Vendor:
         """Whether one container may take several shares of this card."""
         return False
 
+    def links_unknown(self, inventory: Inventory) -> bool:
+        """Whether a topology-aware choice would be blind here, as the node doesn't tell how its cards are linked."""
+        return False
+
     def selection(self, trial: Trial) -> Selection:
         return FIRST_FIT
 
@@ -253,14 +257,11 @@ def check_whole(container: str, written: Mapping[str, object], resource: str, mo
         return
     amount = parse_whole(value)
     if amount is None or not 0 <= amount <= most:
-        raise out_of_range(container, resource, value, most, what)
-
-
-def out_of_range(container: str, resource: str, value: object, most: int, what: str) -> BadRequest:
-    """The complaint about an amount that isn't `what` from 0 to `most`."""
-    text = value if isinstance(value, str) else repr(value)
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what} between 0 and {most}")
+        text = value if isinstance(value, str) else repr(value)
+        shown = text if len(text) <= 40 else text[:37] + "..."
+        raise BadRequest(
+            f"invalid {resource} value {shown} in container {container}: must be {what} between 0 and {most}"
+        )
 
 
 def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:

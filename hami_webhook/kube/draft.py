@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hami_webhook.kube.objects import Container, MalformedObject, Pod, read_containers
+from hami_webhook.kube.objects import Container, MalformedObject, Pod
 from hami_webhook.kube.patch import MapDraft, Operation, pointer
 from hami_webhook.kube.quantity import parse_whole
 
@@ -94,8 +94,8 @@ def pod_in(raw: Mapping[str, Any], namespace: str) -> Pod:
 class PodDraft:
     """A pod under change, made from its JSON as `pod_in` reads it; raises `MalformedObject` where that is no pod."""
 
-    def __init__(self, raw: Mapping[str, Any], namespace: str = "") -> None:
-        self.original = pod_in(raw, namespace)
+    def __init__(self, raw: Mapping[str, Any], namespace: str = "", *, original: Pod | None = None) -> None:
+        self.original = pod_in(raw, namespace) if original is None else original
         self.raw = raw
         meta = raw.get("metadata")
         self._has_metadata = meta is not None
@@ -110,10 +110,14 @@ class PodDraft:
         items = [item for field in ("initContainers", "containers") for item in spec.get(field) or ()]
         self.containers = [
             ContainerDraft(path, item, container)
-            for path, item, container in zip(paths, items, read_containers(spec), strict=True)
+            for path, item, container in zip(paths, items, self.original.containers, strict=True)
         ]
         self.warnings: list[str] = []
         self.notes: list[str] = []
+
+    def untouched(self) -> PodDraft:
+        """A draft of the same pod without the changes."""
+        return PodDraft(self.raw, original=self.original)
 
     @property
     def scheduler_name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices.model import Allocation, NodeView
@@ -101,3 +101,15 @@ def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[s
                 by_label.setdefault(label, []).append(node)
     told = [f"{len(by_label[label])} nodes {label}({','.join(by_label[label])})" for label in sorted(by_label)]
     return [*told, f"no available node, {candidates} nodes do not meet"]
+
+
+def remarks(ask: PodAsk, views: Iterable[NodeView], vendors: Vendors) -> list[str]:
+    """What the pod's owner should know of its judging, a sentence each: words that mean nothing, blind choices."""
+    told = list(next(iter(ask.terms.values())).policy.doubts())
+    for key, terms in ask.terms.items():
+        if not terms.policy.topology_aware:
+            continue
+        blind = [v.name for v in views if key in v.inventories and vendors[key].links_unknown(v.inventories[key])]
+        if blind:
+            told.append(f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})")
+    return told

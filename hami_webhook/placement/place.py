@@ -19,6 +19,7 @@ from hami_webhook.placement.choice import (
     failure_messages,
     node_score,
     ranked,
+    remarks,
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
@@ -107,11 +108,13 @@ class Placer:
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
 
     async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unplaced | None:
-        """Choose node and cards for a pod and annotate it; None if it asks for nothing managed.
+        """Choose node and cards for a pod and annotate it; None if it asks for nothing managed, or is bound already.
 
         A placement that the pod has from before and that wasn't bound is given up first. `nodes` are the candidates,
         all by default. Raises `ClusterError` where the cluster fails.
         """
+        if pod.node_name:
+            return None
         now = self._clock()
         self._state.tick(now)
         self._state.release(pod.uid)
@@ -132,9 +135,10 @@ class Placer:
             pod, books, self._state.pods_in(pod.namespace), self._vendors, self._state, now, self._lapse
         )
         views = {name: self._state.view(name) for name in names}
-        evaluation = evaluate(
-            [view for view in views.values() if view is not None], ask, self._vendors, budget, self._policies
-        )
+        known = [view for view in views.values() if view is not None]
+        for remark in remarks(ask, known, self._vendors):
+            await self._event(pod, "Warning", "PolicyIgnored", remark)
+        evaluation = evaluate(known, ask, self._vendors, budget, self._policies)
         failed = dict(evaluation.failed)
         failed |= {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
         fits = list(evaluation.fits)

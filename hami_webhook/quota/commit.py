@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
-from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -41,16 +40,10 @@ class Commitment:
         self.written: list[_Written] = []
 
     async def undo(self) -> None:
-        """Take the increase back where our entry still stands, unless the annotations arrived after all.
+        """Take the increase back where our entry still stands; best effort, the recompute settles the rest.
 
-        Best effort: the recompute settles the rest.
+        Not for where the annotations may have been written all the same.
         """
-        with contextlib.suppress(ClusterError):
-            if self.written and not await self._committer.arrived(self._pod):
-                await self.take_back()
-
-    async def take_back(self) -> None:
-        """The same where the annotations weren't tried."""
         for item in self.written:
             with contextlib.suppress(ClusterError):
                 await self._committer.undo(self._pod, item)
@@ -77,7 +70,7 @@ class Committer:
             for name in names:
                 await self._commit_one(pod, actual, name, commitment.written)
         except (QuotaMoved, ClusterError):
-            await commitment.take_back()
+            await commitment.undo()
             raise
         return commitment
 
@@ -115,15 +108,6 @@ class Committer:
                 continue
             return
         raise QuotaMoved(name)
-
-    async def arrived(self, pod: Pod) -> bool:
-        """Whether the pod shows a placement that isn't the one it had: an annotation whose answer was lost."""
-        try:
-            found = Pod.from_object(await self._cluster.get(Kind.PODS, pod.name, pod.namespace))
-        except NotFound:
-            return False
-        keys = (TIME, NODE, *(vendor.keys.allocated for vendor in self._vendors.values()))
-        return found.uid == pod.uid and any(found.annotations.get(k) != pod.annotations.get(k) for k in keys)
 
     async def undo(self, pod: Pod, item: _Written) -> None:
         """Put back one quota's books if our entry still stands there."""

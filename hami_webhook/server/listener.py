@@ -261,6 +261,9 @@ class Listener:
             connection.close()
             return
         connection.setblocking(False)
+        # asyncio sets it only where the socket's protocol number says TCP, which create_server leaves open; without it
+        # every answer on a kept connection waits some 40 ms for the client's acknowledgement.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         protocol = _BoundedProtocol(self._config, self._state, self._limits, loop)
         task = loop.create_task(self._serve(connection, protocol))
         self._connections[task] = protocol

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from hami_webhook import __version__
 from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.placed import NODE, placement_counts, read_placed
 from hami_webhook.devices.vendor import Dimension
@@ -19,6 +20,12 @@ from hami_webhook.quota.charge import charge_of
 from hami_webhook.server.app import BUCKETS, ReviewCounts
 
 _MIB = 1 << 20
+_SINGULAR = {
+    Kind.PODS: "Pod",
+    Kind.NODES: "Node",
+    Kind.NAMESPACES: "Namespace",
+    Kind.RESOURCE_QUOTAS: "ResourceQuota",
+}
 _ZONE = "vGPU"
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")
 _CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")
@@ -166,7 +173,7 @@ class CoreCollector:
         yield refused
         unreadable = _gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
         problems = [problem.kind for problem in self._core.state.problems()]
-        problems += [kind for kind, _, _ in self._core.caches.unreadable]
+        problems += [_SINGULAR[Kind(kind)] for kind, _, _ in self._core.caches.unreadable]
         for kind in sorted(set(problems)):
             unreadable.add_metric((kind,), problems.count(kind))
         yield unreadable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -116,6 +117,7 @@ class Running:
     feed: Feed
     main: Listener
     metrics: Listener
+    collector: CoreCollector
     leave: Callable[[], None]
 
 
@@ -186,7 +188,7 @@ async def running(
         limits=limits,
         exempt=exempt,
     )
-    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload))
+    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler))
 
     def leave() -> None:
         leaving.set()
@@ -204,7 +206,7 @@ async def running(
             if settings.policy_file:
                 jobs.append(tasks.create_task(reload.watch(_POLICY_POLL)))
             try:
-                yield Running(core, feed, main, metrics, leave)
+                yield Running(core, feed, main, metrics, collector, leave)
                 await main.drain_and_stop()
             finally:
                 for job in jobs:
@@ -218,11 +220,23 @@ async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None
     try:
         await listener.start()
     except OSError as error:
-        raise ConfigError([f"{flag} {address}: can't be listened on: {error.strerror or error}"]) from error
+        cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise ConfigError([f"{flag} {address}: can't be listened on: {cause}"]) from error
 
 
-def _numbers(main: Listener, tls: ReloadingTls | None, source: PolicySource, reload: PolicyReload) -> Iterator[Number]:
+def _numbers(
+    main: Listener,
+    tls: ReloadingTls | None,
+    source: PolicySource,
+    reload: PolicyReload,
+    reconciler: QuotaReconciler | None,
+) -> Iterator[Number]:
     """What the process itself has to tell."""
+    if reconciler is not None:
+        yield Number("hami_webhook_quota_expired_total", "Charges whose pod never came.", reconciler.expired)
+        yield Number(
+            "hami_webhook_quota_drift_total", "Recomputes that corrected used for no event.", reconciler.drifted
+        )
     yield Number("hami_webhook_refused_total", "Requests and connections beyond the limits.", main.refused)
     yield Number("hami_webhook_policy_rules", "Rules of the policy file in force.", len(source.current.rules))
     yield Number("hami_webhook_policy_failures_total", "Policy files that could not be used.", reload.failures)

@@ -96,7 +96,7 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
     [
         ([], ["serve", "simulate", "certs", "config", "version"]),
         (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
-        (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "standard input"]),
+        (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "--scheduler-name"]),
         (["certs"], ["generate"]),
         (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
         (["config"], ["check"]),

@@ -108,6 +108,12 @@ def test_the_pods_weights_say_what_counts_in_the_score(weights, expected):
     assert chosen(asking, view(node(*map(card, "abc")), usage)) == expected
 
 
+def test_the_slot_that_the_container_would_take_is_in_the_score():
+    slots_only = {"hami.io/device-scoring-weights": "slot=1,core=0,memory=0"}
+    on = view(node(card("a", count=10), card("b", count=2)), {"a": used(3)})
+    assert chosen(pod(one(gpumem=1), policy="spread", annotations=slots_only), on) == "a"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -268,4 +274,7 @@ def test_the_order_is_the_tables_read_with_fractions(drawn, policy, weights, num
 
 
 def test_items_that_are_no_policy_are_told():
-    assert CardPolicy.parse("numa,fastest,,mutex,worst").unknown() == ("fastest", "worst")
+    assert CardPolicy.parse("numa,fastest,,mutex,worst").doubts() == [
+        'hami.io/gpu-scheduler-policy: "fastest" is no card policy and acts as spread',
+        'hami.io/gpu-scheduler-policy: "worst" is no card policy and acts as spread',
+    ]

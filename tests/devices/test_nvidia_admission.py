@@ -36,7 +36,7 @@ def refusal(section=None, **amounts):
 # step 1
 
 
-@pytest.mark.parametrize("value", [150, -1, "101", "1k", "100500m", "-1m", "half"])
+@pytest.mark.parametrize("value", [150, -1, "101", "1k", "100500m", "-1m", "0.5", "99500m", "half"])
 @pytest.mark.parametrize("count", [{}, {"gpu": 1}])
 @pytest.mark.parametrize("where", ["limits", "requests"])
 def test_step_1_a_percentage_that_is_none_is_denied_with_or_without_a_count(value, count, where):
@@ -46,8 +46,8 @@ def test_step_1_a_percentage_that_is_none_is_denied_with_or_without_a_count(valu
     )
 
 
-@pytest.mark.parametrize("value", [0, 1, 100, "50", "99500m", "0.5"])
-def test_step_1_a_percentage_from_0_to_100_is_accepted_and_a_fraction_rounds_up(value):
+@pytest.mark.parametrize("value", [0, 1, 100, "50", "99000m"])
+def test_step_1_a_whole_percentage_from_0_to_100_is_accepted(value):
     assert limits_after_raw(pct=value)["nvidia.com/gpumem-percentage"] == value
 
 
@@ -55,8 +55,8 @@ def limits_after_raw(**amounts):
     return admitted(raw_pod(container(**amounts)))[0].containers[0].limits
 
 
-def test_step_1_a_percentage_in_limits_hides_the_one_in_requests():
-    assert limits_after(gpu=1, pct=50, requests={"pct": 150}) == {"gpu": 1, "pct": 50}
+def test_step_1_a_percentage_in_limits_does_not_hide_a_bad_one_in_requests():
+    assert "value 150" in refusal(gpu=1, pct=50, requests={"pct": 150})
 
 
 def test_step_1_comes_before_step_2():
@@ -373,3 +373,27 @@ def test_the_names_a_vendor_manages_and_its_quota_keys_come_from_the_configurati
         ("limits.hami.io/gpu", 1),
         ("limits.nvidia.com/gpumem", 8),
     ]
+
+
+# what is legal but hardly meant
+
+
+@pytest.mark.parametrize(
+    ("amounts", "warning"),
+    [
+        (
+            {"gpu": 1, "gpumem": 1000, "pct": 50},
+            "container main: nvidia.com/gpumem-percentage is ignored, because nvidia.com/gpumem is given too",
+        ),
+        ({"gpu": 1, "gpucores": 150}, "container main: nvidia.com/gpucores 150 counts as 100, all of a card"),
+        ({"gpu": 1, "priority": 3}, "container main: nvidia.com/priority knows only 0 (high) and 1 (low)"),
+    ],
+)
+def test_what_is_legal_but_hardly_meant_is_a_warning(amounts, warning):
+    _, draft = admitted(raw_pod(container(**amounts)))
+    assert draft.warnings == [warning]
+
+
+def test_an_ordinary_request_gets_no_warning():
+    _, draft = admitted(raw_pod(container(gpu=2, gpumem=2000, gpucores=100, priority=1)))
+    assert draft.warnings == []

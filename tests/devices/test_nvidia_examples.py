@@ -123,6 +123,20 @@ def test_4_topology_takes_the_node_with_exactly_as_many_fitting_cards():
     assert best_node(four, view(eight), view(half, taken)) == "b"
 
 
+@pytest.mark.parametrize(("policy", "expected"), [(None, "x"), ("binpack", "y"), ("spread", "x"), ("odd", "y")])
+def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy, expected):
+    notes = {} if policy is None else {"hami.io/node-scheduler-policy": policy}
+    pair = pod(container(gpu=2, gpumem=1024), policy="topology-aware", annotations=notes)
+    busy = view(linked_node("y", 6, 300), {"y-0": used(1, 1, 1)})
+    assert best_node(pair, view(linked_node("x", 4, 100)), busy) == expected
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, "a"), (2, "b")])
+def test_between_nodes_of_equal_size_the_links_decide(count, expected):
+    asking = pod(container(gpu=count, gpumem=1024), policy="topology-aware")
+    assert best_node(asking, view(linked_node("b", 4, 300)), view(linked_node("a", 4, 100))) == expected
+
+
 def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
     on = view(
         node(*map(card, ("a", "b", "c")), card("d", health=False), cordon="c"),

@@ -235,6 +235,12 @@ def test_a_card_that_fails_before_the_numa_check_starts_no_group():
     assert chosen(only_one, zero) == "c a"
 
 
+def test_a_card_that_fails_after_the_numa_check_has_started_its_group():
+    on = view(node(card("a"), card("b", numa=1)))
+    asking = pod(container(gpu=2, gpumem=1), annotations={**BIND, NOUSE_UUID: "a"})
+    assert record(asking, on) == "1/2 CardUuidMismatch, 1/2 NumaNotFit"
+
+
 @pytest.mark.parametrize(
     ("usage", "count", "answer"),
     [({}, 2, "d c"), ({"d": used(1, 40960)}, 2, "b a"), ({}, 3, "d c b"), ({"d": used(1, 40960)}, 3, "c b a")],
@@ -278,8 +284,7 @@ def instances(asking, on):
         ({"pct": 51}, None, "1/1 CardMigTopologyInfeasible"),
         ({}, None, [("m", "3g.20gb", 4)]),
         ({"pct": 100}, None, [("m", "3g.20gb", 4)]),
-        # a full profile falls through to the next larger
-        ({"gpumem": 8000}, used(3, 30720, 84, ("2g", 0, 2), ("2g", 2, 1), ("2g", 5, 1)), "1/1 CardMigTopologyInfeasible"),
+        ({"gpumem": 8000}, used(3, 30720, 84, ("", 0, 2), ("", 2, 1), ("", 5, 1)), "1/1 CardMigTopologyInfeasible"),
         ({"gpumem": 8000}, used(2, 10240, 28, ("1g", 1, 1), ("1g", 2, 1)), [("m", "2g.10gb", 4)]),
         ({"gpumem": 8000}, used(1, 5120, 14, ("1g", 0, 1)), [("m", "2g.10gb", 2)]),
         ({"gpumem": 1}, used(2, 10240, 28, ("1g", 6, 1), ("1g", 5, 1)), [("m", "1g.5gb", 4)]),

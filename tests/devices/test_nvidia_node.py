@@ -48,7 +48,7 @@ def test_a_node_without_cards_registers_nothing(register):
 
 
 def test_an_unreadable_registration_names_its_annotation():
-    with pytest.raises(RegistrationError, match="hami.io/node-nvidia-register: card 0 has 1 fields"):
+    with pytest.raises(RegistrationError, match=r"hami\.io/node-nvidia-register: card 0 has 1 fields"):
         nvidia().inventory(annotated(register="junk:"))
 
 

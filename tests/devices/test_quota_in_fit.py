@@ -73,16 +73,22 @@ class Counting:
 def test_the_cheapest_first_try_stays_inside_a_numa_node():
     on = view(
         node(
-            card("a", devmem=9000),
+            card("a", devmem=4000),
             card("b", devmem=5000),
-            card("c", devmem=4000),
-            card("d", devmem=3000, numa=1),
+            card("c", devmem=9000),
+            card("d", devmem=4500, numa=1),
         )
     )
     asking = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
-    assert chosen(asking, on, room(asking, memory=9500)) == "c b"
+    assert chosen(asking, on, room(asking, memory=9500)) == "a b"
     free = pod(container(gpu=2, pct=100))
-    assert chosen(free, on, room(free, memory=7500)) == "d c"
+    assert chosen(free, on, room(free, memory=8500)) == "d a"
+
+
+def test_a_dropped_numa_nodes_cards_no_longer_count_against_the_quota():
+    on = view(node(card("a", devmem=4000), card("b", devmem=4000), card("d", devmem=5000, numa=1)))
+    asking = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    assert chosen(asking, on, room(asking, memory=8500)) == "b a"
 
 
 def test_the_quota_sees_what_the_pod_holds_already():

@@ -247,6 +247,20 @@ def test_further_instances_stay_inside_their_numa_node_and_the_quota():
     )
 
 
+def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_was_looked_at_since():
+    on = view(node(mig_card("m"), mig_card("n", numa=1)))
+    asking = topology(2, gpumem=8000, annotations=BIND)
+    assert record(asking, on, room(asking, memory=20479)) == (
+        "1/2 AllocatedCardsInsufficientRequest, 1/2 NumaNotFit, 2/2 ResourceQuotaNotFit"
+    )
+
+
+def test_no_further_instances_compete_where_a_numa_node_has_enough_cards():
+    on = view(node(card("a"), card("b"), mig_card("m", numa=1)))
+    assert chosen(topology(2, gpumem=8000, annotations=BIND), on) == "b a"
+    assert chosen(topology(3, gpumem=8000, annotations=BIND), on) == "m m m"
+
+
 def test_a_whole_card_request_takes_one_instance_of_each_card():
     on = view(node(mig_card("m"), mig_card("n")))
     assert chosen(pod(container(gpu=2), policy="topology-aware"), on) == "n m"

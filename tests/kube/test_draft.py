@@ -229,6 +229,8 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
             case "unnote" if rest[0] in draft.annotations:
                 del draft.annotations[rest[0]]
     assert raw == before
+    assert draft.untouched().operations() == []
+    assert draft.untouched().result() == Pod.from_object(raw)
     after = applied(raw, draft)
     assert Pod.from_object(after) == draft.result()
     assert PodDraft(after).operations() == []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from hami_webhook.cluster.api import ClusterError, Invalid, Kind, Unavailable
+from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.place import Placement, Unplaced, placement_patch
 
@@ -209,6 +210,31 @@ def test_binding_is_told() -> None:
     asyncio.run(scenario())
 
 
+def test_a_bound_pod_is_never_placed_again() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")), running("p", "n", "G,NVIDIA,4000,0:;"))
+        before = scene.read("p")
+        assert await scene.placer.place(before) is None
+        assert scene.read("p") == before
+        assert scene.used("n", "G") == (1, 4000, 0)
+
+    asyncio.run(scenario())
+
+
+def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("a", card("G0"), card("G1")), node("b", card("H")))
+        await scene.placed(pod("p", asks(1, 10), notes={GPU_POLICY: "topology-aware, fastest"}))
+        assert scene.events("p")[:2] == [
+            ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
+            ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
+        ]
+
+    asyncio.run(scenario())
+
+
 def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is_written() -> None:
     async def scenario() -> None:
         scene = Scene()
@@ -304,14 +330,18 @@ def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> No
     asyncio.run(scenario())
 
 
-def test_annotations_that_may_have_been_written_keep_the_charge() -> None:
+@pytest.mark.parametrize("step", ["patch:before", "patch:after"], ids=["lost on the way", "written, answer lost"])
+def test_annotations_that_may_have_been_written_keep_the_charge(step: str) -> None:
     async def scenario() -> None:
         scene = Scene()
         await growing(scene)
-        scene.cluster.pause = failing("patch:after", Unavailable("connection lost"))
+        scene.cluster.pause = failing(step, Unavailable("connection lost"))
         with pytest.raises(Unavailable):
             await scene.place(pod("p"))
-        assert scene.read("p").annotations["hami.io/vgpu-node"] == "l"
+        assert ("hami.io/vgpu-node" in scene.read("p").annotations) is (step == "patch:after")
+        assert scene.quota_used() == {MEM: "12k"}
+        scene.cluster.pause = None
+        assert (await scene.placed(pod("p"))).node == "l", "and the next try is charged once"
         assert scene.quota_used() == {MEM: "12k"}
 
     asyncio.run(scenario())

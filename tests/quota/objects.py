@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ _AMOUNTS = {
 LARGE, SMALL = 24576, 16384
 
 
+@functools.cache
 def vendors(factor: int = 1) -> Vendors:
     config = builtin_device_config().config
     assert config.nvidia is not None

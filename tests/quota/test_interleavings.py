@@ -98,7 +98,9 @@ class LaggingCache:
         lag = self._stage.draw() % 5
         if lag == 4:
             return None
-        return [ResourceQuota.from_object(item) for item in self._stage.history[-1 - min(lag, len(self._stage.history) - 1)]]
+        return [
+            ResourceQuota.from_object(item) for item in self._stage.history[-1 - min(lag, len(self._stage.history) - 1)]
+        ]
 
 
 def ask(name: str, mem: int, **how: object) -> Ask:
@@ -180,7 +182,9 @@ def test_charges_in_any_interleaving_keep_the_limits(
         if not isinstance(outcome, Refusal):
             continue
         if outcome.code == 403:  # Q12: it didn't fit into some quota at some time, because of the entries there
-            assert any(item.identity not in b.ledger and b.overrun(item.charge) for version in versions for b in version)
+            assert any(
+                item.identity not in b.ledger and b.overrun(item.charge) for version in versions for b in version
+            )
             if len(hards) == 1:
                 assert final[0].used.get(MEM, 0) + item.charge.amounts[MEM] > hards[0]
         else:
@@ -188,7 +192,10 @@ def test_charges_in_any_interleaving_keep_the_limits(
 
 
 @BOUNDED
-@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8), hards=st.lists(st.integers(0, 15), min_size=1, max_size=2))
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    hards=st.lists(st.integers(0, 15), min_size=1, max_size=2),
+)
 def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int], hards: list[int]) -> None:
     asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
 
@@ -206,7 +213,9 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             assert charger.counts.writes <= len(hards)
         else:
             outcomes = [await charger.charge(item) for item in asks]
-        return [type(outcome) for outcome in outcomes], [books(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)]
+        return [type(outcome) for outcome in outcomes], [
+            books(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)
+        ]
 
     together, left = asyncio.run(judged(together=True))
     singly, right = asyncio.run(judged(together=False))
@@ -220,9 +229,7 @@ def test_one_id_through_two_clients_is_charged_once() -> None:
         async def main(script: list[int] = script) -> None:
             stage = Stage(list(script))
             await stage.cluster.ensure_namespace(TEAM)
-            await stage.cluster.create(
-                Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}}
-            )
+            await stage.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}})
             stage.history.append(stage.quotas())
             tasks = [asyncio.create_task(charger_on(stage).charge(ask("p", 6))) for _ in range(2)]
             await stage.play(tasks)

@@ -1,409 +1,71 @@
-"""The whole of quota as a state machine (the end of chapter 12): users, two replicas with lagging caches, Kubernetes' own
-writers, the extender, our controller, a clock, and a crash or a lost answer at any single step.
-"""
+"""The model of quota, walked by hypothesis and by plain dice."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
-from typing import Any
+import random
+from collections.abc import Callable
 
-import jsonpatch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
+from hypothesis import Phase, settings
 
-from cluster import native
-from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.review import API_VERSIONS, Review
-from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
-from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.feed import Feed
-from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.place import Placement
-from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import charge_of
-from hami_webhook.quota.ledger import State
-
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, card, container, node, pod, quota, vendors
-from .test_interleavings import rest_of
-
-VENDORS = vendors()
-LOW = {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}}
-NOTHING = (0, "")
-ACCIDENTS = st.one_of(
-    st.just(NOTHING),
-    st.tuples(st.integers(1, 10), st.sampled_from(["crash", "fail", "lost", "native", "recount"])),
-)
-KINDS_OF_POD = {
-    "small": {"gpu": 1, "mem": 2000},
-    "two": {"gpu": 2, "mem": 1500},
-    "big": {"gpu": 1, "mem": 5000},
-    "half": {"gpu": 1, "percent": 50},
-    "init": {},
-}
-
-
-class Lagging:
-    """The port, with watches that tell nothing until they are let."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
-        self.open = asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cluster, name)
-
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
-        async for event in self._cluster.watch(kind, resource_version):
-            await self.open.wait()
-            yield event
-
-
-class Replica:
-    """One process."""
-
-    def __init__(self, model: QuotaModel) -> None:
-        self.port = Lagging(model.cluster)
-        self.core = Core(
-            self.port,
-            VENDORS,
-            Options(rules=AdmissionRules(scheduler_name="hami-scheduler"), charge_timeout=1e6),
-            clock=lambda: model.now,
-            sleep=lambda _: asyncio.sleep(0),
-        )
-        self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = Feed(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())  # type: ignore[arg-type,return-value]
-        self.task = asyncio.get_running_loop().create_task(self.feed.run())
-
-
-class QuotaModel(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.now = NOON
-        self.plan = NOTHING
-        self.steps = 0
-        self.hung = False
-        self.settling = False
-        self.names = 0
-        self.before: dict[str, JSON] = {}
-        self.truth: dict[str, JSON] = {}
-        self.stale: JSON | None = None
-        self.cluster = MemoryCluster(lambda: self.now, pause=self.pause)
-        self.replicas: list[Replica] = []
-        self.restarted = False
-
-    def teardown(self) -> None:
-        async def close() -> None:
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            await self.loop.shutdown_asyncgens()
-
-        self.loop.run_until_complete(close())
-        self.loop.close()
-
-    # the machinery
-
-    def do(self, action: Callable[[], Awaitable[Any]], accident: tuple[int, str] = NOTHING, replica: int = 0) -> Any:
-        """Let a process act; on the way, at one of its steps, something may happen. A crashed process is replaced."""
-
-        async def main() -> Any:
-            others = asyncio.all_tasks()
-            self.plan, self.steps, self.hung = accident, 0, False
-            task = asyncio.ensure_future(action())
-            while not task.done() and not self.hung:
-                await asyncio.sleep(0)
-            self.plan = NOTHING
-            if not self.hung:
-                return task.exception() or task.result()
-            for broken in [*(asyncio.all_tasks() - others), self.replicas[replica].task]:
-                broken.cancel()
-                with suppress(asyncio.CancelledError):
-                    await broken
-            self.replicas[replica] = Replica(self)
-            await self.replicas[replica].feed.wait_synced()
-            return None
-
-        result = self.loop.run_until_complete(main())
-        if isinstance(result, Exception) and not isinstance(result, Denied | ClusterError):
-            raise result
-        return result
-
-    async def pause(self, step: str) -> None:
-        self.steps += 1
-        at, what = self.plan
-        if self.steps == at and what in ("native", "recount"):
-            await self.native_write(what)
-        if self.steps == at and what == "crash":
-            if step == "patch_status:after":
-                self.look()
-            self.hung = True
-            await asyncio.Event().wait()
-        if step == "patch_status:before":
-            self.before = {item["metadata"]["name"]: item for item in self.quotas()}
-        if self.steps == at and what == "fail" and step.endswith(":before"):
-            raise Unavailable("no answer")
-        if step == "patch_status:after":
-            self.look()
-        if self.steps == at and what == "lost" and step.endswith(":after"):
-            raise Unavailable("the answer was lost")
-
-    async def native_write(self, what: str) -> None:
-        if what == "native":
-            for item in self.quotas():
-                used = {**item["status"].get("used", {}), "pods": str(self.steps)}
-                await self.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "status": {**item["status"], "used": used}})
-        else:
-            for item in self.quotas():
-                await native.recompute(self.cluster, item, self.cluster.peek_all(Kind.PODS, TEAM), self.now)
-
-    def quotas(self) -> list[JSON]:
-        return list(self.cluster.peek_all(Kind.RESOURCE_QUOTAS, TEAM))
-
-    def pods(self) -> list[Pod]:
-        return [Pod.from_object(item) for item in self.cluster.peek_all(Kind.PODS, TEAM)]
-
-    def look(self) -> None:
-        """Q1, Q8, Q13 and Q14 after a write of ours."""
-        for item in self.quotas():
-            old = self.before[item["metadata"]["name"]]
-            was, now = books(old, VENDORS), books(item, VENDORS)
-            assert rest_of(old) == rest_of(item)
-            for key, amount in now.used.items():
-                assert amount >= 0
-                if not self.settling:
-                    assert amount <= was.used.get(key, 0) or amount <= now.hard[key], (key, amount)
-                    undone = sum(e.amounts.get(key, 0) for e in was.ledger.values()) - sum(
-                        e.amounts.get(key, 0) for e in now.ledger.values()
-                    )
-                    assert was.used.get(key, 0) - amount <= max(0, undone)
-        self.covers()
-
-    def charges(self, read: Books) -> list[tuple[Pod, dict[str, int]]]:
-        """What every live pod in scope costs."""
-        state = self.replicas[0].core.state
-        found = []
-        for p in self.pods():
-            if not p.ended(self.now) and scopes.matches(read.quota, p):
-                found.append((p, charge_of(p, VENDORS, state, self.now).only(read.hard)))
-        return found
-
-    @invariant()
-    def covers(self) -> None:
-        """Q2: used covers what the pods hold."""
-        for item in self.quotas():
-            read = books(item, VENDORS)
-            total = dict.fromkeys(read.hard, 0)
-            for _, amounts in self.charges(read):
-                for key, amount in amounts.items():
-                    total[key] += amount
-            for key, amount in total.items():
-                assert read.used.get(key, 0) >= amount, (key, read.used, total, read.ledger)
-
-    # what happens
-
-    @initialize()
-    def start(self) -> None:
-        async def make() -> None:
-            await self.cluster.ensure_namespace(TEAM)
-            await self.cluster.create(Kind.NODES, node("n1", card("GPU-L", LARGE), card("GPU-L2", LARGE, index=1)))
-            await self.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
-            zero = {key: "0" for key in KEYS.values()}
-            for made in (
-                quota("all", gpu=6, mem=20000, keys={"pods": "50", "requests.nvidia.com/gpu": "40"}),
-                quota("low", mem=9000, spec=LOW),
-            ):
-                kept = {k: v for k, v in zero.items() if k in made["spec"]["hard"]}
-                await self.cluster.create(Kind.RESOURCE_QUOTAS, {**made, "status": {"used": kept}})
-            for item in self.quotas():
-                await native.recompute(self.cluster, item, (), self.now)
-            self.replicas = [Replica(self), Replica(self)]
-            for replica in self.replicas:
-                await replica.feed.wait_synced()
-            self.stale = self.quotas()[0]
-
-        self.loop.run_until_complete(make())
-
-    @rule(
-        kind=st.sampled_from(sorted(KINDS_OF_POD)),
-        low=st.booleans(),
-        replica=st.integers(0, 1),
-        accident=ACCIDENTS,
-        dry_run=st.booleans() | st.just(False),
-        stored=st.booleans() | st.just(True),
-    )
-    def user_creates(
-        self, kind: str, low: bool, replica: int, accident: tuple[int, str], dry_run: bool, stored: bool
-    ) -> None:
-        self.names += 1
-        name = f"p{self.names}"
-        spec = {"priorityClassName": "low"} if low else {}
-        if kind == "init":
-            manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), spec=spec)
-        else:
-            manifest = pod(name, spec=spec, **KINDS_OF_POD[kind])
-        gate = self.replicas[replica].core.gate
-        versions = [item["metadata"]["resourceVersion"] for item in self.quotas()]
-
-        def review(obj: JSON) -> Review:
-            return Review(API_VERSIONS[0], name, "CREATE", "Pod", "", TEAM, name, obj, {}, dry_run=dry_run)
-
-        async def admit() -> JSON:
-            answer = await gate.mutate(review(manifest))
-            made = jsonpatch.apply_patch(manifest, [dict(operation) for operation in answer.patch])
-            made = {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}}
-            await gate.validate(review(made))
-            return made  # type: ignore[no-any-return]
-
-        result = self.do(admit, accident, replica)
-        if dry_run:
-            if accident == NOTHING:
-                assert versions == [item["metadata"]["resourceVersion"] for item in self.quotas()]  # Q6
-            return
-        if isinstance(result, Denied) and accident == NOTHING:
-            assert all(f"uid-{name}" not in books(item, VENDORS).ledger for item in self.quotas())  # Q6
-        if isinstance(result, dict) and stored:
-            entries = [books(q, VENDORS).ledger for q in self.quotas()]
-            assert any(f"uid-{name}" in ledger for ledger in entries)
-            with suppress(ClusterError):
-                self.loop.run_until_complete(native.admit(self.cluster, result))
-                self.loop.run_until_complete(self.cluster.create(Kind.PODS, result))
-
-    def pick(self, number: int, **facts: bool) -> Pod | None:
-        found = [
-            p
-            for p in self.pods()
-            if not p.ended(self.now)
-            and facts.get("bound", bool(p.node_name)) == bool(p.node_name)
-            and facts.get("placed", "hami.io/vgpu-node" in p.annotations) == ("hami.io/vgpu-node" in p.annotations)
-        ]
-        return found[number % len(found)] if found else None
-
-    @rule(number=st.integers(0, 20), accident=ACCIDENTS, bind=st.booleans() | st.just(True))
-    def extender_places(self, number: int, accident: tuple[int, str], bind: bool) -> None:
-        found = self.pick(number, bound=False)
-        if found is None:
-            return
-        room = all(b.used.get(key, 0) <= b.hard[key] for q in self.quotas() for b in [books(q, VENDORS)] for key in b.hard)
-        placer = self.replicas[0].core.placer
-        result = self.do(lambda: placer.place(found), accident)
-        if isinstance(result, Placement):
-            if room:
-                self.placed_within_limits()
-            if bind:
-                self.do(lambda: placer.bind(found, result.node))
-
-    def placed_within_limits(self) -> None:
-        """Q16."""
-        for item in self.quotas():
-            read = books(item, VENDORS)
-            for key, hard in read.hard.items():
-                placed = sum(
-                    amounts.get(key, 0)
-                    for p, amounts in self.charges(read)
-                    if charge_of(p, VENDORS, self.replicas[0].core.state, self.now).placed
-                )
-                assert placed <= hard
-
-    @rule(number=st.integers(0, 20))
-    def pod_is_bound(self, number: int) -> None:
-        found = self.pick(number, bound=False, placed=True)
-        if found is not None and self.now - int(found.annotations["hami.io/vgpu-time"]) < 250:
-            node_name = found.annotations["hami.io/vgpu-node"]
-            self.loop.run_until_complete(self.cluster.bind(TEAM, found.name, found.uid, node_name))
-
-    @rule(number=st.integers(0, 20), phase=st.sampled_from(["Running", "Succeeded", "Failed"]))
-    def kubelet_reports(self, number: int, phase: str) -> None:
-        found = self.pick(number, bound=True)
-        if found is not None:
-            running = [{"name": "main", "state": {"running": {}}}] if phase == "Running" else []
-            self.loop.run_until_complete(self.cluster.set_phase(TEAM, found.name, phase, containerStatuses=running))
-
-    @rule(number=st.integers(0, 20), grace=st.sampled_from([None, 30]))
-    def user_deletes(self, number: int, grace: int | None) -> None:
-        found = self.pick(number)
-        if found is not None:
-            self.loop.run_until_complete(self.cluster.delete(Kind.PODS, found.name, TEAM, grace))
-
-    @rule(number=st.integers(0, 20), text=st.sampled_from(["a", "b"]))
-    def user_changes_labels(self, number: int, text: str) -> None:
-        found = self.pick(number)
-        if found is not None:
-            pod_obj = self.cluster.peek(Kind.PODS, found.name, TEAM)
-            assert pod_obj is not None
-            changed = {**pod_obj, "metadata": {**pod_obj["metadata"], "labels": {"x": text}}}
-            self.loop.run_until_complete(self.cluster.replace(Kind.PODS, changed))
-
-    @rule(hard=st.sampled_from([8000, 20000, 30000]))
-    def admin_changes_hard(self, hard: int) -> None:
-        item = self.cluster.peek(Kind.RESOURCE_QUOTAS, "all", TEAM)
-        assert item is not None
-        spec = {**item["spec"], "hard": {**item["spec"]["hard"], KEYS["mem"]: str(hard)}}
-        self.loop.run_until_complete(self.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": spec}))
-
-    @rule(old=st.booleans())
-    def kubernetes_recomputes(self, old: bool) -> None:
-        """From a cache that may lag: then its write conflicts, or sets its own keys too low, never ours."""
-        managed = [books(item, VENDORS).used for item in self.quotas()]
-        for item in self.quotas():
-            pods = [] if old else self.cluster.peek_all(Kind.PODS, TEAM)
-            with suppress(ClusterError):
-                read = self.stale if old and self.stale and self.stale["metadata"]["name"] == "all" else item
-                self.loop.run_until_complete(native.recompute(self.cluster, read, pods, self.now))
-        assert [books(item, VENDORS).used for item in self.quotas()] == managed  # Q8
-        self.stale = self.cluster.peek(Kind.RESOURCE_QUOTAS, "all", TEAM)
-
-    @rule(replica=st.integers(0, 1))
-    def cache_catches_up(self, replica: int) -> None:
-        async def follow() -> None:
-            port = self.replicas[replica].port
-            port.open.set()
-            for _ in range(40):
-                await asyncio.sleep(0)
-            port.open.clear()
-
-        self.loop.run_until_complete(follow())
-
-    @rule(accident=ACCIDENTS)
-    def controller_works(self, accident: tuple[int, str]) -> None:
-        self.settling = True
-        self.do(self.replicas[0].reconciler.step, accident)
-        self.settling = False
-
-    @rule(seconds=st.sampled_from([0.3, 1, 5, 20, 50]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @precondition(lambda self: self.names > 2)
-    @rule()
-    def all_comes_to_rest(self) -> None:
-        """TTL, debounce and a recompute later: Q3, Q4, Q5, Q9, Q15."""
-        for _ in range(3):
-            self.cache_catches_up(0)
-            self.cache_catches_up(1)
-            self.now += 24
-            self.controller_works(NOTHING)
-        for item in self.quotas():
-            read = books(item, VENDORS)
-            live = dict((p.uid, amounts) for p, amounts in self.charges(read))
-            waiting = {identity: e for identity, e in read.ledger.items() if e.state is State.WAITING}
-            assert waiting == dict(read.ledger)
-            assert waiting.keys() <= live.keys()
-            for uid, entry in waiting.items():
-                live[uid] = dict(entry.amounts)
-            for key in read.hard:
-                assert read.used[key] == sum(amounts.get(key, 0) for amounts in live.values()), (key, read, live)
-
+from .model import KINDS_OF_POD, NOTHING, Accident, QuotaModel
 
 QuotaModel.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=40,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.generate),
 )
 TestQuotaModel = QuotaModel.TestCase
+
+
+def accident(dice: random.Random) -> Accident:
+    if dice.random() < 0.5:
+        return NOTHING
+    at = dice.choice(
+        ["get:before", "list:before", "patch_status:before", "patch_status:after", "patch:before", "patch:after"]
+    )
+    return at, dice.randint(1, 2), dice.choice(["crash", "break", "native", "recount", "recompute", "admit"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_long_random_walk(seed: int) -> None:
+    """The same machine, driven hard where hypothesis is shy: most steps create, place and recompute."""
+    dice = random.Random(seed)
+    machine = QuotaModel()
+    number = lambda: dice.randrange(20)  # noqa: E731
+    moves: list[tuple[int, Callable[[], None]]] = [
+        (
+            6,
+            lambda: machine.user_creates(
+                dice.choice(["half", *KINDS_OF_POD]),
+                dice.random() < 0.3,
+                dice.randrange(2),
+                accident(dice),
+                dice.random() < 0.1,
+                dice.random() < 0.9,
+                dice.random() < 0.3,
+            ),
+        ),
+        (8, lambda: machine.extender_places(number(), accident(dice), dice.random() < 0.7)),
+        (1, machine.api_server_stores),
+        (2, lambda: machine.pod_is_bound(number())),
+        (3, lambda: machine.kubelet_reports(number(), dice.choice(["Running", "Succeeded", "Failed"]))),
+        (2, lambda: machine.user_deletes(number(), dice.choice([None, 30]))),
+        (1, lambda: machine.admin_changes_hard(dice.choice([8000, 20000, 30000]))),
+        (1, lambda: machine.kubernetes_recomputes(dice.random() < 0.5)),
+        (4, lambda: machine.cache_catches_up(dice.randrange(2))),
+        (4, lambda: machine.controller_works(accident(dice))),
+        (4, lambda: machine.time_passes(dice.choice([0.3, 1, 5, 20, 50]))),
+    ]
+    machine.start()
+    try:
+        for _ in range(60):
+            dice.choices([move for _, move in moves], [weight for weight, _ in moves])[0]()
+            machine.covers()
+        machine.all_comes_to_rest()
+    finally:
+        machine.teardown()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from cluster import native
 
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import State
 
-from cluster import native
 from .objects import LARGE, MEM, SMALL, TEAM, card, node, pod, quota
 from .world import World, story
 

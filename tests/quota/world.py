@@ -1,4 +1,4 @@
-"""A small cluster with the whole core on it: replicas with informers, the controller on replica 0, a clock to advance."""
+"""A small cluster with the whole core on it: replicas with informers, a controller on the first, a clock to advance."""
 
 from __future__ import annotations
 

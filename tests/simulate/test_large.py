@@ -127,9 +127,13 @@ def held(outcome: JSON) -> dict[str, tuple[int, int, int]]:
             sums[1] += device["memory"]
             sums[2] += device["cores"]
         for uuid, sums in mine.items():
-            rows[uuid].append((kind, *sums))
+            rows[uuid].append((kind, sums[0], sums[1], sums[2]))
     return {
-        uuid: tuple(effective([(row[0], row[i]) for row in found]) for i in (1, 2, 3))  # type: ignore[misc]
+        uuid: (
+            effective([(kind, slots) for kind, slots, _, _ in found]),
+            effective([(kind, memory) for kind, _, memory, _ in found]),
+            effective([(kind, cores) for kind, _, _, cores in found]),
+        )
         for uuid, found in rows.items()
     }
 

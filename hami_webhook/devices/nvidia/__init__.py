@@ -6,7 +6,7 @@ hardware instance instead, and is booked with that instance's size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
@@ -43,10 +43,10 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Health, Vendor, check_whole, out_of_range
+from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Health, Vendor, check_whole
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
-from hami_webhook.kube.quantity import Quantity, QuantityError, parse_whole
+from hami_webhook.kube.quantity import parse_whole
 
 MODE = "nvidia.com/vgpu-mode"
 SCORES = "hami.io/node-nvidia-score"
@@ -160,7 +160,23 @@ class Nvidia(Vendor):
             container.set_env("GPU_CORE_UTILIZATION_POLICY", section.gpu_core_policy)
         if not count and section.overwrite_env:
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
+        if count:
+            for doubt in self._doubts(container):
+                pod.warn(f"container {container.name}: {doubt}")
         return count > 0
+
+    def _doubts(self, container: ContainerDraft) -> Iterator[str]:
+        """What is legal but hardly meant."""
+        memory, percent, cores, priority = (
+            parse_whole(container.amount(name)) if name else None
+            for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)
+        )
+        if memory and percent:
+            yield f"{self.percentage_name} is ignored, because {self.memory_name} is given too"
+        if cores is not None and cores > 100:
+            yield f"{self.core_name} {cores} counts as 100, all of a card"
+        if priority is not None and priority > 1:
+            yield f"{self.priority_name} knows only 0 (high) and 1 (low)"
 
     def _default_count(self, container: ContainerDraft) -> None:
         others = (self.core_name, self.memory_name, self.percentage_name)
@@ -177,24 +193,17 @@ class Nvidia(Vendor):
         if not self.core_name or container.asks_for(self.core_name):
             return False
         if self.percentage_name and container.asks_for(self.percentage_name):
-            return _rounded_up(container.amount(self.percentage_name)) == 100
+            return parse_whole(container.amount(self.percentage_name)) == 100
         unnamed = not self.memory_name or not container.asks_for(self.memory_name)
         return unnamed and self.section.default_memory == 0
 
     def check_amounts(self, container: Container) -> None:
-        self._check_percentage(container)
+        """A percentage must be exact too: the security chapter outranks this one, whose rounding extraction undoes."""
+        for written in (container.limits, container.requests):
+            check_whole(container.name, written, self.percentage_name, 100, "an integer")
         self._check_exact(container)
         for written in (container.limits, container.requests):
             check_whole(container.name, written, self.priority_name, MAX_INT32, "an integer")
-
-    def _check_percentage(self, container: Container) -> None:
-        """The percentage that counts (limits before requests), rounded up, must be one."""
-        value = container.amount(self.percentage_name) if self.percentage_name else None
-        if value is None:
-            return
-        percent = _rounded_up(value)
-        if percent is None or not 0 <= percent <= 100:
-            raise out_of_range(container.name, self.percentage_name, value, 100, "an integer")
 
     def _check_exact(self, container: Container) -> None:
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
@@ -292,6 +301,10 @@ class Nvidia(Vendor):
     def retakes(self, request: Request, device: Device) -> bool:
         return device.mode == "mig" and request.memory != ShareOfCard(100)
 
+    def links_unknown(self, inventory: Inventory) -> bool:
+        assert isinstance(inventory.facts, NodeFacts)
+        return len(inventory.devices) > 1 and not inventory.facts.scores
+
     def selection(self, trial: Trial) -> Selection:
         return BEST_LINKED if trial.terms.policy.topology_aware else FIRST_FIT
 
@@ -301,14 +314,6 @@ class Nvidia(Vendor):
         written = super().encode(rows, node)
         instances = mig.encode_allocations(self.key, rows)
         return written | ({mig.ALLOCATIONS: instances} if instances else {})
-
-
-def _rounded_up(amount: object) -> int | None:
-    """The amount as an integer, rounded up; None if it is no quantity."""
-    try:
-        return Quantity.parse(amount).ceil()
-    except QuantityError:
-        return None
 
 
 def _device(vendor: str, record: CardRecord) -> Device:

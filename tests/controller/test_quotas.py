@@ -1,0 +1,366 @@
+"""The reconcile loop: when it works, what it says, what it remembers. No time passes but the world's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, node, pod, quota
+from quota.world import World, no_sleep, story
+
+from hami_webhook.cluster.api import Conflict, Kind, Unavailable
+from hami_webhook.controller.quotas import Pace
+from hami_webhook.quota.ledger import LEDGER
+
+L = node("n1", card("GPU-L", LARGE))
+
+
+def at(world: World) -> float:
+    return round(world.reconciler.next_due() - world.now, 3)
+
+
+@story
+async def test_changes_are_gathered_for_the_debounce_and_never_longer_than_two_seconds() -> None:
+    async with World(quota(mem=9)) as world:
+        world.reconciler.touch(TEAM)
+        assert at(world) == 0.5
+        looked = {}
+        for quarter in range(1, 9):
+            world.now += 0.25
+            looked[quarter / 4] = await world.reconciler.step()
+            world.reconciler.touch(TEAM)
+        assert looked == {0.25: 0, 0.5: 0, 0.75: 0, 1.0: 0, 1.25: 0, 1.5: 0, 1.75: 0, 2.0: 1}
+        assert at(world) == 0.5
+
+
+@pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
+def test_a_resync_comes_every_five_minutes_give_or_take_ten_percent(jitter: float, seconds: float) -> None:
+    @story
+    async def told() -> None:
+        async with World(quota(mem=9)) as world:
+            world.reconciler._jitter = lambda: jitter
+            world.now += 1000
+            await world.reconciler.step()
+            assert at(world) == pytest.approx(seconds)
+
+    told()
+
+
+@story
+async def test_used_edited_by_hand_is_put_right_by_the_resync_and_counts_as_drift() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.create(pod(gpu=1, mem=2000))
+        await world.run(2)
+        await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", {"status": {"used": {MEM: "7"}}}, TEAM)
+        await world.run(100)
+        assert world.mem() == 7
+        await world.run(300)
+        assert world.mem() == 2000
+        assert world.reconciler.drifted == 1
+
+
+@story
+async def test_an_entry_expires_although_recomputes_meanwhile_changed_nothing() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.admit(pod(gpu=1, mem=2000))
+        await world.run(10)
+        world.reconciler.touch(TEAM)
+        await world.run(34.5)
+        assert world.mem() == 2000
+        await world.run(1)
+        assert world.mem() == 0
+        assert world.reconciler.expired == 1
+        assert world.reconciler.drifted == 0
+
+
+@story
+async def test_an_old_waiting_entry_makes_no_work() -> None:
+    async with World(L, quota(mem=20000)) as world:
+        await world.create(pod(gpu=1, percent=50))
+        await world.run(100)
+        assert world.states() == {"uid-p": "waiting"}
+        assert at(world) > 100
+
+
+@story
+async def test_a_placement_that_is_never_bound_lapses() -> None:
+    async with World(L, quota(mem=20000)) as world:
+        await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
+        await world.drain()
+        await world.create(pod(gpu=1, percent=50))
+        await world.cluster.delete(Kind.NODES, "n2")
+        await world.run(2)
+        await world.place("p", bind=False)
+        await world.run(200)
+        assert world.mem() == 12288
+        await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
+        world.reconciler._next_resync = world.now + 1000
+        await world.run(101)
+        assert world.mem() == 8192
+
+
+@story
+async def test_a_placement_of_this_very_process_is_noticed() -> None:
+    async with World(L, quota(mem=30000)) as world:
+        await world.create(pod(gpu=1))
+        await world.run(2)
+        await world.place("p", bind=False)
+        assert at(world) == 0.5
+
+
+@story
+async def test_what_quota_does_not_depend_on_makes_no_work() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.create(pod(gpu=1, mem=2000))
+        await world.run(60)
+        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, TEAM)
+        await world.add(pod("plain", container()))
+        await world.drain()
+        assert at(world) > 10
+
+
+@pytest.mark.parametrize("change", ["terminal", "deleted", "active deadline", "init finished"])
+def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
+    @story
+    async def told() -> None:
+        made = pod("p", container(gpu=1, mem=1), init=(container("i", gpu=1, mem=2),))
+        async with World(L, quota(mem=9000), made) as world:
+            await world.run(60)
+            if change == "terminal":
+                await world.finish("p")
+            elif change == "deleted":
+                await world.delete("p")
+            elif change == "active deadline":
+                await world.cluster.patch(Kind.PODS, "p", {"spec": {"activeDeadlineSeconds": 9}}, TEAM)
+            else:
+                done = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
+                await world.cluster.set_phase(TEAM, "p", "Pending", initContainerStatuses=done)
+            await world.drain()
+            assert at(world) == 0.5
+
+    told()
+
+
+@story
+async def test_quota_exceeded_is_said_once_and_again_when_it_changes() -> None:
+    async with World(L, quota(mem=5000)) as world:
+        await world.create(pod("a", gpu=1, mem=2000))
+        await world.create(pod("b", gpu=1, mem=3000))
+        await world.run(2)
+        await world.edit_hard(mem=4000)
+        await world.run(700)
+        assert world.events("QuotaExceeded") == [f"{MEM}: used 5000, limited 4000"]
+        assert world.quota()["status"]["hard"] == {MEM: "4k"}
+        await world.edit_hard(mem=1000)
+        await world.run(2)
+        assert len(world.events("QuotaExceeded")) == 2
+
+
+@story
+async def test_a_bad_allocation_is_charged_as_declared_and_said_once() -> None:
+    async with World(L, quota(mem=5000)) as world:
+        await world.create(pod(gpu=1, mem=2000))
+        notes = {ALLOCATED: "GPU-L,NVIDIA,x,0:;", "hami.io/vgpu-node": "n1", "hami.io/vgpu-time": str(int(NOON))}
+        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
+        await world.cluster.bind(TEAM, "p", "uid-p", "n1")
+        await world.run(700)
+        assert world.mem() == 2000
+        [event] = [e for e in world.cluster.events if e.note.reason == "BadAllocation"]
+        assert (event.note.kind, event.note.name, event.note.uid, event.count) == ("Pod", "p", "uid-p", 1)
+
+
+@story
+async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
+    async with World(quota(mem="2Gi", gpu=4)) as world:
+        await world.run(700)
+        assert world.events("QuotaUnitSuspicious") == [f"{MEM}: 2Gi means 2147483648 units"]
+        assert world.events("QuotaMixed") == []
+
+
+@story
+async def test_a_quota_of_both_kinds_earns_one_event() -> None:
+    keys = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
+    async with World(quota(mem=9, keys=keys)) as world:
+        await world.run(700)
+        [message] = world.events("QuotaMixed")
+        assert message.startswith("also limits pods, requests.nvidia.com/gpu, which Kubernetes counts")
+    async with World(quota("plain", keys={"pods": "3"})) as world:
+        await world.run(10)
+        assert world.cluster.events == []
+
+
+async def wipe(world: World) -> None:
+    """`kubectl replace` without a resourceVersion: metadata and spec are the file's, status stays."""
+    item = world.quota()
+    meta = {"name": "gpu-quota", "namespace": TEAM}
+    await world.cluster.replace(
+        Kind.RESOURCE_QUOTAS, {"metadata": meta, "spec": item["spec"], "status": item["status"]}
+    )
+    assert world.ledger() == {}
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+@pytest.mark.parametrize("another", [True, False])
+def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: bool, another: bool) -> None:
+    @story
+    async def told() -> None:
+        async with World(L, quota(mem=9000)) as world:
+            await world.admit(pod("a", gpu=1, mem=2000))
+            await world.run(5)
+            await wipe(world)
+            if told_first:
+                await world.drain()
+            if another:
+                await world.admit(pod("b", gpu=1, mem=1000))
+            world.reconciler.touch(TEAM)
+            await world.run(3)
+            expected = {"uid-a": "admitted"} | ({"uid-b": "admitted"} if another else {})
+            assert world.states() == expected
+            assert world.mem() == 2000 + 1000 * another
+            await world.run(60)
+            assert (world.mem(), world.ledger()) == (0, {})
+
+    told()
+
+
+@story
+async def test_an_entry_that_was_confirmed_or_undone_is_not_brought_back() -> None:
+    async with World(L, quota(mem=9000), quota("small", gpu=1)) as world:
+        await world.create(pod("a", gpu=1, mem=2000))
+        await world.run(2)
+        await world.refused(pod("b", gpu=1, mem=3000))
+        await world.delete("a")
+        await world.run(2)
+        assert (world.mem(), world.ledger()) == (0, {})
+
+
+@story
+async def test_a_failing_recompute_is_tried_again_later_and_later() -> None:
+    async with World(quota(mem=9)) as world:
+        tries = []
+
+        async def fail(step: str) -> None:
+            if step == "get:before":
+                tries.append(world.now)
+                raise Unavailable("no answer")
+
+        world.cluster.pause = fail
+        world.reconciler.touch(TEAM)
+        for _ in range(5):
+            world.now = world.reconciler.next_due()
+            await world.reconciler.step()
+        assert [round(b - a, 3) for a, b in itertools.pairwise(tries)] == [0.75, 1.5, 3.0, 6.0]
+        world.cluster.pause = None
+        world.now = world.reconciler.next_due()
+        await world.reconciler.step()
+        assert at(world) > 100
+
+
+@story
+async def test_six_lost_races_are_a_failure() -> None:
+    async with World(pod(gpu=1, mem=2)) as world:
+        await world.add(quota(mem=9))
+        writes = []
+
+        async def lose(step: str) -> None:
+            if step == "patch_status:before":
+                writes.append(step)
+                raise Conflict("another was first")
+
+        world.cluster.pause = lose
+        await world.drain()
+        world.now += 1
+        await world.reconciler.step()
+        assert len(writes) == 6
+        assert at(world) == 0.75
+
+
+@story
+async def test_keys_that_leave_hard_leave_the_books() -> None:
+    async with World(L, quota(mem=20000, gpu=4, keys={"pods": "5"})) as world:
+        await world.create(pod(gpu=1, percent=50))
+        await world.run(2)
+        item = world.quota()
+        await world.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {MEM: "20000", "pods": "5"}}})
+        await world.run(2)
+        assert world.quota()["status"]["used"] == {MEM: "12288"}
+        assert GPU not in world.quota()["status"]["hard"]
+        assert world.ledger()["uid-p"].amounts == {MEM: 12288}
+        item = world.quota()
+        await world.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {"pods": "5"}}})
+        await world.run(2)
+        assert MEM not in world.quota()["status"].get("used", {})
+        assert LEDGER not in world.quota()["metadata"].get("annotations", {})
+
+
+@story
+async def test_a_deleted_quota_is_forgotten_and_its_namesake_starts_anew() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.admit(pod("a", gpu=1, mem=2000))
+        await world.run(2)
+        await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+        await world.run(2)
+        await world.add(quota(mem=9000))
+        await world.run(2)
+        assert (world.mem(), world.ledger()) == (0, {})
+
+
+@story
+async def test_a_quota_deleted_under_the_recompute_is_let_go() -> None:
+    async with World(quota(mem=9)) as world:
+        await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+        world.reconciler.touch(TEAM)
+        world.now += 1
+        await world.reconciler.step()
+        await world.drain()
+        assert at(world) > 100
+
+
+@story
+async def test_the_loop_wakes_when_touched() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if seconds > 1:
+                await asyncio.Event().wait()
+            world.now += seconds
+            await no_sleep(0)
+
+        task = asyncio.create_task(world.reconciler.run(sleep))
+        await world.drain()
+        await world.add(pod(gpu=1, mem=2000))
+        await world.drain()
+        await world.drain()
+        assert world.mem() == 2000
+        assert waits[0] > 100
+        assert 0.5 in waits
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@story
+async def test_an_event_that_cannot_be_recorded_is_said_later() -> None:
+    async with World() as world:
+
+        async def fail(step: str) -> None:
+            if step == "record_event:before":
+                raise Unavailable("no answer")
+
+        world.cluster.pause = fail
+        await world.add(quota(mem="1Ki"))
+        await world.run(2)
+        assert world.events("QuotaUnitSuspicious") == []
+        world.cluster.pause = None
+        await world.run(700)
+        assert len(world.events("QuotaUnitSuspicious")) == 1
+
+
+@story
+async def test_the_pace_is_as_configured() -> None:
+    async with World(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as world:
+        world.reconciler.touch(TEAM)
+        assert at(world) == 2.0

@@ -1,0 +1,77 @@
+"""What a namespace leaves for one placement: rules (a) and (b) of quota chapter 8 as one number per key."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.model import Hold
+from hami_webhook.quota.budget import PodBudget, pod_budget
+from hami_webhook.quota.ledger import Entry, State
+
+from .objects import LARGE, MEM, NOON, SMALL, books, card, full, node, quota, read_pod, vendors
+from .test_books import read
+from .test_charge import state
+from .test_recompute import derivable, half
+
+CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL)))
+SMALL_AMOUNTS = st.integers(0, 40)
+
+
+def budget(one: object, *others: object, pod: object = None) -> PodBudget | None:
+    mine = pod or read_pod(gpu=1, mem=5, uid="mine")
+    return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)  # type: ignore[arg-type, list-item]
+
+
+@settings(max_examples=300, derandomize=True, database=None)
+@given(hard=SMALL_AMOUNTS, used=SMALL_AMOUNTS, own=SMALL_AMOUNTS, placed=SMALL_AMOUNTS, cost=st.integers(1, 40))
+def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, placed: int, cost: int) -> None:
+    one = read({"mem": used}, {"mine": Entry(State.WAITING, 1, full(mem=own))}, mem=hard)
+    found = budget(one, *([half("other", mem=placed)] if placed else []))
+    assert found is not None
+    a = placed + cost <= hard
+    b = cost <= own or used - own + cost <= hard
+    assert found.admits([Hold("NVIDIA", "GPU-L", 0, cost, 0)]) is (a and b)
+
+
+def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
+    mine = read_pod(gpu=1, mem=5, uid="mine")
+    scoped = books({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
+    native = books(quota("n", keys={"pods": "1"}))
+    many = [read({}, name="a", mem=50), read({"mem": 20}, name="b", mem=30, gpu=2), scoped, native]
+    found = pod_budget(mine, many, [mine], vendors(), CARDS, NOON, 300)
+    assert found is not None
+    assert found.limits == full(mem=15, gpu=2)
+    assert pod_budget(mine, [scoped, native], [mine], vendors(), CARDS, NOON, 300) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "counted"),
+    [
+        (derivable("w"), 0),
+        (half("p", mem=7), 7),
+        (half("p", mem=7, age=300), 0),
+        (half("p", mem=7, age=300, bound=True), 7),
+        (half("p", mem=7, status={"phase": "Failed"}), 0),
+        (half("mine", mem=7), 0),
+    ],
+)
+def test_only_other_live_placed_pods_take_from_a(other: object, counted: int) -> None:
+    found = budget(read({}, mem=100), other, pod=half("mine", mem=90))
+    assert found is not None
+    assert found.limits == full(mem=min(100 - counted, 190))
+
+
+def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:
+    found = budget(books(quota(mem=100)))
+    assert found is not None
+    assert found.limits == full(mem=5)
+
+
+def test_amounts_are_compared_in_units_rounded_up_once() -> None:
+    found = PodBudget(full(mem=12), read_pod(gpu=1).kinds, vendors(1024))
+    holds = [Hold("NVIDIA", "A", 0, 6000, 0), Hold("NVIDIA", "B", 0, 6288, 0)]
+    assert found.admits(holds)
+    assert not found.admits([*holds, Hold("NVIDIA", "C", 0, 1, 0)])
+    assert found.cost(holds) == (12288, 0, 2)

@@ -1,0 +1,145 @@
+"""Listeners on real sockets, and the clients that try them. Deadlines are tenths of seconds here."""
+
+import asyncio
+import functools
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from hami_webhook import pki
+from hami_webhook.server.listener import BodyError, Listener, ListenerLimits, read_body
+
+PAIR = pki.generate("w", "n", now=datetime.now(UTC))
+LIMITS = ListenerLimits(
+    max_request_bytes=200_000,
+    max_header_bytes=2_000,
+    header_read_timeout=5,
+    request_timeout=5,
+    keep_alive=5,
+    shutdown_grace=0.3,
+)
+BRISK = replace(LIMITS, header_read_timeout=0.15, request_timeout=0.15)
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+class App:
+    """Echoes the length of a body on /, waits to be released on /slow."""
+
+    def __init__(self, limits=LIMITS):
+        self.limits = limits
+        self.release = asyncio.Event()
+        self.entered = asyncio.Event()
+        self.errors = []
+        self.asgi = Starlette(
+            routes=[
+                Route("/", self.echo, methods=["GET", "POST"]),
+                Route("/slow", self.slow),
+                Route("/unread", self.unread, methods=["POST"]),
+                Route("/large", self.large),
+                Route("/stubborn", self.stubborn),
+                Route("/streamed", self.streamed, methods=["POST"]),
+            ]
+        )
+
+    async def echo(self, request: Request) -> PlainTextResponse:
+        try:
+            body = await read_body(request, self.limits)
+        except BodyError as error:
+            self.errors.append(error)
+            return PlainTextResponse(str(error), error.status)
+        return PlainTextResponse(str(len(body)))
+
+    async def slow(self, request: Request) -> PlainTextResponse:
+        self.entered.set()
+        await self.release.wait()
+        return PlainTextResponse("done")
+
+    async def unread(self, request: Request) -> PlainTextResponse:
+        return PlainTextResponse("no need")
+
+    async def large(self, request: Request) -> PlainTextResponse:
+        return PlainTextResponse("x" * 20_000_000)
+
+    async def stubborn(self, request: Request) -> PlainTextResponse:
+        self.entered.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await self.release.wait()
+                return PlainTextResponse("at last")
+
+    async def streamed(self, request: Request):
+        async def answer(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"part", "more_body": True})
+            self.entered.set()
+            await self.release.wait()
+            await send({"type": "http.response.body", "body": b"rest"})
+
+        return answer
+
+
+@asynccontextmanager
+async def listening(app, limits=LIMITS, **more):
+    listener = Listener(app.asgi, host="127.0.0.1", port=0, limits=limits, **more)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        app.release.set()
+        await listener.drain_and_stop()
+        assert listener.open_connections == 0
+
+
+def scenario(test):
+    """Run an async test in a loop of its own, within seconds, and find the tasks it leaves."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        async def whole():
+            async with asyncio.timeout(8):
+                await test(*args, **kwargs)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left
+
+        asyncio.run(whole())
+
+    return run
+
+
+@asynccontextmanager
+async def connected(listener, **more):
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, **more)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def answer(reader):
+    """Status, headers and body of the next answer that has a content-length."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return int(head[0].split()[1]), headers, body
+
+
+async def until_cut(reader):
+    """Everything until the server ends the connection."""
+    received = b""
+    with suppress(ConnectionError):
+        while part := await reader.read(1 << 16):
+            received += part
+    return received
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 the listener has no event for it
+        await asyncio.sleep(0.005)

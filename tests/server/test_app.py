@@ -1,0 +1,271 @@
+"""The routes over real HTTPS: core chapter 11, quota chapter 4."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from datetime import UTC, datetime
+
+import httpx
+import orjson
+import pytest
+from admission.reviews import GPU, MEM, body, cpu, gate, gpu, patched, pod, review
+from admission.scene import FULL, Hung, core_on, ledger, spent, town
+
+from hami_webhook import pki
+from hami_webhook.admission.gate import Answer
+from hami_webhook.cluster.api import Kind
+from hami_webhook.server.app import Doors
+from hami_webhook.server.listener import ListenerLimits
+
+from .serving import AS_JSON, PAIR, certificates, scenario, served, trusting
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
+@scenario
+async def test_every_path_answers_reviews(tmp_path, path):
+    async with served(tmp_path, await town(FULL)) as front:
+        inner = await front.review(path, review(pod(gpu(), uid="u")))
+        assert inner["allowed"]
+        operations = orjson.loads(base64.b64decode(inner.get("patch", "W10=")))
+        assert bool(operations) == (path != "/validate")
+        assert front.process.core.charger.counts.writes == (path != "/mutate")
+
+
+@scenario
+async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
+    cluster = await town({GPU: 1})
+    async with served(tmp_path, cluster) as front:
+        obj = pod(gpu())
+        inner = await front.review("/mutate", review(obj))
+        operations = orjson.loads(base64.b64decode(inner["patch"]))
+        stored = patched(obj, Answer(operations))
+        stored["metadata"]["uid"] = "u1"
+        assert (await front.review("/validate", review(stored)))["allowed"]
+        assert ledger(cluster) == {"u1": {GPU: 1}}
+        refused = await front.review("/validate", review(pod(gpu(), uid="u2", name="second"), version="v1beta1"))
+        assert refused["status"] == {
+            "status": "Failure",
+            "reason": "Forbidden",
+            "code": 403,
+            "message": "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, "
+            "used: limits.nvidia.com/gpu=1, limited: limits.nvidia.com/gpu=1",
+            "details": {"kind": "pods", "name": "second"},
+        }
+
+
+@scenario
+async def test_routes_and_methods(tmp_path):
+    async with served(tmp_path, await town()) as front:
+        for path in ("/mutate", "/validate", "/webhook"):
+            for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD"):
+                answer = await front.client.request(method, path)
+                assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await front.client.post(path)).status_code == 405
+            assert (await front.client.get(path)).status_code == 200
+        for path in ("/", "/nothing", "/webhook/", "/healthz/", "/webhook/x", "//webhook", "/docs"):
+            assert (await front.client.get(path)).status_code == 404
+            assert (await front.client.post(path, content=b"{}")).status_code == 404
+        for path in ("/healthz", "/readyz"):
+            assert (await front.client.get(path)).content == b""
+
+
+@scenario
+async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
+    cluster = await town(FULL)
+    opened = asyncio.Event()
+
+    async def wait(step):
+        if step == "list:before":
+            await opened.wait()
+
+    cluster.pause = wait
+    async with served(tmp_path, cluster, sync=False) as front:
+        answer = await front.client.get("/readyz")
+        assert (answer.status_code, answer.text) == (503, "caches are not synced yet\n")
+        assert (await front.client.get("/healthz")).status_code == 200
+        inner = await front.review("/validate", review(pod(gpu(), uid="u")))
+        assert inner["status"]["code"] == 503
+        assert inner["status"]["details"]["retryAfterSeconds"] == 1
+        assert (await front.review("/validate", review(pod(cpu(), uid="u"))))["allowed"]
+        opened.set()
+        await front.process.feed.wait_synced()
+        assert (await front.client.get("/readyz")).status_code == 200
+        front.process.leave()
+        answer = await front.client.get("/readyz")
+        assert (answer.status_code, answer.text) == (503, "shutting down\n")
+        assert answer.headers["connection"] == "close"
+        assert (await front.client.get("/healthz")).status_code == 200
+        assert (await front.review("/validate", review(pod(gpu(), uid="u"))))["allowed"], "it still serves"
+
+
+@scenario
+async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
+    async with served(tmp_path, await town()) as front, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{front.process.metrics.port}"
+        answer = await client.get(f"{url}/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        assert b"hami_build_info" in answer.content
+        assert (await client.get(f"{url}/readyz")).status_code == 200
+        assert (await client.post(f"{url}/webhook", content=b"{}")).status_code == 404
+
+
+@scenario
+async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path):
+    async with served(tmp_path, await town(), "--roles", "controller") as front:
+        assert (await front.client.post("/webhook", content=b"{}")).status_code == 404
+        assert (await front.client.get("/readyz")).status_code == 200
+
+
+@scenario
+async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path):
+    cluster = await town({MEM: 10_000})
+    async with served(tmp_path, cluster) as front:
+        reviews = [review(pod(gpu(memory=1000), uid=f"u{i}", name=f"p{i}"), uid=f"r{i}") for i in range(50)]
+        answers = await asyncio.gather(*(front.review("/validate", one) for one in reviews))
+        assert sum(answer["allowed"] for answer in answers) == 10
+        assert {answer["status"]["code"] for answer in answers} == {200, 403}
+        assert [answer["uid"] for answer in answers] == [f"r{i}" for i in range(50)]
+        assert spent(cluster)[MEM] == 10_000
+
+
+@scenario
+async def test_certificates_are_reloaded_under_load(tmp_path):
+    renewed = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
+    async with served(tmp_path, await town(FULL)) as front:
+        url = str(front.client.base_url)
+        assert (await front.client.get("/healthz")).status_code == 200
+
+        async def load():
+            for _ in range(15):
+                async with httpx.AsyncClient(base_url=url, verify=trusting(PAIR.ca, renewed.ca)) as client:
+                    answer = await client.post("/mutate", content=body(review(pod(gpu()))), headers=AS_JSON)
+                    assert answer.json()["response"]["allowed"]
+
+        async def renew():
+            await asyncio.sleep(0.02)
+            certificates(tmp_path, renewed)
+            tls = front.process.main._tls
+            assert tls.reload_if_changed()
+
+        await asyncio.gather(load(), load(), load(), renew())
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(base_url=url, verify=trusting()) as client:
+                await client.get("/healthz")
+        assert (await front.client.get("/healthz")).status_code == 200, "open connections go on"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@scenario
+async def test_a_body_beyond_the_limit_gets_413_inside_a_review(tmp_path, chunked):
+    large = b'{"x":"' + b"a" * (3 << 20) + b'"}'
+
+    async def chunks():
+        for start in range(0, len(large), 1 << 18):
+            yield large[start : start + (1 << 18)]
+
+    async with served(tmp_path, await town()) as front:
+        answer = await front.client.post("/webhook", content=chunks() if chunked else large, headers=AS_JSON)
+        assert answer.status_code == 200
+        status = answer.json()["response"]["status"]
+        assert (status["code"], status["reason"]) == (413, "RequestEntityTooLarge")
+        assert "3145728" in status["message"]
+
+
+def doors(known, **limits):
+    return Doors(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
+
+
+async def post(front, path, written, **params):
+    transport = httpx.ASGITransport(app=front.application(), raise_app_exceptions=True)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(path, content=body(written), headers=AS_JSON, params=params)
+        return answer.json()["response"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("10s", 9.0), ("30s", 29.0), ("2s", 1.0), ("1s", 0.1), ("1500ms", 0.5), (None, None), ("", None), ("soon", None)],
+)
+@scenario
+async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(text, left):
+    seen = []
+
+    class Timed:
+        async def mutate(self, review):
+            return Answer()
+
+        async def webhook(self, review, time_left):
+            seen.append(time_left)
+            return Answer()
+
+        validate = webhook
+
+    params = {} if text is None else {"timeout": text}
+    for path in ("/validate", "/webhook"):
+        await post(doors(Timed()), path, review(pod(cpu())), **params)
+    assert seen == [pytest.approx(left)] * 2 if left else seen == [None, None]
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
+@scenario
+async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path):
+    inner = await post(doors(core_on(Hung()).gate), path, review(pod(gpu(), uid="u")), timeout="600ms")
+    assert (inner["status"]["code"], inner["status"]["details"]["retryAfterSeconds"]) == (503, 1)
+    assert "didn't answer in time" in inner["status"]["message"]
+    assert (await post(doors(core_on(Hung()).gate), path, review(pod(cpu(), uid="u"))))["allowed"]
+
+
+@scenario
+async def test_a_hanging_quota_is_refused_by_the_charge_itself():
+    core = core_on(Hung())
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
+    inner = await post(doors(core.gate), "/validate", review(pod(gpu(), uid="u")), timeout="1s")
+    assert inner["status"]["message"].startswith("quota: can't charge namespace team-a now: no answer")
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.sleep(0.01)
+
+
+@scenario
+async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
+    front = doors(core_on(Hung()).gate, request_timeout=0.05)
+    assert (await post(front, "/mutate", review(pod(gpu()))))["status"]["code"] == 503
+
+
+@scenario
+async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
+    class Crashing:
+        async def mutate(self, review):
+            raise RuntimeError("secret detail")
+
+        webhook = validate = mutate
+
+    front = doors(Crashing())
+    inner = await post(front, "/mutate", review(pod(cpu())))
+    assert (inner["allowed"], inner["status"]["code"]) == (False, 500)
+    assert "secret" not in inner["status"]["message"]
+    assert "RuntimeError" in caplog.text
+    assert front.counts.answers == {("/mutate", 500): 1}
+
+
+@scenario
+async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
+    caplog.set_level(logging.INFO)
+    obj = pod(gpu(), name="p\nERROR forged", node="n")
+    await post(doors(gate()), "/mutate", review(obj))
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("hami_webhook")]
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+
+
+@scenario
+async def test_answers_are_counted_by_path_and_code():
+    front = doors(gate())
+    await post(front, "/mutate", review(pod(gpu())))
+    await post(front, "/mutate", review(pod(gpu(), node="n")))
+    await post(front, "/validate", {})
+    assert front.counts.answers == {("/mutate", 200): 1, ("/mutate", 403): 1, ("/validate", 400): 1}
+    assert sum(front.counts.buckets["/mutate"]) == 2

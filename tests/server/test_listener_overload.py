@@ -1,0 +1,294 @@
+"""The listener under malformed requests, too many of them, and while it drains."""
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from hami_webhook.server import listener as listener_module
+
+from .sockets import (
+    GET,
+    LIMITS,
+    SLOW,
+    App,
+    answer,
+    connected,
+    listening,
+    scenario,
+    until,
+    until_cut,
+)
+
+
+class TestMalformed:
+    @pytest.mark.parametrize("secure", [False, True])
+    @scenario
+    async def test_bytes_that_are_no_http_are_refused_and_the_server_goes_on(self, secure, tls):
+        async with listening(App(), tls=tls if secure else None) as listener:
+            async with connected(listener) as (reader, writer):
+                writer.write(b"\x00\x01 nonsense\r\n\r\n")
+                assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ") is not secure
+            await until(lambda: listener.open_connections == 0)
+
+    @scenario
+    async def test_headers_above_the_bound_are_refused_in_one_piece_and_in_many(self):
+        long = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 2_000
+        async with listening(App()) as listener:
+            async with connected(listener) as (reader, writer):
+                writer.write(long + b"\r\n\r\n")
+                assert (await answer(reader))[0] == 431
+            async with connected(listener) as (reader, writer):
+                writer.write(long)
+                assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ")
+
+    @scenario
+    async def test_a_broken_chunk_ends_the_request_being_read(self, caplog):
+        caplog.set_level(logging.ERROR)
+        async with listening(App()) as listener, connected(listener) as (reader, writer):
+            writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            await until(lambda: listener.requests_in_flight == 1)
+            writer.write(b"zz\r\n")
+            assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ")
+            await until(lambda: listener.requests_in_flight == 0)
+        assert not caplog.records
+
+    @scenario
+    async def test_a_broken_chunk_under_an_answer_half_sent_cuts_the_connection(self, caplog):
+        caplog.set_level(logging.ERROR)
+        app = App()
+        async with listening(app) as listener, connected(listener) as (reader, writer):
+            writer.write(b"POST /streamed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            await app.entered.wait()
+            writer.write(b"zz\r\n")
+            assert b"rest" not in await until_cut(reader)
+            app.release.set()
+            await until(lambda: listener.requests_in_flight == 0)
+        assert not caplog.records
+
+    @scenario
+    async def test_a_broken_chunk_after_the_answer_cuts_the_connection(self, caplog):
+        caplog.set_level(logging.ERROR)
+        async with listening(App()) as listener, connected(listener) as (reader, writer):
+            writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+            await answer(reader)
+            writer.write(b"zz\r\n" + GET)
+            assert await until_cut(reader) == b""
+        assert not caplog.records
+
+
+class TestTooMany:
+    @scenario
+    async def test_requests_above_the_limit_get_503_at_once_except_exempt_ones(self):
+        app = App()
+        limits = replace(LIMITS, max_concurrent_requests=2)
+        async with listening(app, limits, exempt=["/unread"]) as listener, httpx.AsyncClient() as http:
+            url = f"http://127.0.0.1:{listener.port}"
+            slow = [asyncio.create_task(http.get(f"{url}/slow")) for _ in range(2)]
+            await until(lambda: listener.requests_in_flight == 2)
+            refused = await http.get(url)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert (await http.post(f"{url}/unread")).status_code == 200
+            assert listener.refused == 1
+            app.release.set()
+            assert [(await task).text for task in slow] == ["done", "done"]
+            assert (await http.get(url)).status_code == 200
+
+    @scenario
+    async def test_idle_connections_are_not_requests(self):
+        async with (
+            listening(App(), replace(LIMITS, max_concurrent_requests=1)) as listener,
+            connected(listener) as (r1, w1),
+            connected(listener) as (r2, w2),
+        ):
+            for reader, writer in ((r1, w1), (r2, w2)) * 2:
+                writer.write(GET)
+                assert (await answer(reader))[0] == 200
+
+    @scenario
+    async def test_connections_above_the_limit_are_closed(self):
+        async with listening(App(), replace(LIMITS, max_connections=1)) as listener:
+            async with connected(listener) as (first, writer):
+                await until(lambda: listener.open_connections == 1)
+                async with connected(listener) as (second, _):
+                    assert await until_cut(second) == b""
+                writer.write(GET)
+                assert (await answer(first))[0] == 200
+            assert listener.refused == 1
+
+    @scenario
+    async def test_without_file_descriptors_accepting_pauses_and_goes_on(self, monkeypatch, caplog):
+        monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
+        failures = [ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files"), BlockingIOError()]
+        accept = socket.socket.accept
+
+        def scarce(listening_socket):
+            if failures:
+                raise failures.pop(0)
+            return accept(listening_socket)
+
+        async with listening(App()) as listener:
+            monkeypatch.setattr(socket.socket, "accept", scarce)
+            async with connected(listener) as (reader, writer):
+                writer.write(GET)
+                assert (await answer(reader))[0] == 200
+        assert [record.getMessage() for record in caplog.records] == [
+            "no connection can be accepted for 0.05 s: [Errno 24] Too many open files"
+        ]
+
+    @scenario
+    async def test_stopping_ends_the_pause(self, monkeypatch):
+        monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
+
+        def scarce(listening_socket):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        app = App()
+        async with listening(app) as listener, connected(listener) as (reader, writer):
+            writer.write(SLOW)
+            await app.entered.wait()
+            monkeypatch.setattr(socket.socket, "accept", scarce)
+            async with connected(listener):
+                await until(lambda: listener._accept_timer is not None)
+                draining = asyncio.create_task(listener.drain_and_stop())
+                await asyncio.sleep(0.1)
+                app.release.set()
+                assert (await answer(reader))[0] == 200
+                await draining
+
+
+class TestDrain:
+    @pytest.mark.parametrize("secure", [False, True])
+    @scenario
+    async def test_finishes_the_request_in_flight_and_refuses_new_connections(self, secure, tls, trusting):
+        app = App()
+        limits = replace(LIMITS, shutdown_grace=3)
+        async with listening(app, limits, tls=tls if secure else None) as listener:
+            port = listener.port
+            more = {"ssl": trusting} if secure else {}
+            async with connected(listener, **more) as (reader, writer), connected(listener, **more) as (idle, other):
+                other.write(GET)
+                await answer(idle)
+                writer.write(SLOW)
+                await app.entered.wait()
+                draining = asyncio.create_task(listener.drain_and_stop())
+                assert await until_cut(idle) == b""
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection("127.0.0.1", port)
+                assert not draining.done()
+                app.release.set()
+                status, headers, body = await answer(reader)
+                assert (status, headers["connection"], body) == (200, "close", b"done")
+                other.close()
+                writer.close()
+                began = time.monotonic()
+                await draining
+                assert time.monotonic() - began < 1
+
+    @scenario
+    async def test_cancels_what_exceeds_the_grace(self, caplog):
+        app = App()
+        async with (
+            listening(app, replace(LIMITS, shutdown_grace=0.1)) as listener,
+            connected(listener) as (reader, writer),
+        ):
+            writer.write(SLOW)
+            await app.entered.wait()
+            await listener.drain_and_stop()
+            assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
+
+    @scenario
+    async def test_does_not_wait_for_a_request_that_resists(self, monkeypatch, caplog):
+        monkeypatch.setattr(listener_module, "_LINGER", 0.1)
+        app = App()
+        async with (
+            listening(app, replace(LIMITS, shutdown_grace=0.1)) as listener,
+            connected(listener) as (reader, writer),
+        ):
+            writer.write(b"GET /stubborn HTTP/1.1\r\nhost: x\r\n\r\n")
+            await app.entered.wait()
+            await listener.drain_and_stop()
+            assert await until_cut(reader) == b""
+            app.release.set()
+            await until(lambda: listener.requests_in_flight == 0)
+            await asyncio.sleep(0.01)
+
+    @scenario
+    async def test_a_request_half_received_is_still_answered(self):
+        limits = replace(LIMITS, shutdown_grace=3)
+        async with listening(App(), limits) as listener, connected(listener) as (reader, writer):
+            writer.write(GET[:9])
+            await asyncio.sleep(0.05)
+            draining = asyncio.create_task(listener.drain_and_stop())
+            await asyncio.sleep(0.05)
+            writer.write(GET[9:])
+            status, headers, _ = await answer(reader)
+            assert (status, headers["connection"]) == (200, "close")
+            await draining
+
+    @scenario
+    async def test_a_handshake_not_finished_is_cut(self, tls):
+        async with listening(App(), tls=tls) as listener, connected(listener) as (reader, _):
+            await until(lambda: listener.open_connections == 1)
+            await listener.drain_and_stop()
+            assert await until_cut(reader) == b""
+
+    @pytest.mark.parametrize("secure", [False, True])
+    @scenario
+    async def test_a_connection_just_accepted_is_cut(self, secure, tls):
+        async with listening(App(), tls=tls if secure else None) as listener:
+            with socket.create_connection(("127.0.0.1", listener.port)) as client:
+                listener._accept(listener._socket)
+                assert listener.open_connections == 1
+                await listener.drain_and_stop()
+                client.settimeout(1)
+                assert client.recv(1) == b""
+
+    @scenario
+    async def test_cancelled_itself_cuts_everything_at_once(self):
+        app = App()
+        async with (
+            listening(app, replace(LIMITS, shutdown_grace=60)) as listener,
+            connected(listener) as (reader, writer),
+        ):
+            writer.write(SLOW)
+            await app.entered.wait()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(listener.drain_and_stop(), 0.05)
+            assert listener.open_connections == 0
+            assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
+
+    @scenario
+    async def test_a_tls_client_that_does_not_say_goodbye_is_cut_after_the_grace(self, tls, trusting):
+        limits = replace(LIMITS, shutdown_grace=0.1)
+
+        def mute(port):
+            wrapped = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+            wrapped.sendall(GET)
+            wrapped.recv(1)
+            return wrapped
+
+        async with listening(App(), limits, tls=tls) as listener:
+            client = await asyncio.to_thread(mute, listener.port)
+            began = time.monotonic()
+            await listener.drain_and_stop()
+            assert time.monotonic() - began < 1
+            client.close()
+
+    @scenario
+    async def test_before_it_clients_can_be_sent_elsewhere(self):
+        async with listening(App()) as listener, connected(listener) as (reader, writer):
+            writer.write(GET)
+            assert "connection" not in (await answer(reader))[1]
+            listener.end_keep_alive()
+            writer.write(GET)
+            assert (await answer(reader))[1]["connection"] == "close"
+            assert await until_cut(reader) == b""
+            async with connected(listener) as (again, other):
+                other.write(GET)
+                assert (await answer(again))[0] == 200

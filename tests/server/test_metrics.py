@@ -1,0 +1,260 @@
+"""What is exposed, under which names and labels: core chapter 12, quota chapter 11."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+from admission.reviews import CORES, GPU, MEM, container, cpu, gpu, parsed, pod, review, vendors
+from admission.scene import NOW, core_on, town
+from prometheus_client.parser import text_string_to_metric_families
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import Kind
+from hami_webhook.server.app import ReviewCounts
+from hami_webhook.server.metrics import CoreCollector, Number, exposition
+
+CARDS = [
+    {"id": "G0", "count": 10, "devmem": 1000, "devcore": 100, "type": "NVIDIA A10", "health": True},
+    {"id": "G1", "index": 1, "count": 10, "devmem": 0, "devcore": 100, "type": "NVIDIA A10", "health": True},
+]
+MIB = 1 << 20
+
+
+def node(cards=CARDS, name="n1"):
+    text = cards if isinstance(cards, str) else orjson.dumps(cards).decode()
+    return {"metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": text}}}
+
+
+def placed(text, *containers, node="n1", phase="Running", uid="u1", when=None, **more):
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": text}
+    if when is not None:
+        notes["hami.io/vgpu-time"] = str(int(when))
+    return {**pod(*(containers or [gpu()]), annotations=notes, uid=uid, node=node, **more), "status": {"phase": phase}}
+
+
+def scrape(*objects, counts=None, numbers=tuple, **more):
+    async def core():
+        return core_on(await town(), **more)
+
+    made = asyncio.run(core())
+    for kind, obj in objects:
+        made.caches.put(kind, obj)
+    return samples(exposition(CoreCollector(made, counts or ReviewCounts(), numbers)))
+
+
+def samples(text):
+    """Every sample: by name, then by its labels, the value. A sample seen twice is an error."""
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        assert family.documentation
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            by_labels = found.setdefault(sample.name, {})
+            assert labels not in by_labels, sample
+            by_labels[labels] = sample.value
+    return found
+
+
+def labelled(**labels):
+    return tuple(sorted(labels.items()))
+
+
+CARD_0 = {"zone": "vGPU", "node": "n1", "device_uuid": "G0", "device_index": "0", "device_type": "NVIDIA A10"}
+CARD_1 = {**CARD_0, "device_uuid": "G1", "device_index": "1"}
+
+
+def test_cards_are_shown_with_hamis_names_and_labels():
+    found = scrape((Kind.NODES, node()), (Kind.PODS, placed("G0,NVIDIA,250,30:;")))
+    assert found["hami_gpu_memory_limit_bytes"][labelled(**CARD_0)] == 1000 * MIB
+    assert found["hami_gpu_core_limit_ratio"][labelled(**CARD_0)] == 100
+    assert found["hami_gpu_memory_allocated_bytes"][labelled(**CARD_0, device_cores="100")] == 250 * MIB
+    assert found["hami_gpu_shared_count"] == {labelled(**CARD_0): 1, labelled(**CARD_1): 0}
+    assert found["hami_gpu_core_allocated_ratio"][labelled(**CARD_0)] == 30
+    overview = labelled(**CARD_0, device_cores="100", device_memory_limit="1000")
+    assert found["hami_node_gpu_overview"][overview] == 250 * MIB
+    assert found["hami_node_gpu_memory_allocated_ratio"] == {labelled(**CARD_0): 0.25}, (
+        "absent where there is no memory"
+    )
+
+
+POD = {"zone": "vGPU", "namespace": "team-a", "node": "n1", "pod": "p"}
+
+
+def test_pods_are_shown_container_by_container_and_repeats_are_summed():
+    text = "G0,NVIDIA,100,10:;G0,NVIDIA,200,20:G0,NVIDIA,1,1:G1,NVIDIA,300,30:;;"
+    obj = placed(text, gpu("a"), cpu("b"), init=[gpu("i")])
+    found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
+    memory, cores = found["hami_vgpu_memory_allocated_bytes"], found["hami_vgpu_core_allocated_ratio"]
+    assert memory == {
+        labelled(**POD, container_index="0", device_uuid="G0"): 100 * MIB,
+        labelled(**POD, container_index="1", device_uuid="G0"): 201 * MIB,
+        labelled(**POD, container_index="1", device_uuid="G1"): 300 * MIB,
+    }
+    assert sorted(cores.values()) == [10, 21, 30]
+
+
+@pytest.mark.parametrize(
+    ("obj", "shown"),
+    [
+        (placed("G0,NVIDIA,1,1:;"), True),
+        (placed("G0,NVIDIA,1,1:;", phase="Succeeded"), False),
+        (placed("G0,NVIDIA,1,1:;", phase="Failed"), False),
+        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW - 10), True),
+        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW - 301), False),
+        (placed("G0,NVIDIA,1,1:;", node="", phase="Pending"), False),
+    ],
+    ids=["running", "succeeded", "failed", "reserved", "lapsed", "never timed"],
+)
+def test_only_pods_that_hold_their_cards_are_shown(obj, shown):
+    found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
+    assert ("hami_vgpu_memory_allocated_bytes" in found) == shown
+    assert found["hami_gpu_shared_count"][labelled(**CARD_0)] == shown
+    if shown:
+        assert dict(next(iter(found["hami_vgpu_memory_allocated_bytes"])))["node"] == "n1"
+
+
+def test_a_reservation_lapses_between_two_scrapes():
+    now = [NOW]
+    obj = placed("G0,NVIDIA,1,1:;", node="", phase="Pending", when=NOW)
+    core = core_on(None, clock=lambda: now[0])
+    core.caches.put(Kind.NODES, node())
+    core.caches.put(Kind.PODS, obj)
+    collector = CoreCollector(core, ReviewCounts())
+    assert samples(exposition(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
+    now[0] += 400
+    assert samples(exposition(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
+
+
+def quota(name="q", used=None, scopes=None, **hard):
+    spec = {"hard": {f"limits.{key}": value for key, value in hard.items()}} | ({"scopes": scopes} if scopes else {})
+    status = {"used": {f"limits.{key}": value for key, value in (used or {}).items()}}
+    return {"metadata": {"name": name, "namespace": "team-a"}, "spec": spec, "status": status}
+
+
+def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib():
+    found = scrape(
+        (Kind.RESOURCE_QUOTAS, quota("a", {GPU: "1", MEM: "2"}, **{GPU: "2k", MEM: "12", "nvidia.com/other": "1"})),
+        (Kind.RESOURCE_QUOTAS, quota("b", **{MEM: "10"})),
+        (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
+        (Kind.PODS, pod(gpu(memory=2), uid="u1")),
+        vendors=vendors(memoryFactor=1024),
+    )
+    mine = {"namespace": "team-a"}
+    key = {"key": f"limits.{MEM}"}
+    assert found["hami_webhook_quota_hard"] == {
+        labelled(**mine, quota="a", key=f"limits.{GPU}"): 2000,
+        labelled(**mine, quota="a", **key): 12,
+        labelled(**mine, quota="b", **key): 10,
+        labelled(**mine, quota="scoped", **key): 1,
+    }
+    assert found["hami_webhook_quota_used"][labelled(**mine, quota="a", **key)] == 2
+    hamis = {**mine, "zone": "vGPU"}
+    assert found["hami_resource_quota_limit"] == {
+        labelled(**hamis, quota_name=GPU): 2000,
+        labelled(**hamis, quota_name=MEM): 10,
+    }
+    assert found["hami_resource_quota_used"] == {
+        labelled(**hamis, quota_name=GPU, limit="2000"): 1,
+        labelled(**hamis, quota_name=MEM, limit="10"): 2048,
+    }
+
+
+def test_used_without_a_quota_has_limit_0():
+    found = scrape((Kind.PODS, pod(container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
+    assert found["hami_resource_quota_used"] == {
+        labelled(zone="vGPU", namespace="team-a", quota_name=name, limit="0"): value
+        for name, value in ((GPU, 1), (MEM, 5), (CORES, 7))
+    }
+    assert "hami_resource_quota_limit" not in found
+
+
+def test_charges_and_refusals_are_counted():
+    async def charged():
+        core = core_on(await town({MEM: 3000}))
+        for name in ("a", "b"):
+            try:
+                await core.gate.validate(parsed(review(pod(gpu(), uid=name, name=name))))
+            except Denied as denied:
+                refused = denied
+        core.caches.put(Kind.RESOURCE_QUOTAS, core.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
+        return core, refused
+
+    core, refused = asyncio.run(charged())
+    assert refused.code == 403
+    found = samples(exposition(CoreCollector(core, ReviewCounts())))
+    assert found["hami_webhook_quota_writes_total"] == {(): 1}
+    assert found["hami_webhook_quota_denied_total"] == {labelled(reason="exceeded"): 1}
+    assert found["hami_webhook_quota_conflicts_total"] == {(): 0}
+    entries = labelled(namespace="team-a", quota="gpu-quota", state="admitted")
+    assert found["hami_webhook_quota_ledger_entries"] == {entries: 1}
+
+
+def test_reviews_are_a_counter_and_a_histogram():
+    counts = ReviewCounts()
+    for code, seconds in ((200, 0.0005), (200, 0.02), (403, 99.0)):
+        counts.count("/mutate", code, seconds)
+    found = scrape(counts=counts)
+    assert found["hami_webhook_reviews_total"][labelled(path="/mutate", code="200")] == 2
+    buckets = found["hami_webhook_review_seconds_bucket"]
+    assert [buckets[labelled(path="/mutate", le=le)] for le in ("0.001", "0.01", "0.025", "10.0", "+Inf")] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert found["hami_webhook_review_seconds_count"] == {labelled(path="/mutate"): 3}
+    assert found["hami_webhook_review_seconds_sum"][labelled(path="/mutate")] == pytest.approx(99.0205)
+
+
+def test_the_process_adds_its_own_numbers():
+    found = scrape(numbers=lambda: [Number("a_total", "A.", 2), Number("b", "B.", 3)])
+    assert (found["a_total"], found["b"]) == ({(): 2}, {(): 3})
+
+
+def test_the_build_is_shown():
+    ((labels, value),) = scrape()["hami_build_info"].items()
+    assert value == 1
+    assert {name for name, _ in labels} == {"version", "revision", "build_date", "go_version", "compiler", "platform"}
+
+
+UNREADABLE = [
+    (Kind.NODES, node("not json")),
+    (Kind.NODES, node('[{"id":1}]')),
+    (Kind.NODES, {"metadata": {"name": "n", "annotations": {"a": 1}}}),
+    (Kind.PODS, placed("garbage")),
+    (Kind.PODS, placed("G0,NVIDIA,x,1:;")),
+    (Kind.PODS, placed("G0,NVIDIA,1,1:;", when=None, labels={"a": 1})),
+    (Kind.PODS, pod(gpu(count="16Gi", memory="x"), uid="u1")),
+    (Kind.PODS, {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": 1}}),
+    (Kind.PODS, placed("G0,NVIDIA,1,1:;", gpu(count=-1))),
+    (Kind.RESOURCE_QUOTAS, {"metadata": {"name": "q", "namespace": "team-a"}, "spec": {"hard": 1}}),
+    (Kind.RESOURCE_QUOTAS, quota(**{GPU: "many", MEM: "1.5"})),
+    (Kind.RESOURCE_QUOTAS, {**quota(**{GPU: "1"}), "status": {"used": {f"limits.{GPU}": {}}}}),
+    (Kind.NAMESPACES, {"metadata": {"name": "x", "labels": []}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "obj"), UNREADABLE)
+def test_an_object_that_cant_be_read_doesnt_break_the_scrape(kind, obj):
+    found = scrape(
+        (Kind.NODES, node()), (Kind.PODS, placed("G0,NVIDIA,250,30:;", uid="good", name="good")), (kind, obj)
+    )
+    assert "hami_build_info" in found
+    good = {**POD, "pod": "good", "container_index": "0", "device_uuid": "G0"}
+    assert found["hami_vgpu_memory_allocated_bytes"][labelled(**good)] == 250 * MIB
+
+
+def test_unreadable_objects_are_counted_until_they_are_gone():
+    core = core_on(None)
+    bad = {"metadata": {"name": "x", "labels": []}}
+    core.caches.put(Kind.NAMESPACES, bad)
+    core.caches.put(Kind.NODES, node("not json", "n2"))
+    collector = CoreCollector(core, ReviewCounts())
+    found = samples(exposition(collector))["hami_webhook_unreadable_objects"]
+    assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
+    core.caches.drop(Kind.NAMESPACES, bad)
+    core.caches.put(Kind.NODES, node(name="n2"))
+    assert "hami_webhook_unreadable_objects" not in samples(exposition(collector))

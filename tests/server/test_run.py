@@ -1,0 +1,345 @@
+"""A process from its start to its end, in this process and as one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from admission.reviews import GPU, MEM, VENDORS, body, gpu, pod, review
+from admission.scene import FULL, town
+
+from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.policy_file import PolicySource
+from hami_webhook.cluster.api import Kind
+from hami_webhook.config import ConfigError
+from hami_webhook.kube.objects import Namespace
+from hami_webhook.server.metrics import exposition
+from hami_webhook.server.run import PolicyReload, limits_of, options_of, running
+from hami_webhook.server.tls import TlsError
+
+from .serving import AS_JSON, certificates, scenario, served, settings_of, trusting
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = "manifests/examples/cluster.yaml"
+
+
+def test_settings_reach_the_core_and_the_listeners():
+    settings = settings_of(
+        *("--allowed-identities", "group:ops,joe", "--own-service-accounts", "ns/own"),
+        *("--device-plugin-service-accounts", "ns/plugin", "--force-overwrite-default-scheduler=false"),
+        *("--quota-reservation-ttl", "50s", "--node-lock-timeout", "60s", "--quota-charge-timeout", "2s"),
+        *("--quota-max-ledger", "7", "--max-request-bytes", "2048", "--max-header-bytes", "4096"),
+        *(
+            "--request-timeout",
+            "9s",
+            "--keep-alive",
+            "100s",
+            "--max-concurrent-requests",
+            "3",
+            "--shutdown-grace",
+            "0s",
+        ),
+    )
+    options, limits = options_of(settings), limits_of(settings)
+    accounts = {"system:serviceaccount:ns:own", "system:serviceaccount:ns:plugin", "joe"}
+    assert options.rules.trusted_users == accounts
+    assert options.rules.trusted_groups == {"ops"}
+    assert (options.rules.scheduler_name, options.rules.force_overwrite_default_scheduler) == ("hami-scheduler", False)
+    assert (options.times.ttl, options.times.lapse, options.charge_timeout, options.max_ledger) == (50, 60, 2, 7)
+    assert (limits.max_request_bytes, limits.max_header_bytes, limits.request_timeout) == (2048, 4096, 9)
+    assert (limits.keep_alive, limits.max_concurrent_requests, limits.shutdown_grace) == (100, 3, 0.1)
+
+
+def test_the_defaults_are_the_specifications():
+    limits = limits_of(settings_of())
+    assert limits.max_request_bytes == 3 << 20
+    assert limits.keep_alive == 125, "longer than the API server keeps an idle connection"
+
+
+@scenario
+async def test_the_reconciler_puts_used_right(tmp_path):
+    cluster = await town(FULL, {GPU: 9, MEM: 9})
+    async with served(tmp_path, cluster):
+        await until(
+            lambda: cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a")["status"]["used"][f"limits.{GPU}"] == "0"
+        )
+
+
+async def until(true):
+    for _ in range(500):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+@pytest.mark.parametrize("flag", ["--http_bind", "--metrics-bind-address"])
+@scenario
+async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError) as caught:
+            async with running(await town(), VENDORS, settings_of(flag, address)):
+                pytest.fail("it runs")
+    assert str(caught.value) == f"{flag} {address}: can't be listened on: Address already in use"
+
+
+@scenario
+async def test_certificates_that_cant_be_used_stop_the_start(tmp_path):
+    flags = ("--cert_file", str(tmp_path / "none.crt"), "--key_file", str(tmp_path / "none.key"))
+    with pytest.raises(TlsError, match=r"none\.crt can't be read"):
+        async with running(await town(), VENDORS, settings_of(*flags)):
+            pytest.fail("it runs")
+
+
+# the policy file
+
+ENFORCING = "policies: [{name: r, enforce: {hami.io/gpu-scheduler-policy: %s}}]\n"
+
+
+class Watched:
+    """A policy file that is looked at by hand."""
+
+    def __init__(self, path, text=None):
+        self.path = path
+        if text is not None:
+            path.write_text(text)
+        self.source = PolicySource(str(path), VENDORS)
+        self.events = []
+        self.reload = PolicyReload(str(path), self.source, self.report)
+
+    async def report(self, problem):
+        self.events.append(problem)
+
+    async def settle(self):
+        await self.reload.look()
+        await self.reload.look()
+
+    @property
+    def enforced(self):
+        rules = self.source.current.matching(Namespace("n", {}, {}), {})
+        return [dict(rule.enforce) for rule in rules]
+
+
+@scenario
+async def test_a_changed_policy_file_comes_into_force(tmp_path):
+    watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
+    await watched.settle()
+    assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
+    watched.path.write_text(ENFORCING % "spread")
+    await watched.reload.look()
+    assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}], "half a file would not count either"
+    await watched.reload.look()
+    assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
+    assert (watched.reload.failures, watched.events) == (0, [])
+
+
+@pytest.mark.parametrize("fault", ["policies: [", "policies: [{name: r, wrong: 1}]", b"\xff", None])
+@scenario
+async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_once(tmp_path, fault, caplog):
+    watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
+    await watched.settle()
+    if fault is None:
+        watched.path.unlink()
+    else:
+        watched.path.write_bytes(fault if isinstance(fault, bytes) else fault.encode())
+    for _ in range(3):
+        await watched.settle()
+    assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
+    assert watched.reload.failures == 1
+    assert watched.events == [watched.reload.problem]
+    assert caplog.text.count("the rules before stay in force") == 1
+    watched.path.write_text(ENFORCING % "spread")
+    await watched.settle()
+    assert watched.reload.problem is None
+    assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
+
+
+@scenario
+async def test_the_policy_file_is_polled(tmp_path):
+    watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
+    naps = []
+
+    async def sleep(seconds):
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await watched.reload.watch(5.0, sleep)
+    assert naps == [5.0] * 3
+    assert watched.enforced
+
+
+@scenario
+async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
+    path = tmp_path / "policy.yaml"
+    path.write_text("")
+    cluster = await town(FULL)
+    env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
+    async with served(tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=Policies.EMPTY) as front:
+
+        async def warned():
+            inner = await front.review("/mutate", review(pod(gpu())))
+            return inner.get("warnings", [])
+
+        def metrics_of(front):
+            return exposition(front.process.collector).decode()
+
+        assert await warned() == []
+        path.write_text(ENFORCING % "binpack")
+        await until(lambda: "hami_webhook_policy_rules 1.0" in metrics_of(front))
+        assert await warned() == ["hami.io/gpu-scheduler-policy set to binpack by policy r"]
+        path.write_text("policies: 1")
+        await until(lambda: cluster.events)
+        (event,) = cluster.events
+        assert (event.note.name, event.note.reason, event.note.type) == ("me", "PolicyFileRefused", "Warning")
+        metrics = metrics_of(front)
+        assert "hami_webhook_policy_failures_total 1.0" in metrics
+        assert "hami_webhook_policy_rules 1.0" in metrics
+        for name in ("tls_reloads_total", "tls_not_after_seconds", "quota_expired_total", "quota_drift_total"):
+            assert f"hami_webhook_{name} " in metrics
+        assert await warned()
+
+
+# a process of its own
+
+
+@contextmanager
+def process(*flags, env=None):
+    """`python -m hami_webhook serve …`; whatever happens it is gone afterwards."""
+    command = [sys.executable, "-m", "hami_webhook", "serve", *flags]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HAMI_", "POD_", "KUBE"))}
+    started = subprocess.Popen(
+        command, cwd=ROOT, env=clean | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def flags_for(tmp_path, grace="300ms"):
+    addresses = ("--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--shutdown-grace", grace)
+    return (*addresses, "--scheduler-name", "hami-scheduler", *certificates(tmp_path), "--embedded-cluster", CLUSTER)
+
+
+def ports(started):
+    """The ports it says it serves on; every line up to there is returned too."""
+    lines = []
+    for line in started.stderr:
+        lines.append(line)
+        found = re.search(r"serving (\S.*) on https://127\.0\.0\.1:(\d+), metrics on port (\d+)", line)
+        if found:
+            assert found[1] == "controller, webhook"
+            return int(found[2]), int(found[3])
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.parametrize(("number", "drains"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
+    with process(*flags_for(tmp_path, "600ms")) as started:
+        port, metrics = ports(started)
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting()) as client:
+            wait_ready(client)
+
+            def send(path, obj):
+                answer = client.post(path, content=body(review(obj)), headers=AS_JSON)
+                return answer.json()["response"]
+
+            assert send("/mutate", pod(gpu()))["patchType"] == "JSONPatch"
+            assert send("/validate", pod(gpu(count=2, memory=15_000), uid="u1"))["allowed"]
+            refused = send("/validate", pod(gpu(memory=15_000), uid="u2"))
+            assert "exceeded quota: gpu-quota" in refused["status"]["message"]
+            assert "hami_gpu_memory_limit_bytes" in httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
+            started.send_signal(number)
+            if drains:
+                statuses = {client.get("/readyz").status_code for _ in range(10)}
+                assert 503 in statuses, "readiness fails first"
+                assert send("/mutate", pod(gpu()))["allowed"], "and it still serves"
+        assert started.wait(10) == 0
+        rest = started.stderr.read()
+    assert "Traceback" not in rest
+    assert "ERROR" not in rest
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def wait_ready(client):
+    for _ in range(200):
+        if client.get("/readyz").status_code == 200:
+            return
+    raise AssertionError("never ready")
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_drain(tmp_path, second):
+    with process(*flags_for(tmp_path, "10m")) as started:
+        ports(started)
+        started.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.wait(0.3)
+        started.send_signal(second)
+        assert started.wait(10) == 0
+        assert "Traceback" not in started.stderr.read()
+
+
+def test_a_request_in_flight_is_finished_after_sigterm(tmp_path):
+    with process(*flags_for(tmp_path, "300ms")) as started:
+        port, _ = ports(started)
+        content = body(review(pod(gpu())))
+        head = "POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(content)}\r\n\r\n"
+        with (
+            socket.create_connection(("127.0.0.1", port)) as raw,
+            trusting().wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+        ):
+            secure.sendall(head.encode() + content[:10])
+            started.send_signal(signal.SIGTERM)
+            secure.settimeout(0.2)
+            with pytest.raises((TimeoutError, ssl.SSLWantReadError)):
+                secure.recv(1)
+            secure.settimeout(5)
+            secure.sendall(content[10:])
+            assert secure.recv(15).startswith(b"HTTP/1.1 200")
+        assert started.wait(10) == 0
+
+
+def unusable(tmp_path, taken):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("kind: [")
+    missing = str(tmp_path / "missing")
+    return {
+        "a bad cluster file": ("--embedded-cluster", str(bad)),
+        "a missing cluster file": ("--embedded-cluster", missing),
+        "a missing certificate": ("--cert_file", missing),
+        "a missing policy file": ("--policy-file", missing),
+        "a missing device config": ("--device-config-file", missing),
+        "a port in use": ("--http_bind", f"127.0.0.1:{taken.getsockname()[1]}"),
+    }
+
+
+def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
+    good = flags_for(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as stack:
+        started = {
+            what: stack.enter_context(process(*good, *flags)) for what, flags in unusable(tmp_path, taken).items()
+        }
+        for what, one in started.items():
+            out, err = one.communicate(timeout=20)
+            assert (one.returncode, out) == (2, ""), (what, err)
+            told = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
+            assert len(told) == 1, (what, err)
+            assert told[0].startswith("hami-webhook: "), what

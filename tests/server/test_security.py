@@ -1,0 +1,199 @@
+"""The promises of the security chapter that no other module's tests name: sections 1, 2, 4 and 6, over real HTTPS.
+
+Forged allocations, updates and amounts are in tests/admission (test_security_1_…, test_security_2_…); slow clients,
+TLS versions, header sizes and concurrency are in test_listener.py and test_tls.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import socket
+import ssl
+import warnings
+from datetime import UTC, datetime
+
+import httpx
+import orjson
+import pytest
+from admission.reviews import GPU, MEM, cpu, gpu, patched, pod, review, update
+from admission.scene import FULL, ledger, spent, town
+
+from hami_webhook import pki
+from hami_webhook.admission.gate import Answer
+from hami_webhook.admission.policy import Policies, Rule
+from hami_webhook.cluster.api import Kind
+
+from .serving import PAIR, scenario, served, settings_of, trusting
+
+SECRET = "hunter2-do-not-log"
+
+
+@scenario
+async def test_security_1_the_allowed_identities_come_from_configuration_with_safe_defaults(tmp_path):
+    env = {"POD_NAMESPACE": "hami-system"}
+    old = pod(gpu(), node="n1")
+    new = pod(gpu(), node="n1", annotations={"hami.io/bind-phase": "success"})
+    async with served(tmp_path, await town(), "--allowed-identities", "joe,group:ops", env=env) as front:
+
+        async def allowed(user, *groups):
+            return (await front.review("/validate", update(old, new, user, *groups)))["allowed"]
+
+        account = "system:serviceaccount:hami-system:"
+        for user, groups in (
+            (account + "hami-scheduler", ()),
+            (account + "hami-device-plugin", ()),
+            ("system:node:n1", ("system:nodes",)),
+            ("joe", ()),
+            ("anybody", ("ops",)),
+        ):
+            assert await allowed(user, *groups), user
+        for user, groups in (
+            ("alice", ()),
+            ("ops", ()),
+            ("kubernetes-admin", ("system:masters",)),
+            ("system:serviceaccount:default:hami-scheduler", ()),
+            ("system:node:n2", ("system:nodes",)),
+        ):
+            assert not await allowed(user, *groups), user
+
+
+def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default():
+    assert settings_of().trusted_users == frozenset()
+    assert settings_of().trusted_groups == frozenset()
+
+
+@scenario
+async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
+    cluster = await town(FULL)
+    async with served(tmp_path, cluster) as front:
+        obj = pod(gpu(), uid="u1", labels={"hami.io/webhook": "ignore"})
+        assert (await front.review("/validate", review(obj)))["allowed"]
+    assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
+
+
+@scenario
+async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path):
+    cluster = await town(FULL)
+    policies = Policies((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
+    namespace = {"metadata": {"name": "bounded", "annotations": {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}}}
+    await cluster.create(Kind.NAMESPACES, namespace)
+    async with served(tmp_path, cluster, policies=policies) as front:
+
+        async def through(path, **annotations):
+            notes = {"nvidia.com/use-gpuuuid": annotations["uuids"]} if "uuids" in annotations else {}
+            notes |= {"hami.io/gpu-scheduler-policy": annotations["policy"]} if "policy" in annotations else {}
+            obj = pod(gpu(), annotations=notes, uid="u")
+            obj["metadata"]["namespace"] = "bounded"
+            inner = await front.review(path, review(obj, namespace="bounded"))
+            if not inner["allowed"]:
+                return inner["status"]["code"]
+            operations = orjson.loads(base64.b64decode(inner.get("patch", "W10=")))
+            return patched(obj, Answer(operations))["metadata"].get("annotations", {})
+
+        spread = {"hami.io/gpu-scheduler-policy": "spread"}
+        assert await through("/mutate") == {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b", **spread}
+        assert await through("/mutate", uuids="GPU-b,GPU-c") == {"nvidia.com/use-gpuuuid": "GPU-b", **spread}
+        assert await through("/mutate", uuids="GPU-c") == 403
+        assert (await through("/mutate", policy="binpack"))["hami.io/gpu-scheduler-policy"] == "spread"
+        # The same where mutation was skipped.
+        assert await through("/validate") == 403
+        assert await through("/validate", uuids="GPU-a,GPU-c", policy="spread") == 403
+        assert await through("/validate", uuids="GPU-a", policy="binpack") == 403
+        assert isinstance(await through("/validate", uuids="GPU-a", policy="spread"), dict)
+
+
+@scenario
+async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
+    clients = pki.authority(now=datetime.now(UTC))
+    (tmp_path / "clients.crt").write_bytes(clients.certificate)
+    flags = ("--client-ca-file", str(tmp_path / "clients.crt"))
+    async with served(tmp_path / "tls", await town(), *flags) as front:
+        with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
+            await front.client.get("/healthz")
+        assert front.process.main.failed_handshakes == 1
+
+
+@scenario
+async def test_security_4_tls_before_1_2_is_refused(tmp_path):
+    async with served(tmp_path, await town()) as front:
+        port = front.process.main.port
+
+        def handshake(version):
+            context = trusting(PAIR.ca)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.minimum_version = context.maximum_version = version
+            with (
+                socket.create_connection(("127.0.0.1", port)) as raw,
+                context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+            ):
+                return secure.version()
+
+        assert await asyncio.to_thread(handshake, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        assert await asyncio.to_thread(handshake, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.to_thread(handshake, ssl.TLSVersion.TLSv1_1)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
+@scenario
+async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, caplog, level):
+    caplog.set_level(level)
+    env = [{"name": "PASSWORD", "value": SECRET}, {"name": "CUDA_TASK_PRIORITY", "value": SECRET}]
+    extra = {"env": env, "args": [SECRET], "command": [SECRET]}
+    priority = {GPU: 1, "nvidia.com/priority": 1}
+    cluster = await town(FULL)
+    objects = [
+        pod(gpu(**extra), uid="u1"),
+        pod(cpu(**extra)),
+        pod({"name": "whole", "resources": {"limits": priority}, **extra}, uid="u2"),
+        pod(gpu(**extra), node="n1"),
+        pod(gpu(count="1500m", **extra)),
+        pod(gpu(memory=10**6, **extra), uid="u3"),
+        pod(gpu(**extra), scheduler="volcano", uid="u4"),
+        pod(gpu(**extra), annotations={"hami.io/bind-phase": SECRET}),
+        pod(gpu(**{**extra, "env": {"PASSWORD": SECRET}}), uid="u5"),
+        pod({**gpu(**extra), "name": 1}),
+        {**pod(gpu(**extra)), "spec": [SECRET]},
+    ]
+    async with served(tmp_path, cluster) as front:
+        for obj in objects:
+            for path in ("/mutate", "/validate", "/webhook"):
+                await front.review(path, review(obj))
+        await front.review("/validate", update(objects[0], objects[3]))
+        await front.client.post("/validate", content=SECRET.encode(), headers={"content-type": "application/json"})
+    ours = [record for record in caplog.records if record.name.startswith("hami_webhook")]
+    assert ours or level > logging.INFO, "the test would see what is logged"
+    assert SECRET not in caplog.text
+    assert "PASSWORD" not in caplog.text
+
+
+@scenario
+async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path):
+    async with served(tmp_path, await town(FULL)) as front:
+        obj = pod(gpu(env={"PASSWORD": SECRET}), uid="u")
+        inner = await front.review("/webhook", review(obj))
+        assert SECRET not in orjson.dumps(inner).decode()
+
+
+@scenario
+async def test_security_4_malformed_reviews_change_nothing(tmp_path):
+    cluster = await town(FULL)
+    async with served(tmp_path, cluster) as front:
+        for written in ({}, review(None), review([]), review(pod({"name": "c", "resources": {"limits": [GPU]}}))):
+            for path in ("/mutate", "/validate", "/webhook"):
+                inner = await front.review(path, written)
+                assert (inner["allowed"], inner["status"]["code"]) == (False, 400)
+        assert front.process.core.charger.counts.writes == 0
+    assert (spent(cluster), ledger(cluster)) == ({GPU: 0, MEM: 0}, {})
+
+
+@scenario
+async def test_security_6_readiness_needs_certificates_and_caches(tmp_path):
+    # A process without usable certificates never starts (test_run.py); one without caches isn't ready (test_app.py).
+    async with served(tmp_path, await town()) as front:
+        assert (await front.client.get("/readyz")).status_code == 200
+        front.process.leave()
+        assert (await front.client.get("/readyz")).status_code == 503

@@ -1,0 +1,148 @@
+"""The core put together: namespaces, caches, and what reaches the books."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from admission.reviews import GPU, MEM, gpu, parsed, pod, review
+from admission.scene import FULL, NOW, Broken, Recorder, core_on, spent, town
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
+
+NAMESPACE = {"metadata": {"name": "team-a", "annotations": {"a": "cached"}}}
+
+
+def test_a_cached_namespace_needs_no_read():
+    async def known():
+        core = core_on(Broken())
+        core.caches.put(Kind.NAMESPACES, NAMESPACE)
+        return await core.namespace("team-a")
+
+    assert asyncio.run(known()).annotations == {"a": "cached"}
+
+
+def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
+    async def known():
+        core = core_on(await town())
+        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "old"}})
+        core.caches.drop(Kind.NAMESPACES, {"metadata": {"name": "old"}})
+        return await core.namespace("old"), await core.namespace("team-a"), await core_on(Broken()).namespace("team-a")
+
+    gone, live, unasked = asyncio.run(known())
+    assert (gone, unasked) == (None, None)
+    assert live.name == "team-a"
+
+
+def test_scheduler_owned_keys_on_a_namespace_are_one_event():
+    async def told():
+        cluster = MemoryCluster(lambda: NOW)
+        notes = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y"}
+        await cluster.create(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": notes}})
+        core = core_on(cluster)
+        for _ in range(3):
+            await core.gate.mutate(parsed(review(pod(gpu()))))
+        return cluster.events
+
+    (event,) = asyncio.run(told())
+    assert event.count == 1
+    assert (event.note.kind, event.note.name, event.note.type) == ("Namespace", "team-a", "Warning")
+    assert event.note.message == (
+        "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
+    )
+
+
+def test_an_event_that_cant_be_recorded_stops_nobody():
+    async def told():
+        core = core_on(Broken())
+        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": {"hami.io/bind-phase": "y"}}})
+        return await core.gate.mutate(parsed(review(pod(gpu()))))
+
+    assert asyncio.run(told()).patch
+
+
+def test_a_stamp_whose_ledger_cant_be_asked_for_is_replaced_and_the_pod_refused():
+    async def refused():
+        core = core_on(Broken())
+        core.caches.put(Kind.NAMESPACES, NAMESPACE)
+        await core.gate.webhook(parsed(review(pod(gpu(), annotations={"hami.io/quota-reservation": "s"}))))
+
+    with pytest.raises(Denied) as caught:
+        asyncio.run(refused())
+    assert caught.value.code == 503
+
+
+def quota_object(**meta):
+    return {"metadata": {"name": "q", "namespace": "team-a", **meta}, "spec": {"hard": {f"limits.{GPU}": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "there"),
+    [
+        (Kind.NAMESPACES, NAMESPACE, {"metadata": {"name": "team-a", "labels": 1}}, lambda c: bool(c.namespaces)),
+        (Kind.RESOURCE_QUOTAS, quota_object(), quota_object(annotations=[]), lambda c: bool(c.all_quotas())),
+        (
+            Kind.NODES,
+            {"metadata": {"name": "n"}},
+            {"metadata": {"name": "n"}, "status": []},
+            lambda c: bool(list(c.state.views())),
+        ),
+        (Kind.PODS, pod(gpu(), uid="u"), {**pod(uid="u"), "spec": []}, lambda c: bool(list(c.state.pods()))),
+    ],
+    ids=lambda value: value.value if isinstance(value, Kind) else "",
+)
+def test_a_cache_leaves_out_what_it_cant_read_and_forgets_what_is_gone(kind, good, bad, there):
+    caches = core_on(None).caches
+    caches.put(kind, good)
+    assert there(caches)
+    caches.put(kind, bad)
+    assert not there(caches)
+    assert len(caches.unreadable) == 1
+    caches.put(kind, good)
+    assert there(caches)
+    assert not caches.unreadable
+    caches.put(kind, bad)
+    caches.drop(kind, bad)
+    assert not caches.unreadable
+    caches.put(kind, good)
+    caches.drop(kind, good)
+    assert not there(caches)
+
+
+def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
+    caches = core_on(None).caches
+    caches.put(Kind.RESOURCE_QUOTAS, quota_object())
+    assert caches.quotas("team-a") is None
+    caches.quotas_alive = lambda: True
+    assert [quota.name for quota in caches.quotas("team-a")] == ["q"]
+    assert caches.quotas("other") == []
+    assert caches.quota("team-a", "q").name == "q"
+    assert caches.quota("team-a", "x") is None
+
+
+def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
+    async def calls():
+        cluster = Recorder(await town())
+        core = core_on(cluster)
+        core.caches.put(Kind.NAMESPACES, NAMESPACE)
+        core.caches.quotas_alive = lambda: True
+        await core.gate.validate(parsed(review(pod(gpu(), uid="u"))))
+        return cluster.calls
+
+    assert asyncio.run(calls()) == []
+
+
+def test_new_stamps_are_uuids():
+    async def stamped():
+        cluster = await town(FULL)
+        core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
+        answer = await core.gate.webhook(parsed(review(pod(gpu()))))
+        return answer.patch, spent(cluster)
+
+    patch, used = asyncio.run(stamped())
+    assert used == {GPU: 1, MEM: 3000}
+    (value,) = (operation["value"] for operation in patch if operation["path"] == "/metadata/annotations")
+    assert len(value["hami.io/quota-reservation"]) == 36
