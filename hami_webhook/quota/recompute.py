@@ -40,10 +40,6 @@ class Recomputed:
     expired: int = 0
     wake: float | None = None
 
-    @property
-    def changed(self) -> bool:
-        return self.before.patch(self.after) is not None
-
 
 def recompute(
     books: Books,

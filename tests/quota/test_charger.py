@@ -248,6 +248,22 @@ async def test_an_undo_restores_what_stood_there_before(one: Desk) -> None:
     assert one.state("a") == one.state("b") == (2, {"u"})
 
 
+@desk()
+async def test_an_undo_that_loses_a_race_is_tried_again(one: Desk) -> None:
+    one.fail(Unavailable, "patch_status:before", [2])
+    failing = one.trouble
+    assert failing is not None
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before" and one.steps.count(step) == 3:
+            raise Conflict("another was first")
+        await failing(step)
+
+    one.trouble = trouble
+    assert isinstance(await one.charger.charge(ask()), Refusal)
+    assert one.state("a") == one.state("b") == (0, set())
+
+
 @desk({"a": 3, "b": 10})
 async def test_a_quota_deleted_between_judging_and_writing_no_longer_counts(one: Desk) -> None:
     await one.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"spec": {"hard": {MEM: "10"}}}, TEAM)
