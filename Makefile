@@ -27,7 +27,7 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls (Ctrl-C end
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the fast test suite, with branch coverage
-	@$(BIN)/python -m pytest -n 2 --cov --cov-fail-under=90 tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 tests
 
 lint: $(DEV) ## format check, linter, types, import contracts, module sizes
 	@$(BIN)/ruff format --check .

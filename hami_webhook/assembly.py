@@ -41,6 +41,8 @@ class Options:
     charge_timeout: float = 3.0
     max_ledger: int = 1000
     zone: tzinfo | None = None
+    node_labels: tuple[tuple[str, str], ...] = ()
+    """Labels a node must have to be registered at all."""
 
 
 class Core:
@@ -66,7 +68,7 @@ class Core:
         self.clock = clock
         self.lapse = lapse = options.times.lapse
         self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
-        self.caches = Caches(self.state, clock)
+        self.caches = Caches(self.state, clock, options.node_labels)
         self._reported: set[tuple[str, tuple[str, ...]]] = set()
         self.recomputer = Recomputer(cluster, vendors, self.state, clock=clock, times=options.times)
         self.charger = Charger(
@@ -167,8 +169,11 @@ class _Charging:
 class Caches:
     """What is known of the cluster's objects, kept by informers or by whoever makes the objects."""
 
-    def __init__(self, state: ClusterState, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, state: ClusterState, clock: Callable[[], float], node_labels: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self.state = state
+        self._node_labels = node_labels
         self.namespaces: dict[str, Namespace] = {}
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._clock = clock
@@ -198,7 +203,11 @@ class Caches:
     def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
         match kind:
             case Kind.NODES:
-                self.state.set_node(Node.from_object(obj), self._clock())
+                node = Node.from_object(obj)
+                if all(node.labels.get(key) == value for key, value in self._node_labels):
+                    self.state.set_node(node, self._clock())
+                else:
+                    self.state.remove_node(node.name)
             case Kind.PODS:
                 self.state.set_pod(Pod.from_object(obj), self._clock())
             case Kind.NAMESPACES:

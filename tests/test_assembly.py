@@ -146,3 +146,17 @@ def test_new_stamps_are_uuids():
     assert used == {GPU: 1, MEM: 3000}
     (value,) = (operation["value"] for operation in patch if operation["path"] == "/metadata/annotations")
     assert len(value["hami.io/quota-reservation"]) == 36
+
+
+def test_only_nodes_with_the_selected_labels_are_registered():
+    cluster = MemoryCluster(lambda: NOW)
+    options = Options(node_labels=(("gpu", "on"),))
+    core = Core(cluster, core_on(cluster).vendors, options, clock=lambda: NOW)
+
+    def told(**labels):
+        core.caches.put(Kind.NODES, {"metadata": {"name": "n", "labels": labels}})
+        return [view.name for view in core.state.views()]
+
+    assert told(gpu="off") == []
+    assert told(gpu="on", zone="a") == ["n"]
+    assert told(zone="a") == []

@@ -19,6 +19,7 @@ class Vendors(Mapping[str, Vendor]):
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.resource_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
 
     @classmethod
@@ -37,7 +38,7 @@ class Vendors(Mapping[str, Vendor]):
 
     def _quota_keys(self) -> dict[str, tuple[tuple[str, QuotaKey], ...]]:
         found: dict[str, tuple[tuple[str, QuotaKey], ...]] = {}
-        for key, vendor in self._by_key.items():
-            for quota_key in vendor.quota_keys():
+        for key in self._by_key:
+            for quota_key in self.keys_of[key]:
                 found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cached_property
@@ -72,6 +72,8 @@ class Pod:
     deletion_grace: float | None = None
     init_finished: bool = False
     resource_version: str = ""
+    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """What others derived from this very pod and may look up again; a changed pod starts with an empty one."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
@@ -228,9 +230,9 @@ class ResourceQuota:
 
 def read_containers(spec: JSON) -> Iterator[Container]:
     """The containers of a pod spec, init containers first."""
-    for field, default in (("initContainers", ContainerKind.INIT), ("containers", ContainerKind.APP)):
-        for index, item in enumerate(_sequence(spec.get(field), f"spec.{field}")):
-            path = f"spec.{field}[{index}]"
+    for place, default in (("initContainers", ContainerKind.INIT), ("containers", ContainerKind.APP)):
+        for index, item in enumerate(_sequence(spec.get(place), f"spec.{place}")):
+            path = f"spec.{place}[{index}]"
             if item is None:
                 raise MalformedObject(f"{path} must be an object, not null")
             container = _mapping(item, path)

@@ -31,6 +31,9 @@ from hami_webhook.quota.commit import Committer, QuotaMoved
 
 logger = logging.getLogger(__name__)
 
+_ANNOTATE_WITHIN = 10.0
+"""Seconds after its charge by which a placement is written, or not at all (quota chapter 8)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policies:
@@ -168,7 +171,11 @@ class Placer:
         Where it is unknown whether the annotations were written, the charge stays: the recompute judges by the pod.
         """
         fit = scored.fit
+        started = self._clock()
         commitment = await self._committer.commit(pod, placed_charge(fit.holds(), pod.kinds, self._vendors))
+        if self._clock() - started > _ANNOTATE_WITHIN:
+            await commitment.undo()
+            raise ClusterError(f"charging the placement took more than {_ANNOTATE_WITHIN:g} s; it is tried anew")
         annotations = placement_annotations(fit, scored.view, self._vendors, now)
         try:
             stored = await self._cluster.patch(

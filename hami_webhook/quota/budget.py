@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hami_webhook.devices.debit import per_vendor
+from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.placed import placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
@@ -28,7 +29,19 @@ class PodBudget:
         self._vendors = vendors
 
     def admits(self, holds: Sequence[Hold]) -> bool:
-        amounts = in_units(per_vendor(holds, self._kinds), self._vendors)
+        # everything at once costs at least as much as the peak, and is quicker to add up
+        sums: dict[str, list[int]] = {}
+        for hold in holds:
+            total = sums.setdefault(hold.vendor, [0, 0, 0])
+            total[0] += 1
+            total[1] += hold.memory
+            total[2] += hold.cores
+        if self._within({vendor: Debit(*total) for vendor, total in sums.items()}):
+            return True
+        return self._within(per_vendor(holds, self._kinds))
+
+    def _within(self, debits: Mapping[str, Debit]) -> bool:
+        amounts = in_units(debits, self._vendors)
         return all(amount <= self.limits[key] for key, amount in amounts.items() if key in self.limits)
 
     def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
@@ -59,7 +72,9 @@ def placed_by_others(
     """The sum of the placed charges of the other live pods in the quota's scope."""
     sums = dict.fromkeys(books.hard, 0)
     for other in pods:
-        if other.uid == pod.uid or other.ended(now) or not scopes.matches(books.quota, other):
+        if other.uid == pod.uid or not placement_counts(other, now, lapse):
+            continue
+        if other.ended(now) or not scopes.matches(books.quota, other):
             continue
         charge = charge_of(other, vendors, catalog, now, lapse)
         for key, amount in charge.only(books.hard).items() if charge.placed else ():

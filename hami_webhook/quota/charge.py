@@ -20,6 +20,8 @@ from hami_webhook.kube.requests import effective
 
 NODE_LOCK_TIMEOUT = 300.0
 
+_SETTLED = "quota: settled charge"
+
 
 class Catalog(Protocol):
     """The registered cards, for the floor of requests whose size depends on the card."""
@@ -79,12 +81,13 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod."""
     amounts: dict[str, int] = {}
     for key, debit in debits.items():
-        for quota_key in vendors[key].quota_keys():
-            amount = {
-                Dimension.COUNT: debit.slots,
-                Dimension.MEMORY: -(-debit.memory // quota_key.factor),
-                Dimension.CORES: debit.cores,
-            }[quota_key.dimension]
+        for quota_key in vendors.keys_of[key]:
+            if quota_key.dimension is Dimension.COUNT:
+                amount = debit.slots
+            elif quota_key.dimension is Dimension.MEMORY:
+                amount = -(-debit.memory // quota_key.factor)
+            else:
+                amount = debit.cores
             if amount:
                 amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
     return amounts
@@ -106,8 +109,12 @@ def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Char
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound lapses after `lapse` seconds.
+    A placement that was never bound lapses after `lapse` seconds; what a bound pod holds is computed once.
     """
+    known = pod.memo.get(_SETTLED)
+    if known is not None and known[0] is vendors:
+        settled: Charge = known[1]
+        return settled
     sheet = _Sheet()
     counts = placement_counts(pod, now, lapse)
     for vendor in vendors.values():
@@ -124,7 +131,10 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
             _add_waiting(sheet, vendor, pod, catalog)
         except BadRequest as error:
             sheet.problems.append(str(error))
-    return sheet.charge(vendors)
+    charge = sheet.charge(vendors)
+    if pod.node_name and charge.placed and charge.derivable and not charge.problems:
+        pod.memo[_SETTLED] = (vendors, charge)
+    return charge
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:

@@ -53,6 +53,7 @@ def options_of(settings: Settings) -> Options:
         times=Times(ttl=settings.quota_reservation_ttl, lapse=settings.node_lock_timeout),
         charge_timeout=settings.quota_charge_timeout,
         max_ledger=settings.quota_max_ledger,
+        node_labels=settings.node_label_selector,
     )
 
 

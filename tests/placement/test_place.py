@@ -330,6 +330,24 @@ def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> No
     asyncio.run(scenario())
 
 
+def test_a_charge_that_took_too_long_is_undone_and_nothing_is_written() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+
+        async def slow(step: str) -> None:
+            if step == "patch_status:after" and scene.now == NOW:
+                scene.now += 11
+
+        scene.cluster.pause = slow
+        with pytest.raises(ClusterError, match="more than 10 s"):
+            await scene.place(pod("p"))
+        assert scene.quota_used() == {MEM: "4k"}
+        assert ALLOCATED not in scene.read("p").annotations
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("step", ["patch:before", "patch:after"], ids=["lost on the way", "written, answer lost"])
 def test_annotations_that_may_have_been_written_keep_the_charge(step: str) -> None:
     async def scenario() -> None:

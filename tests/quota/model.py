@@ -87,7 +87,7 @@ class Replica:
             sleep=lambda _: asyncio.sleep(0),
         )
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = Feed(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())  # type: ignore[arg-type,return-value]
+        self.feed = Feed(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())
         self.task = asyncio.get_running_loop().create_task(self.feed.run())
 
 
@@ -294,7 +294,7 @@ class QuotaModel(RuleBasedStateMachine):
             made = jsonpatch.apply_patch(manifest, [dict(operation) for operation in answer.patch])
             made = {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}}
             await gate.validate(review(made))
-            return made  # type: ignore[no-any-return]
+            return made
 
         result = self.do(admit, accident, replica)
         if dry_run:

@@ -21,7 +21,7 @@ SMALL_AMOUNTS = st.integers(0, 40)
 
 def budget(one: object, *others: object, pod: object = None) -> PodBudget | None:
     mine = pod or read_pod(gpu=1, mem=5, uid="mine")
-    return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)  # type: ignore[arg-type, list-item]
+    return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)
 
 
 @settings(max_examples=300, derandomize=True, database=None)

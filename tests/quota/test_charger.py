@@ -393,9 +393,9 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
     def broken(namespace: str) -> Any:
         raise RuntimeError("a bug")
 
-    real, one.quotas = one.quotas, broken  # type: ignore[method-assign]
+    real, one.quotas = one.quotas, broken
     outcome = await one.charger.charge(ask())
     assert isinstance(outcome, Refusal)
     assert "an internal error" in outcome.message
-    one.quotas = real  # type: ignore[method-assign]
+    one.quotas = real
     assert isinstance(await one.charger.charge(ask()), Charged)

@@ -105,7 +105,7 @@ class LaggingCache:
 
 def ask(name: str, mem: int, **how: object) -> Ask:
     asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
-    return Ask(name, asked, waiting_charge(asked, VENDORS, NoCards()), **how)  # type: ignore[arg-type]
+    return Ask(name, asked, waiting_charge(asked, VENDORS, NoCards()), **how)
 
 
 def charger_on(stage: Stage, cache: LaggingCache | None = None) -> Charger:
