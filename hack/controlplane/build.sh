@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Builds the control plane that the end-to-end tests run against: kube-apiserver, kube-controller-manager, kube-scheduler
+# and etcd, in the versions that go.mod pins, through the Go module proxy. The binaries go into
+#   ${XDG_CACHE_HOME:-~/.cache}/hami-webhook/<kubernetes version>/
+# once per machine and version; a second call finds them and ends at once. Prints that folder on standard output;
+# everything else goes to standard error. `build.sh --where` prints the folder and builds nothing (exit 1: not built).
+# KUBEBUILDER_ASSETS, when set, names a folder that has the binaries already, and is used instead.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler)
+version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)
+folder=${KUBEBUILDER_ASSETS:-${XDG_CACHE_HOME:-$HOME/.cache}/hami-webhook/$version}
+
+missing() {
+  local program
+  for program in "${programs[@]}"; do [ -x "$folder/$program" ] || echo "$program"; done
+}
+
+if [ -z "$(missing)" ]; then
+  echo "$folder"
+  exit 0
+fi
+if [ "${1:-}" = --where ]; then
+  echo "$folder"
+  exit 1
+fi
+if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
+  echo "controlplane: KUBEBUILDER_ASSETS is $folder, which lacks $(missing | paste -sd' '); unset it to build them here" >&2
+  exit 1
+fi
+if ! command -v go >/dev/null; then
+  echo "controlplane: building Kubernetes $version needs Go $(awk '$1 == "go" { print $2 }' go.mod) or newer on the PATH;" \
+    "or set KUBEBUILDER_ASSETS to a folder with ${programs[*]}" >&2
+  exit 1
+fi
+
+tools=(go.etcd.io/etcd/server/v3 k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler})
+export CGO_ENABLED=0
+# The versions that the programs print and serve at /version; the commit's time keeps the build reproducible.
+stamp="-X k8s.io/component-base/version.gitVersion=$version -X k8s.io/component-base/version.gitTreeState=clean"
+
+echo "controlplane: building Kubernetes $version and etcd into $folder; 10 to 20 minutes on two cores, once" >&2
+started=$SECONDS
+mkdir -p "$(dirname "$folder")"
+partial=$(mktemp -d "$folder.XXXXXX")
+trap 'rm -rf "$partial"' EXIT
+total=$(go list -deps "${tools[@]}" | wc -l)
+
+# go build -v names each package as it is compiled; one line per hundred is progress enough.
+counted() {
+  awk -v total="$total" '
+    / / { print; next }
+    { if (++n % 100 == 0) { printf "controlplane: %d of at most %d packages compiled\n", n, total; fflush() } }' >&2
+}
+go build -v -trimpath -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}" 2> >(counted)
+go build -v -trimpath -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}" 2> >(counted)
+
+chmod 755 "$partial"
+# Whoever built at the same time and was first has the same programs: theirs stay.
+mv -T "$partial" "$folder" 2>/dev/null || { [ -z "$(missing)" ] || { rm -rf "$folder" && mv -T "$partial" "$folder"; }; }
+echo "controlplane: ready in $((SECONDS - started)) s" >&2
+echo "$folder"
