@@ -88,6 +88,7 @@ class Core:
             policies=policies,
             namespaces=self,
             charging=_Charging(self, synced, new_id),
+            fleet=self.state,
             stamp_key=RESERVATION,
         )
 

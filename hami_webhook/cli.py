@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="nodes, pods, quotas, namespaces; may be repeated",
+        help="nodes, pods, quotas, namespaces; may be repeated (default: what else PODS hold, bound pods included)",
     )
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
@@ -187,14 +187,21 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input (-) can be read only once")
     vendors = Vendors.from_config(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
-    bundle = _bundle(arguments.cluster)
+    files = [read_objects(path, sys.stdin.buffer) for path in arguments.pods]
+    if arguments.cluster:
+        bundle = _bundle(arguments.cluster)
+    else:
+        everything = [item for objects in files for item in objects]
+        files = [[item for item in everything if _is_asking(item)]]
+        bundle = sort_objects([item for item in everything if not _is_asking(item)])
+        _warn_skipped(bundle)
     try:
         now = parse_time(arguments.now) if arguments.now else start_of(bundle)
     except ValueError:
         raise UsageError(
             f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {arguments.now!r}"
         ) from None
-    manifests = _manifests([read_objects(path, sys.stdin.buffer) for path in arguments.pods])
+    manifests = _manifests(files)
     options = Options(
         rules=AdmissionRules(scheduler_name=arguments.scheduler_name),
         policies=place.Policies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
@@ -269,13 +276,25 @@ def _policies(path: str | None, vendors: Vendors) -> Policies:
 
 def _bundle(paths: Sequence[str]) -> Bundle:
     bundle = sort_objects([item for path in paths for item in read_objects(path, sys.stdin.buffer)])
-    _warn(f"skipped {number} of kind {kind}" for kind, number in sorted(bundle.skipped.items()))
+    _warn_skipped(bundle)
     workloads = Counter(item.kind for item in bundle.workloads)
     _warn(
         f"skipped {number} of kind {kind} in cluster files: their pods count"
         for kind, number in sorted(workloads.items())
     )
     return bundle
+
+
+def _warn_skipped(bundle: Bundle) -> None:
+    _warn(f"skipped {number} of kind {kind}" for kind, number in sorted(bundle.skipped.items()))
+
+
+def _is_asking(item: LoadedObject) -> bool:
+    """Whether an object is for the pods' side of a run: a workload, or a pod that isn't bound yet."""
+    sorted_one = sort_objects([item])
+    spec = item.object.get("spec")
+    bound = isinstance(spec, dict) and bool(spec.get("nodeName"))
+    return bool(sorted_one.workloads) or (bool(sorted_one.pods) and not bound)
 
 
 def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:

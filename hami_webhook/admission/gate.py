@@ -29,6 +29,7 @@ from hami_webhook.admission.pods import (
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Fleet
 from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Gate:
         policies: Callable[[], Policies],
         namespaces: Namespaces,
         charging: Charging,
+        fleet: Fleet,
         stamp_key: str,
     ) -> None:
         self._vendors = vendors
@@ -79,6 +81,7 @@ class Gate:
         self._policies = policies
         self._namespaces = namespaces
         self._charging = charging
+        self._fleet = fleet
         self._stamp_key = stamp_key
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
 
@@ -123,12 +126,12 @@ class Gate:
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
             return Mutation(draft)
-        asked = normalise(draft, self._vendors)
+        asked = normalise(draft, self._vendors, self._fleet)
         if not asked:
             own = own_to_schedule(pod, self._rules)
             return Mutation(draft if own else draft.untouched())
         namespace = await self._namespace(pod)
-        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies())
+        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies(), self._fleet)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
         if done.ignored_namespace_keys and not review.dry_run:

@@ -17,7 +17,7 @@ from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendor import Fleet, Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -90,21 +90,23 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
             raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
-def normalise(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
+def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
-    asked: set[str] = set()
-    for container in draft.containers:
-        for key, vendor in vendors.items():
-            if not vendor.touches_every_container and not vendor.asks(container):
-                continue
-            try:
-                if vendor.admit(container, draft):
-                    asked.add(key)
-            except BadRequest as error:
-                raise bad_request(error) from error
-            except MalformedObject as error:
-                raise Denied(400, f"the pod can't be read: {error}") from error
-    return tuple(vendors[key] for key in vendors if key in asked)
+    keys: set[str] = set()
+    try:
+        for container in draft.containers:
+            for key, vendor in vendors.items():
+                wanted = vendor.touches_every_container or vendor.asks(container)
+                if wanted and vendor.admit(container, draft, fleet):
+                    keys.add(key)
+        asked = tuple(vendors[key] for key in vendors if key in keys)
+        for vendor in asked:
+            vendor.admit_pod(draft, fleet)
+    except BadRequest as error:
+        raise bad_request(error) from error
+    except MalformedObject as error:
+        raise Denied(400, f"the pod can't be read: {error}") from error
+    return asked
 
 
 def mutate(
@@ -114,6 +116,7 @@ def mutate(
     rules: AdmissionRules,
     namespace: Namespace,
     policies: Policies,
+    fleet: Fleet,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`."""
     pod = draft.original
@@ -126,7 +129,7 @@ def mutate(
         governed = draft.untouched()
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
-            normalise(governed, vendors)  # what a vendor writes may depend on what policy wrote before it
+            normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
             draft = governed
     refuse_privileged(pod)
     acted = list(outcome.rules)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import AllocatedDevice, Allocation
@@ -19,6 +20,11 @@ from hami_webhook.devices.vendor import Vendor
 
 def fit(vendor: Vendor, trial: Trial) -> Allocation | Rejection:
     """The cards the container gets of `vendor` on this node, or why it gets none; the trial's overlay isn't changed."""
+    resolved = vendor.resolve(trial.request, trial)
+    if isinstance(resolved, Rejection):
+        return resolved
+    if resolved is not trial.request:
+        trial = replace(trial, request=resolved)
     refusal = vendor.refuses_node(trial)
     if refusal is not None:
         return refusal

@@ -69,6 +69,11 @@ class FixedMemory:
 
     mebibytes: int
 
+    @property
+    def declared(self) -> int | None:
+        """MiB that are known before a card is chosen; None if they depend on the card."""
+        return self.mebibytes
+
     def on(self, card_memory: int) -> int:
         return self.mebibytes
 
@@ -79,8 +84,29 @@ class ShareOfCard:
 
     percent: int
 
+    @property
+    def declared(self) -> int | None:
+        return None
+
     def on(self, card_memory: int) -> int:
         return card_memory * self.percent // 100
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCard:
+    """All of a card that has at least so many MiB; what was written (0: nothing) is what quota hears of it first."""
+
+    least: int = 0
+
+    @property
+    def declared(self) -> int | None:
+        return self.least or None
+
+    def on(self, card_memory: int) -> int:
+        return max(card_memory, self.least)
+
+
+Memory = FixedMemory | ShareOfCard | WholeCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +114,7 @@ class Request:
     """What one container asks of one vendor: `count` devices with this memory and these cores each."""
 
     count: int
-    memory: FixedMemory | ShareOfCard
+    memory: Memory
     cores: int
 
 

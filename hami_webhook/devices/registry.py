@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from hami_webhook.config import DeviceConfig
 from hami_webhook.devices.nvidia import Nvidia
@@ -10,6 +11,12 @@ from hami_webhook.devices.vendor import QuotaKey, Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""
+
+
+VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
+    "nvidia": lambda section: (Nvidia(section),),
+}
+"""What each section of device-config.yaml enables: the vendors it describes."""
 
 
 class Vendors(Mapping[str, Vendor]):
@@ -25,7 +32,8 @@ class Vendors(Mapping[str, Vendor]):
     @classmethod
     def from_config(cls, config: DeviceConfig) -> Vendors:
         """The vendors of a configuration: a section that is present enables its vendor."""
-        return cls([Nvidia(config.nvidia)] if config.nvidia is not None else [])
+        sections = ((getattr(config, name), build) for name, build in VENDORS.items())
+        return cls([vendor for section, build in sections if section is not None for vendor in build(section)])
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

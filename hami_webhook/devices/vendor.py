@@ -7,22 +7,36 @@ how it resolves memory and cores on a card, its selection. Nothing here does I/O
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from enum import Enum
+from typing import Protocol
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.codecs import DeviceEntry, decode_pod_devices, encode_pod_devices, parse_bool
+from hami_webhook.devices.codecs import (
+    CardRecord,
+    DeviceEntry,
+    decode_cards,
+    decode_pod_devices,
+    encode_pod_devices,
+    parse_bool,
+)
 from hami_webhook.devices.model import (
     IDLE,
     BadRequest,
     Booking,
     Device,
+    FixedMemory,
     Inventory,
+    Memory,
+    NodeView,
+    RegistrationError,
     Request,
     Rows,
+    ShareOfCard,
     Usage,
+    WholeCard,
 )
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
@@ -46,11 +60,15 @@ class Dimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaKey:
-    """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit."""
+    """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
+
+    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then told in bytes.
+    """
 
     name: str
     dimension: Dimension
     factor: int = 1
+    binary_is_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +112,31 @@ class Unreadable:
     reason: str
 
 
+class Fleet(Protocol):
+    """The cards registered in the cluster, for admission rules that depend on them."""
+
+    def inventories(self, vendor: str) -> Iterable[Inventory]:
+        """What each node has registered of a vendor, by backend key, in the order of the nodes' names."""
+        ...
+
+
+class NoFleet:
+    """No node is known."""
+
+    def inventories(self, vendor: str) -> Iterable[Inventory]:
+        return ()
+
+
+NO_FLEET = NoFleet()
+
+
 class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
+    `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
+    `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     """
 
     key: str
@@ -115,6 +153,9 @@ class Vendor:
     checks: tuple[Check, ...] = ()
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
     topology_ranks_nodes: bool = True
+    default_cores: int = 0
+    max_cores: int = 100
+    several_are_whole: bool = False
 
     # what is asked
 
@@ -127,22 +168,89 @@ class Vendor:
         """Whether the container names any of the vendor's resources."""
         return any(container.asks_for(name) for name in self.resource_names)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
-        raise NotImplementedError
+        self.check_amounts(container.container)
+        count = self.amount(container, self.count_name) or 0
+        if count > 0:
+            for doubt in self.doubts(container):
+                pod.warn(f"container {container.name}: {doubt}")
+        return count > 0
+
+    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+        """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        """What in a container that asks for cards is legal but hardly meant, a sentence each."""
+        return iter(())
 
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
+        check_bounds(container, self.bounds())
+
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
+        """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
+        unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
+        yield self.count_name, 0, MAX_INT32, "an integer"
+        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, f"an integer number of {unit}"
+        yield self.core_name, 0, MAX_INT32, "an integer"
+
+    def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
+        """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""
+        return parse_whole(container.amount(resource)) if resource else None
 
     def request(self, container: Container) -> Request | None:
         """What the container asks, None for nothing. Raises `BadRequest` for a value admission would have refused."""
-        raise NotImplementedError
+        check_bounds(container, Vendor.bounds(self))
+        count = self.amount(container, self.count_name)
+        if not count:
+            return None
+        memory = (self.amount(container, self.memory_name) or 0) * self.memory_factor
+        if self.several_are_whole and count > 1:
+            return Request(count, WholeCard(memory), self.max_cores)
+        cores = self.amount(container, self.core_name)
+        return Request(
+            count, self.memory(container, memory), min(self.default_cores if cores is None else cores, self.max_cores)
+        )
+
+    def memory(self, container: Container, mebibytes: int) -> Memory:
+        """The memory asked for each device, given the MiB written for it (0: none)."""
+        return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
     # what is registered
 
     def inventory(self, node: Node) -> Inventory | None:
-        """The vendor's cards on the node, None if it registers none. Raises `RegistrationError`."""
-        raise NotImplementedError
+        """The vendor's cards on the node, None if it registers none. Raises `RegistrationError`.
+
+        Here: what the node's register annotation lists, in JSON or in the colon form.
+        """
+        devices = self.registered(node)
+        return Inventory(devices) if devices else None
+
+    def registered(self, node: Node) -> tuple[Device, ...]:
+        """The cards of the node's register annotation. Raises `RegistrationError`."""
+        text = node.annotations.get(self.register_annotation)
+        if text is None:
+            return ()
+        try:
+            return tuple(self.device(record, position) for position, record in enumerate(decode_cards(text)))
+        except RegistrationError as error:
+            raise RegistrationError(f"{self.register_annotation}: {error}") from error
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        """A registered card as the vendor reads it; `position` is its place in the list."""
+        return Device(
+            vendor=self.key,
+            uuid=record.id,
+            index=record.index,
+            slots=record.count,
+            memory=record.devmem,
+            cores=record.devcore,
+            type=record.type,
+            numa=record.numa,
+            mode=record.mode,
+            healthy=record.health,
+        )
 
     def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
         """The common handshake rule (core chapter 3.2); `zone` is that of the times in handshakes (None: local)."""
@@ -170,6 +278,18 @@ class Vendor:
         return {}
 
     # Fit
+
+    def resolve(self, request: Request, trial: Trial) -> Request | Rejection:
+        """The request as it is on this node, where that depends on the node; or why the node can't serve it."""
+        return request
+
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        """What a placement of the pod (rows) adds to the node's score; `view` is the node before it.
+
+        The highest total wins, or, if `policy` (the pod's node policy as written, else the default) is `spread`, the
+        lowest.
+        """
+        return 0.0
 
     def terms(self, pod: Pod, default_policy: str) -> Terms:
         """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
@@ -250,17 +370,26 @@ class Vendor:
         return tuple(QuotaKey(f"limits.{name}", dimension, factor) for name, dimension, factor in named if name)
 
 
-def check_whole(container: str, written: Mapping[str, object], resource: str, most: int, what: str) -> None:
-    """Raises `BadRequest` unless the amount of `resource` in `written` is absent or an integer from 0 to `most`."""
+def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
+    """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
+    for name, least, most, what in bounds:
+        for written in (container.limits, container.requests):
+            check_whole(container.name, written, name, most, what, least)
+
+
+def check_whole(
+    container: str, written: Mapping[str, object], resource: str, most: int, what: str, least: int = 0
+) -> None:
+    """Raises `BadRequest` unless the amount of `resource` in `written` is absent or an integer `least` to `most`."""
     value = written.get(resource)
     if not resource or value is None:
         return
     amount = parse_whole(value)
-    if amount is None or not 0 <= amount <= most:
+    if amount is None or not least <= amount <= most:
         text = value if isinstance(value, str) else repr(value)
         shown = text if len(text) <= 40 else text[:37] + "..."
         raise BadRequest(
-            f"invalid {resource} value {shown} in container {container}: must be {what} between 0 and {most}"
+            f"invalid {resource} value {shown} in container {container}: must be {what} between {least} and {most}"
         )
 
 

@@ -32,6 +32,12 @@ def node_score(view: NodeView) -> float:
     return 10 * (used_slots / slots + used_cores / cores + used_memory / memory)
 
 
+def score(fit: NodeFit, view: NodeView, ask: PodAsk, vendors: Vendors, default_node_policy: str) -> float:
+    """The node's score with what the vendors that allocated add for this placement."""
+    policy = ask.pod.annotations.get(NODE_POLICY, default_node_policy)
+    return node_score(view) + sum(vendors[key].score(ask.pod, view, fit.rows, policy) for key in ask.vendors)
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A fitting node with its score."""

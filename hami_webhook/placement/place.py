@@ -17,9 +17,9 @@ from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
     Scored,
     failure_messages,
-    node_score,
     ranked,
     remarks,
+    score,
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
@@ -83,7 +83,7 @@ def evaluate(
     for view in views:
         result = fit_pod(view, ask, vendors, budget)
         if isinstance(result, NodeFit):
-            fits.append(Scored(result, view, node_score(view)))
+            fits.append(Scored(result, view, score(result, view, ask, vendors, policies.node)))
         else:
             failed[view.name] = result
     return Evaluation(ranked(fits, ask, vendors, policies.node), failed)

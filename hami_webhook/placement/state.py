@@ -183,6 +183,13 @@ class ClusterState:
         """What can't be read at present, by kind and name."""
         return sorted(self._problems.values(), key=lambda problem: (problem.kind, problem.namespace, problem.name))
 
+    def inventories(self, vendor: str) -> Iterator[Inventory]:
+        """What each node has registered of a vendor, by the nodes' names."""
+        for name in sorted(self._nodes):
+            inventory = self._nodes[name].inventories.get(vendor)
+            if inventory is not None:
+                yield inventory
+
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterator[Device]:
         """The vendor's cards the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
         keys, notes = vendor.keys, pod.annotations

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Hold, Kinds, Request
+from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Dimension, Vendor
@@ -141,7 +141,7 @@ def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> N
     requests = [vendor.request(c) if vendor.asks(c) else None for c in pod.containers]
     if not any(requests):
         return
-    floor = any(request and not isinstance(request.memory, FixedMemory) for request in requests)
+    floor = any(request and request.memory.declared is None for request in requests)
     cards = list(catalog.eligible(vendor, pod)) if floor and vendor.memory_name else []
 
     def rows(amount: Sequence[int]) -> int:
@@ -155,8 +155,9 @@ def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> N
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
     """MiB per device: what is declared, else the least any eligible card is booked with; 1 unit if none is known."""
-    if isinstance(request.memory, FixedMemory):
-        return request.memory.mebibytes
+    declared = request.memory.declared
+    if declared is not None:
+        return declared
     if not cards:
         return vendor.memory_factor
     return max(1, min(vendor.floor(request, card) for card in cards))

@@ -17,6 +17,7 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.config import load_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.quota.ledger import RESERVATION
 
@@ -155,7 +156,15 @@ def gate(
     surroundings: Any = None,
 ) -> Gate:
     around = surroundings or Surroundings({"team-a": Namespace("team-a", {}, annotations or {})})
-    return Gate(known, rules, policies=lambda: policies, namespaces=around, charging=around, stamp_key=RESERVATION)
+    return Gate(
+        known,
+        rules,
+        policies=lambda: policies,
+        namespaces=around,
+        charging=around,
+        fleet=NO_FLEET,
+        stamp_key=RESERVATION,
+    )
 
 
 def mutate(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> Answer:

@@ -15,6 +15,7 @@ from hami_webhook.devices.nvidia.mig import Instance, Placement
 from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
@@ -188,7 +189,7 @@ def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
     """The pod after NVIDIA's admission of every container."""
     vendor, draft = nvidia(**section), PodDraft(raw)
     for item in draft.containers:
-        vendor.admit(item, draft)
+        vendor.admit(item, draft, NO_FLEET)
     return draft.result(), draft
 
 

@@ -7,17 +7,18 @@ hardware instance instead, and is booked with that instance's size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_cards, decode_pair_scores
+from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
 from hami_webhook.devices.model import (
     Booking,
     Device,
     FixedMemory,
     Inventory,
+    Memory,
     RegistrationError,
     Request,
     Rows,
@@ -43,7 +44,7 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Health, Vendor, check_whole
+from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Health, Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -135,6 +136,7 @@ class Nvidia(Vendor):
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
         self.memory_factor = section.factor
+        self.default_cores = section.default_cores
         self.touches_every_container = section.overwrite_env
 
     @property
@@ -143,7 +145,7 @@ class Nvidia(Vendor):
 
     # admission (chapter section 5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
         section = self.section
         self.check_amounts(container.container)
         priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None
@@ -161,14 +163,13 @@ class Nvidia(Vendor):
         if not count and section.overwrite_env:
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
         if count:
-            for doubt in self._doubts(container):
+            for doubt in self.doubts(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return count > 0
 
-    def _doubts(self, container: ContainerDraft) -> Iterator[str]:
-        """What is legal but hardly meant."""
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
         memory, percent, cores, priority = (
-            parse_whole(container.amount(name)) if name else None
+            self.amount(container, name)
             for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)
         )
         if memory and percent:
@@ -197,43 +198,18 @@ class Nvidia(Vendor):
         unnamed = not self.memory_name or not container.asks_for(self.memory_name)
         return unnamed and self.section.default_memory == 0
 
-    def check_amounts(self, container: Container) -> None:
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """A percentage must be exact too: the security chapter outranks this one, whose rounding extraction undoes."""
-        for written in (container.limits, container.requests):
-            check_whole(container.name, written, self.percentage_name, 100, "an integer")
-        self._check_exact(container)
-        for written in (container.limits, container.requests):
-            check_whole(container.name, written, self.priority_name, MAX_INT32, "an integer")
-
-    def _check_exact(self, container: Container) -> None:
-        unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
-        for name, most, what in (
-            (self.count_name, MAX_INT32, "an integer"),
-            (self.memory_name, MAX_INT32 // self.memory_factor, f"an integer number of {unit}"),
-            (self.core_name, MAX_INT32, "an integer"),
-        ):
-            for written in (container.limits, container.requests):
-                check_whole(container.name, written, name, most, what)
+        yield self.percentage_name, 0, 100, "an integer"
+        yield from super().bounds()
+        yield self.priority_name, 0, MAX_INT32, "an integer"
 
     # request extraction (6)
 
-    def request(self, container: Container) -> Request | None:
-        self._check_exact(container)
-        count = parse_whole(container.amount(self.count_name)) if self.count_name else None
-        if not count:
-            return None
-        memory = parse_whole(container.amount(self.memory_name)) if self.memory_name else None
-        percent = parse_whole(container.amount(self.percentage_name)) if self.percentage_name else None
-        cores = parse_whole(container.amount(self.core_name)) if self.core_name else None
-        return Request(
-            count,
-            self._memory((memory or 0) * self.memory_factor, percent),
-            min(self.section.default_cores if cores is None else cores, 100),
-        )
-
-    def _memory(self, mebibytes: int, percent: int | None) -> FixedMemory | ShareOfCard:
+    def memory(self, container: Container, mebibytes: int) -> Memory:
         if mebibytes:
             return FixedMemory(mebibytes)
+        percent = self.amount(container, self.percentage_name)
         if percent is not None and percent > 0:
             return ShareOfCard(min(percent, 100))
         default = self.section.default_memory
@@ -241,14 +217,12 @@ class Nvidia(Vendor):
 
     # node side (3)
 
+    def device(self, record: CardRecord, position: int) -> Device:
+        card = super().device(record, position)
+        return replace(card, extra=mig.read_profiles(record)) if record.mode == "mig" else card
+
     def inventory(self, node: Node) -> Inventory | None:
-        text = node.annotations.get(self.register_annotation)
-        if text is None:
-            return None
-        try:
-            devices = tuple(_device(self.key, record) for record in decode_cards(text))
-        except RegistrationError as error:
-            raise RegistrationError(f"{self.register_annotation}: {error}") from error
+        devices = self.registered(node)
         warnings = []
         scores: Mapping[str, Mapping[str, int]] = {}
         if SCORES in node.annotations:
@@ -314,19 +288,3 @@ class Nvidia(Vendor):
         written = super().encode(rows, node)
         instances = mig.encode_allocations(self.key, rows)
         return written | ({mig.ALLOCATIONS: instances} if instances else {})
-
-
-def _device(vendor: str, record: CardRecord) -> Device:
-    return Device(
-        vendor=vendor,
-        uuid=record.id,
-        index=record.index,
-        slots=record.count,
-        memory=record.devmem,
-        cores=record.devcore,
-        type=record.type,
-        numa=record.numa,
-        mode=record.mode,
-        healthy=record.health,
-        extra=mig.read_profiles(record) if record.mode == "mig" else None,
-    )

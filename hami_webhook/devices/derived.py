@@ -1,0 +1,47 @@
+"""Cards that a node doesn't list one by one but whose plugin reports as capacity (node-registration chapter 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hami_webhook.devices.model import Device
+from hami_webhook.kube.objects import Node
+from hami_webhook.kube.quantity import parse_whole
+
+SHARED_SLOTS = 100
+
+
+def capacity(node: Node, resource: str) -> int:
+    """A count in `status.capacity`; what isn't a whole number counts as 0, and so does a resource without a name."""
+    return max(0, parse_whole(node.capacity.get(resource)) or 0) if resource else 0
+
+
+def counted(
+    vendor: str, node: Node, word: str, count: int, *, slots: int, memory: int, cores: int, model: str = ""
+) -> Iterator[Device]:
+    """`count` equal cards `<node>-<word>-<i>` of `memory` MiB each; type lists match `model`, else `vendor`."""
+    for index in range(count):
+        yield Device(
+            vendor=vendor,
+            uuid=f"{node.name}-{word}-{index}",
+            index=index,
+            slots=slots,
+            memory=memory,
+            cores=cores,
+            type=model or vendor,
+        )
+
+
+def split(
+    vendor: str, node: Node, word: str, *, cores: str, memory: str, unit: int, card_cores: int, model: str = ""
+) -> tuple[Device, ...]:
+    """The cards of a node that reports only sums: `card_cores` of the resource `cores` make a card.
+
+    Each has its share of the resource `memory`, of which one unit is `unit` MiB, rounded down.
+    """
+    total = capacity(node, cores)
+    if total == 0:
+        return ()
+    share = capacity(node, memory) * unit * card_cores // total
+    count = -(-total // card_cores)
+    return tuple(counted(vendor, node, word, count, slots=SHARED_SLOTS, memory=share, cores=card_cores, model=model))

@@ -1,0 +1,27 @@
+"""The scenery of the vendors' chapters itself: admission, Fit and debits as the whole program has them."""
+
+from .yard import Placed, Yard, node, pod
+
+CARD = '[{"id":"GPU-0","count":2,"devmem":8000,"devcore":100,"type":"NVIDIA A10","mode":"hami-core","health":true}]'
+N1 = node("n1", capacity={"nvidia.com/gpu": 2}, **{"hami.io/node-nvidia-register": CARD})
+
+
+def asks(name: str, memory: int) -> dict[str, object]:
+    return pod(name=name, **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
+
+
+def test_a_placed_pod_takes_its_share_until_it_is_removed() -> None:
+    yard = Yard([N1])
+    placed = yard.place(asks("a", 5000))
+    assert isinstance(placed, Placed)
+    assert placed.annotations["hami.io/vgpu-devices-allocated"] == "GPU-0,NVIDIA,5000,0:;"
+    assert placed.debits == {"limits.nvidia.com/gpu": 1, "limits.nvidia.com/gpumem": 5000}
+    assert yard.place(asks("b", 5000)) == {"n1": "1/1 CardInsufficientMemory"}
+    yard.remove("a")
+    assert isinstance(yard.place(asks("b", 5000)), Placed)
+
+
+def test_admission_refuses_with_a_sentence() -> None:
+    refused = Yard([N1]).admit(pod(**{"nvidia.com/gpu": "1500m"}))
+    assert refused.pod is None
+    assert "nvidia.com/gpu" in refused.message

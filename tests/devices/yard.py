@@ -1,0 +1,154 @@
+"""A few nodes of any vendor, and pods taken through admission and Fit on them: for the chapters' worked examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jsonpatch
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import normalise, requested_vendors
+from hami_webhook.config import builtin_device_config, load_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.fit import read_ask
+from hami_webhook.placement.place import Policies, evaluate, placement_annotations
+from hami_webhook.placement.state import ClusterState
+from hami_webhook.quota.charge import charge_of
+
+JSON = dict[str, Any]
+NOW = 1_767_225_600.0
+CHART = Vendors.from_config(builtin_device_config().config)
+"""Every vendor, as HAMi's chart configures it."""
+
+
+def configured(text: str) -> Vendors:
+    """The vendors of a device-config.yaml."""
+    return Vendors.from_config(load_device_config(text, "test").config)
+
+
+def node(name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str) -> Node:
+    """A node; annotation keys by keyword can't be written as such, so give them as `**{"hami.io/…": text}`.
+
+    `capacity` is allocatable too.
+    """
+    amounts = {key: str(value) for key, value in (capacity or {}).items()}
+    return Node.from_object(
+        {
+            "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        }
+    )
+
+
+def container(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
+    """A container with these limits (`**{"vendor.com/gpu": 1}`), and requests as given."""
+    made: JSON = {"name": name, "image": "x", "resources": {}}
+    if limits:
+        made["resources"]["limits"] = {key: str(value) for key, value in limits.items()}
+    if requests:
+        made["resources"]["requests"] = {key: str(value) for key, value in requests.items()}
+    if sidecar:
+        made["restartPolicy"] = "Always"
+    return made
+
+
+def pod(
+    *containers: JSON,
+    name: str = "p",
+    init: Sequence[JSON] = (),
+    annotations: Mapping[str, str] | None = None,
+    **limits: object,
+) -> JSON:
+    """A pod with these containers, or with one that has the limits."""
+    apps = list(containers) or [container(**limits)]
+    spec: JSON = {"containers": apps}
+    if init:
+        spec["initContainers"] = list(init)
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": dict(annotations or {})}
+    return {"metadata": meta, "spec": spec}
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A pod as admission leaves it, or the message it was refused with."""
+
+    pod: JSON | None
+    warnings: Sequence[str] = ()
+    message: str = ""
+
+    def limits(self, index: int = 0) -> JSON:
+        assert self.pod is not None, self.message
+        found: JSON = self.pod["spec"]["containers"][index]["resources"].get("limits", {})
+        return found
+
+    def requests(self, index: int = 0) -> JSON:
+        assert self.pod is not None, self.message
+        found: JSON = self.pod["spec"]["containers"][index]["resources"].get("requests", {})
+        return found
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a pod went: the annotations written, and its debits by quota key."""
+
+    node: str
+    score: float
+    annotations: Mapping[str, str]
+    debits: Mapping[str, int]
+
+
+@dataclass
+class Yard:
+    """Nodes, and the pods placed on them so far."""
+
+    nodes: Sequence[Node]
+    vendors: Vendors = field(default_factory=lambda: CHART)
+    policies: Policies = field(default_factory=Policies)
+
+    def __post_init__(self) -> None:
+        self.state = ClusterState(self.vendors)
+        for each in self.nodes:
+            self.state.set_node(each, NOW)
+
+    def admit(self, manifest: JSON) -> Admitted:
+        """Take a pod through the mutating and validating steps; a second mutation must change nothing."""
+        try:
+            draft = PodDraft(manifest)
+            normalise(draft, self.vendors, self.state)
+            after = jsonpatch.apply_patch(manifest, draft.operations())
+            requested_vendors(Pod.from_object(after), self.vendors)
+            again = PodDraft(after)
+            normalise(again, self.vendors, self.state)
+        except Denied as denial:
+            return Admitted(None, message=denial.message)
+        assert again.operations() == [], "admission isn't idempotent"
+        return Admitted(after, draft.warnings)
+
+    def place(self, manifest: JSON, *, admit: bool = True, keep: bool = True) -> Placed | dict[str, str]:
+        """Admit and place a pod: where it went, or by node why not. With `keep` it stays there."""
+        if admit:
+            admitted = self.admit(manifest)
+            assert admitted.pod is not None, admitted.message
+            manifest = admitted.pod
+        asking = Pod.from_object(manifest)
+        ask = read_ask(asking, self.vendors, self.policies.card)
+        assert ask is not None, "the pod asks for nothing"
+        result = evaluate(list(self.state.views()), ask, self.vendors, None, self.policies)
+        if not result.fits:
+            return {name: str(why) for name, why in result.failed.items()}
+        best = result.fits[0]
+        notes = placement_annotations(best.fit, best.view, self.vendors, NOW)
+        meta = {**manifest["metadata"], "annotations": {**manifest["metadata"]["annotations"], **notes}}
+        bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
+        if keep:
+            self.state.set_pod(bound, NOW)
+        debits = charge_of(bound, self.vendors, self.state, NOW).amounts
+        return Placed(best.fit.node, best.score, notes, debits)
+
+    def remove(self, name: str) -> None:
+        """A pod of this name ends."""
+        self.state.remove_pod(f"uid-{name}")
