@@ -1,0 +1,244 @@
+"""Starting and stopping etcd, kube-apiserver, kube-controller-manager and kube-scheduler."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .identities import Authority
+
+BUILD = Path(__file__).parents[1] / "controlplane" / "build.sh"
+READY_SECONDS = 90.0
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class ControlPlaneError(Exception):
+    """The control plane can't be had or doesn't come up; the text says why."""
+
+
+def assets(*, build: bool) -> Path | None:
+    """The folder with the programs, built first if `build`; None if they aren't there."""
+    done = subprocess.run([BUILD] if build else [BUILD, "--where"], stdout=subprocess.PIPE, text=True, check=False)
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
+
+
+@dataclass
+class ControlPlane:
+    """A control plane in a folder of its own. `start` returns once it is ready; `stop` ends it and keeps the folder.
+
+    `bound`: the programs die with this process, however it ends; else they outlive it.
+    """
+
+    programs: Path
+    folder: Path
+    bound: bool = True
+    resync: str = "15s"
+    """How often kube-controller-manager recalculates every quota."""
+    scheduler_config: Path | None = None
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Make the folder, the ports, the certificates and the kubeconfigs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        self.etcd_port, self.peer_port, self.port, *self._others = free_ports(5)
+        self.server = f"https://127.0.0.1:{self.port}"
+        self.authority = Authority(self.folder)
+        names = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
+        self.serving = self.authority.serving("apiserver", names)
+        self.account_key = self.authority.service_account_key()
+        config = self.authority.kubeconfig
+        self.kubeconfig = config("admin", self.server, "dev-admin", "system:masters")
+        self.manager_config = config("controller-manager", self.server, "system:kube-controller-manager")
+        self.scheduler_kubeconfig = config("scheduler", self.server, "system:kube-scheduler")
+        (self.folder / "audit-policy.json").write_text(json.dumps(_AUDIT_POLICY))
+
+    @property
+    def audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
+    def start(self) -> None:
+        """Start everything and wait until it is ready. Raises `ControlPlaneError` with the end of the log at fault."""
+        self.prepare()
+        try:
+            self.start_etcd()
+            self.start_api_server()
+            self.start_managers()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_etcd(self) -> None:
+        url, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.peer_port}"
+        self._run(
+            "etcd",
+            *("--data-dir", str(self.folder / "etcd"), "--name", "dev", "--unsafe-no-fsync"),
+            *("--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer),
+            *("--initial-advertise-peer-urls", peer, "--initial-cluster", f"dev={peer}", "--log-level", "warn"),
+        )
+        self._wait("etcd", f"{url}/health")
+
+    def start_api_server(self) -> None:
+        private, public = self.account_key
+        self._run(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--tls-cert-file={self.serving[0]}",
+            f"--tls-private-key-file={self.serving[1]}",
+            f"--client-ca-file={self.authority.certificate}",
+            f"--service-account-key-file={public}",
+            f"--service-account-signing-key-file={private}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction,ResourceQuota,LimitRanger",
+            f"--audit-policy-file={self.folder / 'audit-policy.json'}",
+            f"--audit-log-path={self.audit_log}",
+            "--endpoint-reconciler-type=none",
+            "--watch-cache=true",
+            "--allow-privileged=true",
+            "--profiling=false",
+            "--shutdown-delay-duration=0s",
+        )
+        self._wait("kube-apiserver", f"{self.server}/readyz")
+
+    def start_managers(self) -> None:
+        manager_port, scheduler_port = self._others
+        self._run(
+            "kube-controller-manager",
+            f"--kubeconfig={self.manager_config}",
+            f"--authentication-kubeconfig={self.manager_config}",
+            f"--authorization-kubeconfig={self.manager_config}",
+            f"--service-account-private-key-file={self.account_key[0]}",
+            f"--root-ca-file={self.authority.certificate}",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            # nodes are objects without a kubelet here: nobody renews their leases
+            "--controllers=*,-node-lifecycle-controller,-node-ipam-controller",
+            f"--resource-quota-sync-period={self.resync}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={manager_port}",
+            f"--cert-dir={self.folder / 'manager'}",
+        )
+        self._run("kube-scheduler", *self.scheduler_flags(scheduler_port))
+        self._wait("kube-controller-manager", f"https://127.0.0.1:{manager_port}/healthz", trusted=False)
+        self._wait("kube-scheduler", f"https://127.0.0.1:{scheduler_port}/healthz", trusted=False)
+
+    def scheduler_flags(self, port: int) -> Sequence[str]:
+        return (
+            f"--kubeconfig={self.scheduler_kubeconfig}",
+            f"--authentication-kubeconfig={self.scheduler_kubeconfig}",
+            f"--authorization-kubeconfig={self.scheduler_kubeconfig}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.folder / f'scheduler-{port}'}",
+            *((f"--config={self.scheduler_config}",) if self.scheduler_config else ()),
+        )
+
+    def restart_api_server(self) -> None:
+        """Kill kube-apiserver and start it again on the same port."""
+        self.end("kube-apiserver", signal.SIGKILL)
+        self.start_api_server()
+
+    def end(self, program: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
+        """End one program and wait for it."""
+        process = self.running.pop(program, None)
+        if process is None:
+            return
+        process.send_signal(with_signal)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """End everything, last started first."""
+        for program in reversed(list(self.running)):
+            # nothing here is worth a graceful end, and kube-apiserver takes its time for one
+            self.end(program, signal.SIGKILL)
+
+    def remove(self) -> None:
+        """Stop, and delete the folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        with (self.folder / f"{program}.log").open("ab") as log:
+            self.running[program] = subprocess.Popen(
+                [self.programs / program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=not self.bound,
+                preexec_fn=_die_with_parent if self.bound else None,  # noqa: PLW1509  it makes one system call only
+            )
+
+    def _wait(self, program: str, url: str, *, trusted: bool = True) -> None:
+        """Wait until the URL answers 200; `trusted`: with a certificate of our authority, and we with the admin's."""
+        context = None
+        if url.startswith("https"):
+            context = ssl.create_default_context(cafile=str(self.authority.certificate))
+            context.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
+            if not trusted:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            code = self.running[program].poll()
+            if code is not None:
+                raise ControlPlaneError(f"{program} ended with status {code}:\n{self._log_end(program)}")
+            try:
+                with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                pass
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"{program} isn't ready:\n{self._log_end(program)}")
+            time.sleep(0.1)
+
+    def _log_end(self, program: str) -> str:
+        return "\n".join((self.folder / f"{program}.log").read_text(errors="replace").splitlines()[-15:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _die_with_parent() -> None:
+    """In the child: have the kernel end it when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(1)
