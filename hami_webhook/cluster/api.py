@@ -15,16 +15,25 @@ JSON = dict[str, Any]
 
 
 class Kind(Enum):
-    """The kinds that are listed, watched and patched: the resource's plural name."""
+    """The kinds that are read and patched, and the first four listed and watched: the resource's plural name."""
 
     PODS = "pods"
     NODES = "nodes"
     NAMESPACES = "namespaces"
     RESOURCE_QUOTAS = "resourcequotas"
+    SECRETS = "secrets"
+    MUTATING_WEBHOOKS = "mutatingwebhookconfigurations"
+    VALIDATING_WEBHOOKS = "validatingwebhookconfigurations"
+
+    @property
+    def qualified(self) -> str:
+        """The plural name with its API group, as messages of the API server have it."""
+        group = ".admissionregistration.k8s.io" if self.value.endswith("webhookconfigurations") else ""
+        return self.value + group
 
     @property
     def namespaced(self) -> bool:
-        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS)
+        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.SECRETS)
 
 
 class ClusterError(Exception):
@@ -108,6 +117,10 @@ class Cluster(Protocol):
 
     def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
         """What changed after `resource_version`, in order, for ever; raises `Gone` if that is too long ago."""
+        ...
+
+    async def create(self, kind: Kind, obj: JSON) -> JSON:
+        """Create an object; `AlreadyExists` if the name is taken."""
         ...
 
     async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:

@@ -36,14 +36,16 @@ from hami_webhook.kube.quantity import Quantity, QuantityError
 Key = tuple[str, str]
 """Namespace ("" if the kind has none) and name."""
 
-_SINGULAR = {
+_KINDS = {
     Kind.PODS: "Pod",
     Kind.NODES: "Node",
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.SECRETS: "Secret",
+    Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
+    Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
 }
-_LEASES = "leases.coordination.k8s.io"
-_MAX_ANNOTATIONS = 256 * 1024
+_LEASES, _MAX_ANNOTATIONS = "leases.coordination.k8s.io", 256 * 1024
 _SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
 _POD_SPEC_MUTABLE = (
     *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"),
@@ -51,9 +53,9 @@ _POD_SPEC_MUTABLE = (
 )
 _COUNTED = ("pods", "services", "services.nodeports", "services.loadbalancers", "resourcequotas", "secrets")
 _INTEGER_QUOTA_KEYS = frozenset((*_COUNTED, "replicationcontrollers", "configmaps", "persistentvolumeclaims"))
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _STANDARD_QUOTA_KEYS = _INTEGER_QUOTA_KEYS.union(
-    ("cpu", "memory", "ephemeral-storage", "requests.storage"),
-    (f"{part}.{name}" for part in ("requests", "limits") for name in ("cpu", "memory", "ephemeral-storage")),
+    _COMPUTE, ("requests.storage",), (f"{part}.{name}" for part in ("requests", "limits") for name in _COMPUTE)
 )
 _QUALIFIED_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -211,10 +213,10 @@ class MemoryCluster:
             self._found(Kind.NAMESPACES, ("", meta["namespace"]))
         key = _key(kind, _name(kind, meta), meta.get("namespace", ""))
         if key in self._objects[kind]:
-            raise AlreadyExists(f'{kind.value} "{key[1]}" already exists')
+            raise AlreadyExists(f'{kind.qualified} "{key[1]}" already exists')
         meta["uid"] = meta.get("uid") or self._new_uid()
         meta["creationTimestamp"] = meta.get("creationTimestamp") or format_time(self._clock())
-        new = _normal(kind, key, {"apiVersion": "v1", "kind": _SINGULAR[kind], **new})
+        new = _normal(kind, key, {"apiVersion": "v1", "kind": _KINDS[kind], **new})
         if kind is Kind.PODS:
             new["status"] = {"phase": "Pending", **(new.get("status") or {})}
         return self._store(kind, key, new, WatchType.ADDED)
@@ -231,7 +233,7 @@ class MemoryCluster:
         meta = obj.get("metadata") or {}
         key = _key(kind, _name(kind, meta), meta.get("namespace") or "default")
         old = self._found(kind, key)
-        return self._update(kind, key, old, {"apiVersion": "v1", "kind": _SINGULAR[kind], **_copy(obj)})
+        return self._update(kind, key, old, {"apiVersion": "v1", "kind": _KINDS[kind], **_copy(obj)})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "", grace: int | None = None) -> None:
         """Delete an object; a namespace takes its objects with it.
@@ -303,7 +305,7 @@ class MemoryCluster:
             elif self._bookmark > version:
                 version = self._bookmark
                 meta = {"resourceVersion": str(version)}
-                yield WatchEvent(WatchType.BOOKMARK, {"apiVersion": "v1", "kind": _SINGULAR[kind], "metadata": meta})
+                yield WatchEvent(WatchType.BOOKMARK, {"apiVersion": "v1", "kind": _KINDS[kind], "metadata": meta})
             else:
                 changed = asyncio.Event()
                 self._waiting.add(changed)
@@ -319,7 +321,7 @@ class MemoryCluster:
     def _found(self, kind: Kind, key: Key) -> JSON:
         found = self._objects[kind].get(key)
         if found is None:
-            raise NotFound(f'{kind.value} "{key[1]}" not found')
+            raise NotFound(f'{kind.qualified} "{key[1]}" not found')
         return found
 
     def _found_lease(self, namespace: str, name: str) -> JSON:
@@ -342,7 +344,7 @@ class MemoryCluster:
         was, meta = old["metadata"], new.get("metadata")
         if not isinstance(meta, dict):
             raise _invalid(kind, key, "metadata", meta, "must be an object")
-        _check_version(kind.value, key[1], meta.get("resourceVersion"), was)
+        _check_version(kind.qualified, key[1], meta.get("resourceVersion"), was)
         for field in ("name", "namespace", "uid"):
             if meta.get(field) and meta[field] != was.get(field):
                 raise _invalid(kind, key, f"metadata.{field}", meta[field], "field is immutable")
@@ -418,9 +420,7 @@ def _key(kind: Kind, name: str, namespace: str) -> Key:
 def _name(kind: Kind, meta: JSON) -> str:
     name = meta.get("name")
     if not isinstance(name, str) or not name:
-        raise Invalid(
-            f'{_SINGULAR[kind]} "" is invalid: metadata.name: Required value: name or generateName is required'
-        )
+        raise Invalid(f'{_KINDS[kind]} "" is invalid: metadata.name: Required value: name or generateName is required')
     return name
 
 
@@ -440,7 +440,7 @@ def _check_version(resource: str, name: str, wanted: object, current: JSON) -> N
 
 
 def _invalid(kind: Kind, key: Key, path: str, value: object, reason: str) -> Invalid:
-    return Invalid(f'{_SINGULAR[kind]} "{key[1]}" is invalid: {path}: Invalid value: {value!r}: {reason}')
+    return Invalid(f'{_KINDS[kind]} "{key[1]}" is invalid: {path}: Invalid value: {value!r}: {reason}')
 
 
 def _fixed_spec(pod: JSON) -> JSON:

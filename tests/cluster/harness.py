@@ -83,11 +83,13 @@ async def make_pod(harness: Harness, **meta: Any) -> tuple[str, JSON]:
 
 
 async def watched(cluster: Cluster, kind: Kind, version: str, namespace: str, count: int) -> list[WatchEvent]:
-    """The first `count` events after `version` in a namespace, bookmarks left out."""
+    """The first `count` events after `version` in a namespace, without bookmarks and the mark of a coming deletion."""
     events: list[WatchEvent] = []
     async with asyncio.timeout(WAIT):
         async for event in cluster.watch(kind, version):
-            if event.type is not WatchType.BOOKMARK and event.object["metadata"].get("namespace") == namespace:
+            meta = event.object["metadata"]
+            marked = event.type is WatchType.MODIFIED and "deletionTimestamp" in meta
+            if event.type is not WatchType.BOOKMARK and not marked and meta.get("namespace") == namespace:
                 events.append(event)
             if len(events) == count:
                 break

@@ -1,0 +1,291 @@
+"""The cluster port on a real API server, through `kubernetes.aio`.
+
+Objects stay plain JSON: the client's own models would cost a hundred times the memory and know fewer fields than the
+server. Reads for decisions are linearizable (no resourceVersion); lists come in pages of one snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import NoReturn
+
+import aiohttp
+import orjson
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.client.exceptions import ApiException
+
+from hami_webhook.cluster.api import (
+    JSON,
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    EventNote,
+    Forbidden,
+    Gone,
+    Invalid,
+    Kind,
+    Listing,
+    NotFound,
+    Unavailable,
+    WatchEvent,
+    WatchType,
+)
+from hami_webhook.cluster.events import EventCorrelator
+from hami_webhook.cluster.rate import TokenBucket
+
+logger = logging.getLogger(__name__)
+
+PAGE = 500
+_MERGE = "application/merge-patch+json"
+_TIMEOUT = 30.0
+_WATCH_SECONDS = (300, 600)
+_SILENCE = 150.0
+"""Seconds without an event or bookmark (one a minute) after which a watch's connection is taken for dead."""
+_PAGING_TRIES = 3
+
+_PREFIXES = {
+    Kind.PODS: "/api/v1",
+    Kind.NODES: "/api/v1",
+    Kind.NAMESPACES: "/api/v1",
+    Kind.RESOURCE_QUOTAS: "/api/v1",
+    Kind.SECRETS: "/api/v1",
+    Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
+    Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
+}
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+
+
+class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
+    """A real API server. `async with` closes the connections.
+
+    `keep` says what is kept of listed and watched objects; `component` and `instance` are who events are from. `limit`
+    is waited for before every request but watches. `clock` gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        keep: Callable[[Kind, JSON], JSON] = lambda kind, obj: obj,
+        component: str = "hami-webhook",
+        instance: str = "",
+        limit: TokenBucket | None = None,
+        timeout: float = 0.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._keep = keep
+        self._limit = limit
+        self._timeout = aiohttp.ClientTimeout(total=timeout or _TIMEOUT)
+        self._clock = clock
+        self._events = EventCorrelator(component, instance)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._api.close()  # type: ignore[no-untyped-call]  # the client has no types here
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+        return await self.call("GET", _path(kind, namespace, name))
+
+    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+        for _ in range(_PAGING_TRIES - 1):
+            try:
+                return await self._list(kind, namespace)
+            except Gone:  # the snapshot was compacted away between two pages
+                continue
+        return await self._list(kind, namespace)
+
+    async def _list(self, kind: Kind, namespace: str) -> Listing:
+        items: list[JSON] = []
+        token = ""
+        while True:
+            query = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+            page = await self.call("GET", _path(kind, namespace), query=query)
+            items += (self._keep(kind, item) for item in page.get("items") or ())
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return Listing(items, page["metadata"]["resourceVersion"])
+
+    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  it only spreads load
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT, sock_read=_SILENCE)
+        try:
+            response = await self._send("GET", _path(kind, ""), query=query, within=timeout)
+            try:
+                async for line in _lines(response):
+                    event = self._watch_event(kind, orjson.loads(line))
+                    if event is not None:
+                        yield event
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            raise Unavailable(f"the watch of {kind.value} broke: {_told(error)}") from error
+
+    def _watch_event(self, kind: Kind, event: JSON) -> WatchEvent | None:
+        if event["type"] == "ERROR":
+            _refuse(event["object"].get("code", 500), event["object"])
+        try:
+            type_ = WatchType(event["type"])
+        except ValueError:  # a type that came after this was written
+            return None
+        obj = event["object"]
+        return WatchEvent(type_, obj if type_ is WatchType.BOOKMARK else self._keep(kind, obj))
+
+    async def create(self, kind: Kind, obj: JSON) -> JSON:
+        return await self.call("POST", _path(kind, obj["metadata"].get("namespace", "")), obj)
+
+    async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        return await self.call("PATCH", _path(kind, namespace, name), patch)
+
+    async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        return await self.call("PATCH", _path(kind, namespace, name) + "/status", patch)
+
+    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self.call("POST", _path(Kind.PODS, namespace, pod) + "/binding", binding)
+
+    async def record_event(self, note: EventNote) -> None:
+        recording = self._events.correlate(note, self._clock())
+        if recording is None:
+            return
+        path = f"/api/v1/namespaces/{recording.namespace}/events"
+        if not recording.create:
+            try:
+                await self.call("PATCH", f"{path}/{recording.name}", recording.body)
+            except NotFound:  # events live for an hour
+                self._events.lost(recording)
+                again = self._events.correlate(note, self._clock())
+                if again is None:
+                    return
+                recording = again
+            else:
+                self._events.recorded(recording, self._clock())
+                return
+        await self.call("POST", path, recording.body)
+        self._events.recorded(recording, self._clock())
+
+    async def get_lease(self, namespace: str, name: str) -> JSON:
+        return await self.call("GET", f"{_LEASES.format(namespace)}/{name}")
+
+    async def create_lease(self, namespace: str, lease: JSON) -> JSON:
+        return await self.call("POST", _LEASES.format(namespace), _lease(lease))
+
+    async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
+        return await self.call("PUT", f"{_LEASES.format(namespace)}/{lease['metadata']['name']}", _lease(lease))
+
+    async def may(self, verb: str, resource: str, subresource: str = "") -> bool:
+        """Whether these credentials may do something everywhere (a SelfSubjectAccessReview)."""
+        attributes = {"verb": verb, "resource": resource, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = await self.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        return bool(answer["status"].get("allowed"))
+
+    async def call(
+        self, method: str, path: str, body: JSON | None = None, query: Mapping[str, str] | None = None
+    ) -> JSON:
+        """One request and its JSON answer. Raises `ClusterError`."""
+        if self._limit is not None:
+            await self._limit.take()
+        try:
+            response = await self._send(method, path, body=body, query=query, within=self._timeout)
+            try:
+                content = await response.read()
+            finally:
+                response.release()
+            found: JSON = orjson.loads(content)
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            raise Unavailable(f"the API server didn't answer {method} {path}: {_told(error)}") from error
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        within: aiohttp.ClientTimeout,
+        body: JSON | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> aiohttp.ClientResponse:
+        """The response to a request that succeeded; raises the `ClusterError` of one that didn't."""
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        if method == "PATCH":
+            headers["Content-Type"] = _MERGE
+        try:
+            _, url, headers, _, _ = await self._api.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._api.call_api(method, url, headers, body, _request_timeout=within)
+        except ApiException as error:
+            raise Unavailable(f"the API server can't be asked: {error}") from error
+        response: aiohttp.ClientResponse = answer.response
+        if response.status >= 400:
+            content = await response.read()
+            response.release()
+            try:
+                status = orjson.loads(content)
+            except orjson.JSONDecodeError:
+                status = None
+            text = content[:200].decode(errors="replace")
+            _refuse(response.status, status if isinstance(status, dict) else {"message": text})
+        return response
+
+
+def _path(kind: Kind, namespace: str, name: str = "") -> str:
+    middle = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
+    return f"{_PREFIXES[kind]}{middle}/{kind.value}" + (f"/{name}" if name else "")
+
+
+def _lease(lease: JSON) -> JSON:
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}
+
+
+_ERRORS: Mapping[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid, 403: Forbidden}
+
+
+def _refuse(code: int, status: JSON) -> NoReturn:
+    """Raises what a status of the API server means."""
+    message = str(status.get("message") or status.get("reason") or f"HTTP status {code}")
+    if code == 409 and status.get("reason") == "AlreadyExists":
+        raise AlreadyExists(message)
+    if code in _ERRORS:
+        raise _ERRORS[code](message)
+    # 401: a token that was just rotated is read again with the next request
+    raise (Unavailable if code in (401, 429) or code >= 500 else ClusterError)(message)
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a stream, however long."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
