@@ -108,6 +108,11 @@ class QuotaReconciler:
             self._due[namespace] = when
             self._wake.set()
 
+    def start_over(self) -> None:
+        """Look at every quota with the next step, as a new leader does."""
+        self._next_resync = 0.0
+        self._wake.set()
+
     def next_due(self) -> float:
         """When `step` next has something to do."""
         return min(self._next_resync, *self._due.values()) if self._due else self._next_resync
