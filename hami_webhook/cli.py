@@ -26,6 +26,7 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.policy_file import PolicyError, PolicyFile
 from hami_webhook.assembly import Options
+from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import (
     STDIN,
     Bundle,
@@ -48,7 +49,8 @@ from hami_webhook.config import (
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.placement import place
-from hami_webhook.server.embedded import EmbeddedProcess
+from hami_webhook.server.embedded import serve_embedded
+from hami_webhook.server.kubernetes import serve_kubernetes
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate.run import Outcome, Pods, Result, Simulation, start_of
 from hami_webhook.simulate.show import show
@@ -72,7 +74,7 @@ class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
 
 
-_UNUSABLE = (UsageError, ConfigError, LoadError, PolicyError, pki.PkiError, TlsError)
+_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, PolicyError, pki.PkiError, TlsError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,15 +170,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     for warning in settings.warnings:
         logging.warning("%s", warning)
-    if not arguments.embedded_cluster:
-        raise UsageError(
-            "serve needs --embedded-cluster FILE: the connection to a real API server isn't part of this version yet"
-        )
     vendors = Vendors.from_config(_device_config(settings.device_config_file).config)
     policies = _policies(settings.policy_file, vendors)
-    process = EmbeddedProcess(_bundle(arguments.embedded_cluster), vendors, settings, policies)
+    if arguments.embedded_cluster:
+        serving = serve_embedded(_bundle(arguments.embedded_cluster), vendors, settings, policies)
+    else:
+        serving = serve_kubernetes(vendors, settings, policies)
     try:
-        asyncio.run(process.serve())
+        asyncio.run(serving)
     except* OSError as group:
         raise UsageError(f"can't listen: {group.exceptions[0]}") from group
     return 0

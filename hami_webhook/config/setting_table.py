@@ -97,6 +97,18 @@ _SERVERS = (
     _path("cert_file", "TLS certificate; TLS is on if key_file is given too", flags=("--cert_file", "--cert-file")),
     _path("key_file", "TLS private key", flags=("--key_file", "--key-file")),
     _path("client_ca_file", "CA that the API server's client certificate must be of; empty: not verified"),
+    _name(
+        "certificate_secret",
+        "Secret in this pod's namespace to keep a self-made authority and certificate in, which are written to "
+        "cert_file and key_file; empty: the files are somebody else's",
+    ),
+    _setting("webhook_service", values.object_name, "hami-webhook", "Service that a self-made certificate is for"),
+    _setting(
+        "webhook_configuration",
+        values.object_name,
+        "hami-webhook",
+        "webhook configurations whose caBundle a self-made authority is put into",
+    ),
     _number("max_request_bytes", 1024, 64 << 20, 3 << 20, "largest request body, in bytes"),
     _number("max_header_bytes", 1024, 1 << 20, 64 << 10, "largest request head, in bytes"),
     _number("max_concurrent_requests", 1, 100_000, 256, "requests answered at a time; more are refused"),

@@ -13,18 +13,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.run import serve
 
 
-class EmbeddedProcess:
-    """`serve --embedded-cluster`."""
-
-    def __init__(self, bundle: Bundle, vendors: Vendors, settings: Settings, policies: Policies) -> None:
-        self._bundle = bundle
-        self._vendors = vendors
-        self._settings = settings
-        self._policies = policies
-
-    async def serve(self) -> None:
-        """Fill the cluster and serve it until stopped. Raises `LoadError`, `TlsError`, `ConfigError`."""
-        cluster = MemoryCluster(time.time)
-        await fill(cluster, self._bundle)
-        settings = self._settings
-        await serve(cluster, self._vendors, settings, policies=self._policies, drain=settings.shutdown_grace)
+async def serve_embedded(bundle: Bundle, vendors: Vendors, settings: Settings, policies: Policies) -> None:
+    """Fill a cluster with the bundle and serve it until stopped. Raises `LoadError`, `TlsError`, `ConfigError`."""
+    cluster = MemoryCluster(time.time)
+    await fill(cluster, bundle)
+    await serve(cluster, vendors, settings, policies=policies, drain=settings.shutdown_grace)

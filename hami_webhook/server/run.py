@@ -21,7 +21,9 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
+from hami_webhook.controller.duties import Duties, certificate_keeper, fetched, leader_election
 from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.placement import place
@@ -33,7 +35,8 @@ from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 logger = logging.getLogger(__name__)
 
-_CERTIFICATE_POLL = 10.0
+_CERTIFICATE_POLL = 2.0
+_TICK = 5.0
 _POLICY_POLL = 5.0
 
 _Reading = tuple[str | None, str]
@@ -169,6 +172,9 @@ async def running(
     limits = limits_of(settings)
     doors = Doors(core.gate, limits, ready=not_ready, metrics=lambda: exposition(collector))
     reload = PolicyReload(settings.policy_file, source, report)
+    keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
+    if keeper is not None:
+        await fetched(keeper)
     tls = None
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
@@ -189,7 +195,8 @@ async def running(
         limits=limits,
         exempt=exempt,
     )
-    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler))
+    election = leader_election(core, settings) if settings.leader_elect else None
+    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler, election))
 
     def leave() -> None:
         leaving.set()
@@ -199,9 +206,12 @@ async def running(
         await _listen(main, "--http_bind", settings.http_bind)
         await _listen(metrics, "--metrics-bind-address", settings.metrics_bind_address)
         async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(feed.run())]
-            if reconciler is not None:
-                jobs.append(tasks.create_task(reconciler.run()))
+            jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core))]
+            if reconciler is not None or keeper is not None:
+                duties = Duties(core, feed, reconciler, keeper)
+                jobs.append(tasks.create_task(duties.do() if election is None else election.run(duties.do)))
+            if keeper is not None:
+                jobs.append(tasks.create_task(keeper.follow()))
             if tls is not None:
                 jobs.append(tasks.create_task(tls.watch(_CERTIFICATE_POLL)))
             if settings.policy_file:
@@ -215,6 +225,13 @@ async def running(
     finally:
         await main.drain_and_stop()
         await metrics.drain_and_stop()
+
+
+async def _ticking(core: Core) -> NoReturn:
+    """Let what depends on time alone happen: handshakes expire, placements that were never bound lapse."""
+    while True:
+        await asyncio.sleep(_TICK)
+        core.state.tick(core.clock())
 
 
 async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None:
@@ -231,8 +248,11 @@ def _numbers(
     source: PolicySource,
     reload: PolicyReload,
     reconciler: QuotaReconciler | None,
+    election: LeaderElection | None,
 ) -> Iterator[Number]:
     """What the process itself has to tell."""
+    leading = 1.0 if election is None or election.leading else 0.0
+    yield Number("hami_webhook_leader", "1 while this process reconciles quotas.", leading)
     if reconciler is not None:
         yield Number("hami_webhook_quota_expired_total", "Charges whose pod never came.", reconciler.expired)
         yield Number(

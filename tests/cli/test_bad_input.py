@@ -117,7 +117,7 @@ COMMANDS = [
     (["config"], "hami-webhook config: the following arguments are required: VERB"),
     (["config", "check"], "hami-webhook config check: the following arguments are required: FILE"),
     (["config", "check", "nowhere.yaml"], "hami-webhook: nowhere.yaml: "),
-    (["serve"], "hami-webhook: serve needs --embedded-cluster FILE"),
+    (["serve", "--kubeconfig", "nowhere"], "hami-webhook: kubeconfig nowhere can't be read"),
     (["serve", "--embedded-cluster", "nowhere.yaml"], "hami-webhook: nowhere.yaml: no such file"),
     (["serve", "--quota-reservation-ttl", "10s"], "hami-webhook: "),
     (["serve", "--http_bind", "nonsense"], "hami-webhook: "),
