@@ -5,10 +5,10 @@ RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test run lint format certs bench clean setup
+.PHONY: help demo test run lint format certs bench clean setup controlplane e2e deploy undeploy deploy-dev
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(RUNTIME): pyproject.toml constraints.txt hack/setup.sh
 	@PYTHON=$(PYTHON) hack/setup.sh runtime
@@ -27,7 +27,23 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls (Ctrl-C end
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the fast test suite, with branch coverage
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e tests
+	@echo "make test: left out: tests/e2e, which needs a real control plane (make controlplane builds one, make e2e runs it)"
+
+controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version
+	@hack/controlplane/build.sh
+
+e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane)
+	@$(BIN)/python -m pytest tests/e2e
+
+deploy: ## install on the cluster of the current kubeconfig (OVERLAY=default|cert-manager|drop-in IMAGE=…)
+	@hack/deploy up
+
+undeploy: ## take it away again
+	@hack/deploy down
+
+deploy-dev: $(RUNTIME) ## run here, for the cluster of the current kubeconfig (DEV_HOST=… DEV_PORT=…)
+	@hack/deploy-dev
 
 lint: $(DEV) ## format check, linter, types, import contracts, module sizes
 	@$(BIN)/ruff format --check .

@@ -106,7 +106,7 @@ _SERVERS = (
     _setting(
         "webhook_configuration",
         values.object_name,
-        "hami-webhook",
+        "hami-webhook-admission",
         "webhook configurations whose caBundle a self-made authority is put into",
     ),
     _number("max_request_bytes", 1024, 64 << 20, 3 << 20, "largest request body, in bytes"),

@@ -112,7 +112,7 @@ class CertificateKeeper:
         data = _data(secret)
         authorities = [data[name] for name in ("old.crt", pki.CA_CERTIFICATE, "next.crt") if name in data]
         injected = [await self._inject(kind, pki.ca_bundle(*authorities)) for kind in _CONFIGURATIONS]
-        self.injected = all(injected)
+        self.injected = True in injected and False not in injected
         changes = self._due(data, secret["metadata"].get("annotations") or {}) if self.injected else None
         if changes is not None:
             await self._write(secret, *changes)
@@ -199,12 +199,12 @@ class CertificateKeeper:
             patch["data"] = _encoded(data)
         await self._cluster.patch(Kind.SECRETS, self._place.secret, patch, self._place.namespace)
 
-    async def _inject(self, kind: Kind, bundle: bytes) -> bool:
-        """Have a configuration trust the bundle; False if the configuration isn't there (yet)."""
+    async def _inject(self, kind: Kind, bundle: bytes) -> bool | None:
+        """Have a configuration trust the bundle; whether it read back so. None if there is none of this kind."""
         try:
             found = await self._cluster.get(kind, self._place.configuration)
         except NotFound:
-            return False
+            return None
         wanted = base64.b64encode(bundle).decode()
         webhooks = found.get("webhooks") or []
         if all(hook["clientConfig"].get("caBundle") == wanted for hook in webhooks):
@@ -212,7 +212,7 @@ class CertificateKeeper:
         changed = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": wanted}} for hook in webhooks]
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         await self._cluster.patch(kind, self._place.configuration, {"metadata": version, "webhooks": changed})
-        return True
+        return False
 
 
 def _data(secret: JSON) -> dict[str, bytes]:

@@ -1,0 +1,24 @@
+# syntax=docker/dockerfile:1
+# The webhook and controller, from the locked versions of constraints.txt. For the same bytes again:
+#   docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --output type=image,rewrite-timestamp=true .
+ARG PYTHON=3.11-slim-bookworm
+
+FROM python:${PYTHON} AS build
+ARG SOURCE_DATE_EPOCH=0
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /src
+COPY pyproject.toml README.md constraints.txt ./
+COPY hami_webhook ./hami_webhook
+RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
+ && python -m venv --without-pip /opt/hami-webhook \
+ && python -m pip --python /opt/hami-webhook/bin/python install --no-compile -c constraints.txt /wheels/*.whl
+
+FROM python:${PYTHON}
+LABEL org.opencontainers.image.title="hami-webhook" \
+      org.opencontainers.image.description="Admission webhook and quota controller for shared accelerators"
+COPY --from=build /opt/hami-webhook /opt/hami-webhook
+ENV PATH=/opt/hami-webhook/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 65532:65532
+EXPOSE 8443 9395
+ENTRYPOINT ["hami-webhook"]
+CMD ["serve"]

@@ -1,0 +1,150 @@
+"""Prints manifests/base/webhooks.yaml: `python -m hack.render_webhooks > manifests/base/webhooks.yaml`.
+
+The conditions name every managed resource and every scheduler-owned annotation of the built-in configuration, so that
+the API server asks us about no other pod. A test compares the file with what this prints.
+"""
+
+from __future__ import annotations
+
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+
+OWNED = (
+    r"^(hami\\.io/(vgpu-(node|time|mig-allocations)|bind-(time|phase)|kunlun-allocated|amd-cu-allocated"
+    r"|.+-devices-(to-allocate|allocated))"
+    r"|huawei\\.com/Ascend.*|predicate-time|assigned-containers|BAIDU_COM_DEVICE_IDX"
+    r"|AWS_NEURON_IDS|NEURON_(ALLOC_TIME|ALLOCATED|RESOURCE_TYPE)|CAMBRICON_DSMLU_(ASSIGNED|ASSIGHED|PROFILE)"
+    r"|aws\\.amazon\\.com/predicate-node|metax-tech\\.com/(gpu-devices-allocated|predicate-time)"
+    r"|enflame\\.com/gcu-(assigned.*|request-size)|iluvatar\\.ai/(gpu-assigned|predicate-.*)"
+    r"|mthreads\\.com/(gpu-index|predicate-(node|time)))$"
+)
+"""The scheduler-owned annotations as an RE2 expression, and perhaps a few more; the webhook itself looks exactly."""
+
+
+def asks(names: list[str], indent: str) -> str:
+    """CEL: some container or init container names one of the resources, in limits or in requests."""
+    listed = f",\n{indent}  ".join(", ".join(f"'{n}'" for n in names[i : i + 4]) for i in range(0, len(names), 4))
+    return (
+        f"(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,\n"
+        f"{indent}[c.?resources.limits.orValue({{}}), c.?resources.requests.orValue({{}})]"
+        f".exists(m, m.exists(r, r in [\n"
+        f"{indent}  {listed}])))"
+    )
+
+
+FORGED = (
+    f"object.metadata.?annotations.orValue({{}}).exists(k, k.matches('{OWNED}'))\n"
+    "      || 'hami.io/vgpu-node' in object.metadata.?labels.orValue({})"
+)
+CHANGED = (
+    "[object.metadata.?annotations.orValue({}), oldObject.metadata.?annotations.orValue({})].exists(m, m.exists(k,\n"
+    f"      k.matches('{OWNED}')\n"
+    "      && object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]))\n"
+    "      || object.metadata.?labels[?'hami.io/vgpu-node'] != oldObject.metadata.?labels[?'hami.io/vgpu-node']"
+)
+
+TEMPLATE = """\
+# Who is asked about what. Rendered by hack/render_webhooks.py, which has the reasons.
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata:
+  name: hami-webhook-admission
+webhooks:
+- name: mutate.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: &mutate
+    service: {{name: hami-webhook, namespace: hami-system, path: /mutate, port: 443}}
+  rules:
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  reinvocationPolicy: IfNeeded
+  sideEffects: None
+  timeoutSeconds: 10
+  namespaceSelector:
+    matchExpressions:
+    - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}}
+    - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}
+  objectSelector:
+    matchExpressions:
+    - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}
+  matchConditions:
+  - name: asks-for-a-managed-resource
+    expression: >-
+      {asks}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata:
+  name: hami-webhook-admission
+webhooks:
+# No objectSelector: a label must not let a pod opt out of its quota.
+- name: validate.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: &validate
+    service: {{name: hami-webhook, namespace: hami-system, path: /validate, port: 443}}
+  rules:
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE], scope: Namespaced}}
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  sideEffects: NoneOnDryRun
+  timeoutSeconds: 10
+  namespaceSelector: &others
+    matchExpressions:
+    - {{key: kubernetes.io/metadata.name, operator: NotIn, values: [hami-system, kube-system]}}
+    - {{key: hami.io/webhook, operator: NotIn, values: [ignore]}}   # labels of namespaces are administrators' matter
+  matchConditions:
+  - name: asks-for-a-managed-resource-or-forges-an-allocation
+    expression: >-
+      {asks}
+      || {forged}
+# What only the scheduler, device plugins and nodes may change on a pod.
+- name: guard.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: *validate
+  rules:
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}}
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  sideEffects: NoneOnDryRun
+  timeoutSeconds: 10
+  namespaceSelector: *others
+  matchConditions:
+  - name: changes-an-allocation
+    expression: >-
+      {changed}
+# Amounts can't change, and ephemeral containers can't ask for any.
+- name: amounts.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: *validate
+  rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods/resize, pods/ephemeralcontainers]
+    operations: [UPDATE]
+    scope: Namespaced
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  sideEffects: NoneOnDryRun
+  timeoutSeconds: 10
+  namespaceSelector: *others
+  matchConditions:
+  - name: concerns-a-managed-resource
+    expression: >-
+      {asks_more}
+"""
+
+
+def render() -> str:
+    names = sorted(Vendors.from_config(builtin_device_config().config).resource_names)
+    every = asks(names, "      ")
+    # the embedded fields of an ephemeral container are those of a container
+    more = every.replace(
+        "object.spec.?initContainers.orValue([])",
+        "object.spec.?initContainers.orValue([])\n      + object.spec.?ephemeralContainers.orValue([])",
+    )
+    return TEMPLATE.format(asks=every, forged=FORGED, changed=CHANGED, asks_more=more)
+
+
+if __name__ == "__main__":
+    print(render(), end="")

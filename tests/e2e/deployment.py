@@ -1,0 +1,276 @@
+"""The program deployed as the manifests say, against the real API server: replicas as processes, behind one address."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hack.devcluster.identities import kubeconfig
+from hack.devcluster.plane import ControlPlane, free_ports
+from hami_webhook import pki
+
+ROOT = Path(__file__).parents[2]
+JSON = dict[str, Any]
+SYSTEM = "hami-system"
+
+
+def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 30.0) -> None:
+    """Wait until `what()` is `wanted`; fails with what it was last."""
+    deadline = time.monotonic() + seconds
+    while (found := what()) != wanted:
+        assert time.monotonic() < deadline, f"after {seconds:g} s still {found!r}, not {wanted!r}"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl, as a user runs it."""
+
+    kubeconfig: Path
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(
+            ["kubectl", *arguments],
+            input=stdin,
+            text=True,
+            capture_output=True,
+            env=environment,
+            timeout=60,
+            check=False,
+        )
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """What it prints; fails where it does."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def apply(self, *objects: JSON) -> str:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        return self("apply", "-f", "-", stdin=json.dumps(listed))
+
+    def refused(self, *objects: JSON) -> str:
+        """What a user reads who may not create the objects."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        done = self.run("create", "-f", "-", stdin=json.dumps(listed))
+        assert done.returncode != 0, done.stdout
+        return done.stderr.strip()
+
+    def get(self, *arguments: str) -> JSON:
+        found: JSON = json.loads(self("get", *arguments, "-o", "json"))
+        return found
+
+    def used(self, namespace: str, name: str = "gpu-quota") -> dict[str, str]:
+        status = self.get("resourcequota", name, "-n", namespace).get("status") or {}
+        return {key.removeprefix("limits.nvidia.com/"): value for key, value in (status.get("used") or {}).items()}
+
+    def ledger(self, namespace: str, name: str = "gpu-quota") -> JSON:
+        notes = self.get("resourcequota", name, "-n", namespace)["metadata"].get("annotations") or {}
+        found: JSON = json.loads(notes.get("hami.io/quota-ledger", "{}"))
+        return found
+
+
+class Balancer:
+    """Passes TCP connections on to backends in turn, skipping those that don't answer: a Service, in effect."""
+
+    def __init__(self) -> None:
+        self.backends: list[int] = []
+        (self.port,) = free_ports(1)
+        self._turn = 0
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._started.wait(5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+
+        async def start() -> None:
+            self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
+            self._started.set()
+
+        self._loop.run_until_complete(start())
+        self._loop.run_forever()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        backends = list(self.backends)
+        for _ in backends:
+            self._turn += 1
+            port = backends[self._turn % len(backends)]
+            with contextlib.suppress(OSError):
+                there, back = await asyncio.open_connection("127.0.0.1", port)
+                try:
+                    await asyncio.gather(_pump(reader, back), _pump(there, writer))
+                finally:
+                    back.close()
+                    writer.close()
+                return
+        writer.close()
+
+    def break_connections(self) -> None:
+        """Cut every connection there is."""
+
+        async def cut() -> None:
+            for task in list(self._connections):
+                task.cancel()
+
+        asyncio.run_coroutine_threadsafe(cut(), self._loop).result(5)
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            tasks = list(self._connections)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+    with contextlib.suppress(OSError):
+        target.close()
+
+
+@dataclass
+class Deployment:
+    """Replicas behind one address, and both webhook configurations naming it."""
+
+    plane: ControlPlane
+    folder: Path
+    kubectl: Kubectl
+    flags: tuple[str, ...] = ()
+    account: str = "hami-webhook"
+    balancer: Balancer = field(default_factory=Balancer)
+    replicas: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def install(self) -> None:
+        """Apply the dev overlay, with the address of the balancer and a first authority in it."""
+        (self.folder / "certs").mkdir(parents=True, exist_ok=True)
+        self.ca = pki.authority(now=datetime.now(UTC))
+        rendered = self.kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "dev"))
+        rendered = rendered.replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
+        rendered = rendered.replace("CA_BUNDLE", base64.b64encode(self.ca.certificate).decode())
+        self.kubectl("apply", "-f", "-", stdin=rendered)
+
+    def uninstall(self) -> None:
+        kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+        self.kubectl("delete", "--ignore-not-found", kinds, "hami-webhook-admission")
+
+    def login(self, account: str) -> Path:
+        """A kubeconfig of a service account of our namespace."""
+        path = self.folder / f"{account}.kubeconfig"
+        token = self.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "4h").strip()
+        ca = self.plane.authority.certificate.read_bytes()
+        path.write_text(json.dumps(kubeconfig(self.plane.server, ca, {"token": token})))
+        return path
+
+    def start(self, name: str, *flags: str) -> None:
+        """Start a replica and wait until it is ready."""
+        port, metrics = free_ports(2)
+        folder = self.folder / name
+        pki.write(
+            folder, pki.Pair(self.ca, pki.issue(self.ca, "hami-webhook", SYSTEM, now=datetime.now(UTC))), force=True
+        )
+        environment = {**os.environ, "POD_NAME": name, "POD_NAMESPACE": SYSTEM}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.replicas[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "webhook,controller"),
+                    *("--kubeconfig", str(self.login(self.account))),
+                    *("--http_bind", f"127.0.0.1:{port}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
+                    *("--cert_file", str(folder / "tls.crt"), "--key_file", str(folder / "tls.key")),
+                    *("--scheduler-name", "hami-scheduler", "--leader-elect", "--shutdown-grace", "1s"),
+                    *(
+                        "--own-service-accounts",
+                        "hami-webhook,hami-scheduler",
+                        "--kube-qps",
+                        "50",
+                        "--kube-burst",
+                        "100",
+                    ),
+                    *("-v", "1", *self.flags, *flags),
+                ],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        self.ports[name] = metrics
+        eventually(lambda: self.ready(name), seconds=30)
+        self.balancer.backends.append(port)
+
+    def ready(self, name: str) -> bool:
+        code = self.replicas[name].poll()
+        assert code is None, f"{name} ended with {code}:\n{self.log(name)}"
+        with contextlib.suppress(OSError), urllib.request.urlopen(self._url(name, "readyz"), timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def metric(self, name: str, metric: str) -> float:
+        with urllib.request.urlopen(self._url(name, "metrics"), timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{metric} ", metric + "{")))
+
+    def leader(self) -> str | None:
+        alive = [name for name, process in self.replicas.items() if process.poll() is None]
+        return next((name for name in alive if self.metric(name, "hami_webhook_leader") == 1), None)
+
+    def log(self, name: str) -> str:
+        return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-20:])
+
+    def stop(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
+        process = self.replicas.pop(name)
+        process.send_signal(with_signal)
+        process.wait(20)
+
+    def close(self) -> None:
+        for name in list(self.replicas):
+            self.stop(name, signal.SIGKILL)
+        self.uninstall()
+        self.balancer.close()
+
+    def _url(self, name: str, path: str) -> str:
+        return f"http://127.0.0.1:{self.ports[name]}/{path}"
+
+
+@contextlib.contextmanager
+def deployed(plane: ControlPlane, folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Iterator[Deployment]:
+    """The program with these replicas, until the block ends."""
+    deployment = Deployment(plane, folder, Kubectl(plane.kubeconfig), flags)
+    deployment.install()
+    try:
+        for name in names:
+            deployment.start(name)
+        yield deployment
+    finally:
+        deployment.close()

@@ -1,0 +1,64 @@
+"""Objects that the end-to-end tests apply."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from .deployment import Kubectl
+
+JSON = dict[str, Any]
+GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
+
+
+def namespace(kubectl: Kubectl) -> str:
+    """A namespace nobody else uses, ready for pods."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=20s")
+    return name
+
+
+def quota(namespace: str, name: str = "gpu-quota", **hard: int | str) -> JSON:
+    names = {"gpu": GPU, "mem": MEM, "cores": CORES}
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hard": {names.get(key, key): str(value) for key, value in hard.items()}},
+    }
+
+
+def pod(namespace: str, name: str, **asked: int | str) -> JSON:
+    """A pod with one container; `gpu`, `gpumem`, `gpucores` and so on are NVIDIA's resources."""
+    limits = {f"nvidia.com/{key.replace('_', '-')}": str(value) for key, value in asked.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [{"name": "main", "image": "registry.invalid/none", "resources": {"limits": limits}}]},
+    }
+
+
+def gpu_node(name: str, *memories: int) -> JSON:
+    """A node with cards of these sizes in MiB."""
+    cards = [
+        {"id": f"{name}-{i}", "index": i, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA A10",
+         "mode": "hami-core", "health": True}
+        for i, memory in enumerate(memories)
+    ]  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": json.dumps(cards)}},
+    }
+
+
+def add_node(kubectl: Kubectl, node: JSON, **amounts: int) -> None:
+    """Create a node and report what it has, as kubelet does."""
+    kubectl.apply(node)
+    offered = {f"nvidia.com/{key}": str(value) for key, value in amounts.items()}
+    status = {"status": {"capacity": offered, "allocatable": offered}}
+    name = node["metadata"]["name"]
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))

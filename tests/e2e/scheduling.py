@@ -1,0 +1,73 @@
+"""A scheduler for the tests: it places what waits with the program's own Fit and binds it, as its service account."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.place import Placement
+
+from .deployment import SYSTEM, Kubectl
+
+JSON = dict[str, Any]
+VENDORS = Vendors.from_config(builtin_device_config().config)
+
+
+def scheduler_account(kubectl: Kubectl) -> None:
+    """The service account that schedulers run as, with the rights they have."""
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-scheduler", "namespace": SYSTEM}},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "e2e-scheduler"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "name": "hami-scheduler", "namespace": SYSTEM}],
+        },
+    )
+
+
+def on_cluster(login: Path, work: Callable[[KubernetesCluster], Awaitable[Any]]) -> Any:
+    """Run something with a connection."""
+
+    async def run() -> Any:
+        async with KubernetesCluster(await connect(str(login))) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+def place_waiting(login: Path, namespace: str, nodes: Sequence[str] | None = None, only: str = "") -> dict[str, str]:
+    """Place and bind the namespace's waiting pods, in the order of their names: where each went; "" is nowhere.
+
+    `nodes` are the candidates, all by default; `only` is the one pod it is about.
+    """
+
+    async def work(cluster: KubernetesCluster) -> dict[str, str]:
+        core = Core(cluster, VENDORS, Options(), clock=time.time)
+        for kind in (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS):
+            for item in (await cluster.list(kind)).items:
+                core.caches.put(kind, item)
+        went = {}
+        for pod in sorted(core.state.pods_in(namespace), key=lambda pod: pod.name):
+            if pod.node_name or pod.scheduler_name != "hami-scheduler" or only not in ("", pod.name):
+                continue
+            placement = await core.placer.place(pod, nodes)
+            went[pod.name] = placement.node if isinstance(placement, Placement) else ""
+            if isinstance(placement, Placement):
+                core.caches.put(Kind.PODS, dict(placement.pod))
+                await core.placer.bind(Pod.from_object(placement.pod), placement.node)
+        return went
+
+    found: dict[str, str] = on_cluster(login, work)
+    return found

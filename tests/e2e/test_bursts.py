@@ -1,0 +1,130 @@
+"""Many clients at once, through several replicas: the quota holds exactly, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .objects import JSON, namespace, pod, quota
+
+REPLICAS = ("hami-webhook-0", "hami-webhook-1", "hami-webhook-2")
+CLIENTS = 8
+
+
+@pytest.fixture
+def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path, *REPLICAS) as deployment:
+        yield deployment
+
+
+async def create_all(
+    login: Path, pods: list[JSON], meanwhile: Callable[[], Awaitable[None]] | None = None
+) -> list[str]:
+    """Create the pods through eight clients at once; what each refusal said."""
+    refusals: list[str] = []
+    waiting = list(reversed(pods))
+
+    async def client() -> None:
+        async with KubernetesCluster(await connect(str(login))) as cluster:
+            while waiting:
+                try:
+                    await cluster.create(Kind.PODS, waiting.pop())
+                except ClusterError as error:
+                    refusals.append(str(error))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CLIENTS):
+            tasks.create_task(client())
+        if meanwhile is not None:
+            tasks.create_task(meanwhile())  # type: ignore[arg-type]  # a coroutine, as all callers give
+    return refusals
+
+
+def existing(kubectl: Kubectl, space: str) -> int:
+    return len(kubectl.get("pods", "-n", space)["items"])
+
+
+def check_books(kubectl: Kubectl, space: str, pods: int) -> None:
+    """Used is what exists, and nothing is remembered, within a minute."""
+    assert existing(kubectl, space) == pods
+    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), ({"gpu": str(pods)}, {}), seconds=60)
+
+
+def test_200_pods_by_8_clients_against_a_quota_for_50(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=50))
+    pods = [pod(space, f"p{number:03d}", gpu=1, gpumem=100) for number in range(200)]
+    refusals = asyncio.run(create_all(kubectl.kubeconfig, pods))
+    assert len(refusals) == 150
+    assert [text for text in refusals if "exceeded quota: gpu-quota" not in text] == []
+    check_books(kubectl, space, 50)
+
+
+@pytest.mark.parametrize("victim", ["a replica", "the leader"])
+def test_the_same_while_one_is_killed(program: Deployment, victim: str) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=50))
+    eventually(lambda: program.leader() is not None)
+    leader = program.leader()
+    assert leader is not None
+    killed = leader if victim == "the leader" else next(name for name in REPLICAS if name != leader)
+
+    async def kill() -> None:
+        await asyncio.sleep(0.3)
+        program.stop(killed, signal.SIGKILL)
+
+    pods = [pod(space, f"p{number:03d}", gpu=1, gpumem=100) for number in range(200)]
+    asyncio.run(create_all(kubectl.kubeconfig, pods, kill))
+    assert existing(kubectl, space) <= 50
+    # whoever was told to try again tries again; a charge whose call broke is believed until its TTL has passed
+    eventually(lambda: program.leader() is not None, seconds=60)
+    missing = [item for item in pods if item["metadata"]["name"] not in names(kubectl, space)]
+    eventually(lambda: kubectl.ledger(space), {}, seconds=90)
+    asyncio.run(create_all(kubectl.kubeconfig, missing))
+    check_books(kubectl, space, 50)
+
+
+def names(kubectl: Kubectl, space: str) -> set[str]:
+    return {item["metadata"]["name"] for item in kubectl.get("pods", "-n", space)["items"]}
+
+
+def test_of_two_quotas_both_hold_and_a_refusal_leaves_nothing(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, "base", gpu=30, mem=100000), quota(space, "tenant", mem=500))
+    stop = False
+
+    def disturb() -> None:
+        """Somebody writes to one of the quotas all the time, so that its charges conflict."""
+        number = 0
+        while not stop:
+            number += 1
+            kubectl("annotate", "--overwrite", "quota", "tenant", "-n", space, f"touched={number}")
+
+    with ThreadPoolExecutor() as background:
+        disturbing = background.submit(disturb)
+        try:
+            pods = [pod(space, f"p{number:02d}", gpu=1, gpumem=100) for number in range(40)]
+            refusals = asyncio.run(create_all(kubectl.kubeconfig, pods))
+        finally:
+            stop = True
+        disturbing.result()
+    kept = existing(kubectl, space)
+    assert kept <= 5
+    assert len(refusals) == 40 - kept
+    assert [text for text in refusals if "quota" not in text] == []
+    expected = ({"gpu": str(kept), "gpumem": str(kept * 100)}, {"gpumem": str(kept * 100)})
+    eventually(lambda: (kubectl.used(space, "base"), kubectl.used(space, "tenant")), expected, seconds=60)

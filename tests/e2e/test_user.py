@@ -1,0 +1,168 @@
+"""What a user and a platform team see with kubectl, the program deployed as the dev overlay does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, deployed, eventually
+from .objects import add_node, gpu_node, namespace, pod, quota
+from .scheduling import place_waiting, scheduler_account
+
+DENIED = 'admission webhook "validate.webhook.hami.io" denied the request: '
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
+        scheduler_account(deployment.kubectl)
+        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
+        add_node(deployment.kubectl, gpu_node("cards-8g", 8000, 8000), gpu=20)
+        yield deployment
+
+
+@pytest.fixture
+def scheduler(program: Deployment) -> Path:
+    return program.login("hami-scheduler")
+
+
+def described(program: Deployment, space: str) -> dict[str, tuple[str, str]]:
+    """`kubectl describe quota`: used and hard by resource."""
+    lines = program.kubectl("describe", "quota", "gpu-quota", "-n", space).splitlines()
+    rows = [line.split() for line in lines if line.startswith("limits.")]
+    return {name.removeprefix("limits.nvidia.com/"): (used, hard) for name, used, hard in rows}
+
+
+def test_two_cards_of_2000_mib_cost_4000_and_half_a_card_what_it_lands_on(program: Deployment, scheduler: Path) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=5, mem=30000))
+    kubectl.apply(pod(space, "a-two", gpu=2, gpumem=2000), pod(space, "half", gpu=1, gpumem_percentage=50))
+    stored = kubectl.get("pod", "a-two", "-n", space)
+    assert stored["spec"]["schedulerName"] == "hami-scheduler"
+    # while it waits, half a card counts as half of the smallest one
+    eventually(lambda: described(program, space), {"gpu": ("3", "5"), "gpumem": ("8k", "30k")})
+    assert place_waiting(scheduler, space, ["cards-8g"], "a-two") == {"a-two": "cards-8g"}
+    assert place_waiting(scheduler, space, ["card-24g"]) == {"half": "card-24g"}
+    eventually(lambda: described(program, space), {"gpu": ("3", "5"), "gpumem": ("16288", "30k")})
+    # kube-controller-manager recalculates when the spec changes, and owns the native key only
+    kubectl("patch", "quota", "gpu-quota", "-n", space, "--type=merge", "-p", '{"spec":{"hard":{"pods":"10"}}}')
+    eventually(lambda: kubectl.used(space).get("pods"), "2")
+    assert described(program, space) == {"gpu": ("3", "5"), "gpumem": ("16288", "30k")}
+    kubectl("delete", "pod", "half", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: described(program, space), {"gpu": ("2", "5"), "gpumem": ("4k", "30k")}, seconds=10)
+    kubectl("delete", "pod", "a-two", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: described(program, space), {"gpu": ("0", "5"), "gpumem": ("0", "30k")}, seconds=10)
+
+
+def test_a_pod_over_quota_is_refused_in_kubernetes_words(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2, mem=3000))
+    assert kubectl.refused(pod(space, "p", gpu=2, gpumem=2000)) == (
+        f'Error from server (Forbidden): error when creating "STDIN": {DENIED}exceeding resource quota: '
+        "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, used: limits.nvidia.com/gpumem=0, "
+        "limited: limits.nvidia.com/gpumem=3000"
+    )
+    assert kubectl.used(space) == {"gpu": "0", "gpumem": "0"}
+    assert kubectl.ledger(space) == {}
+
+
+def test_a_whole_card_has_its_cores_added_to_limits_and_requests(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(pod(space, "whole", gpu=1))
+    resources = kubectl.get("pod", "whole", "-n", space)["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
+
+
+def test_generated_names_and_canonical_quantities(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=10, mem="4k"))
+    for _ in range(2):
+        generated = pod(space, "", gpu=1, gpumem="2k")
+        generated["metadata"] = {"generateName": "train-", "namespace": space}
+        kubectl("create", "-f", "-", stdin=json.dumps(generated))
+    assert kubectl.used(space) == {"gpu": "2", "gpumem": "4k"}
+    assert "exceeded quota" in kubectl.refused(pod(space, "third", gpu=1, gpumem=1))
+    pods = {item["metadata"]["uid"] for item in kubectl.get("pods", "-n", space)["items"]}
+    # declared amounts follow from the pods, so nothing needs to be remembered for long
+    eventually(lambda: kubectl.ledger(space), {})
+    assert len(pods) == 2
+
+
+def test_a_dry_run_writes_nothing(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, mem=3000))
+    eventually(lambda: kubectl.used(space), {"gpumem": "0"})
+    before = kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"]
+    asked = json.dumps(pod(space, "p", gpu=1, gpumem=2000))
+    kubectl("create", "--dry-run=server", "-f", "-", stdin=asked)
+    assert kubectl.get("quota", "gpu-quota", "-n", space)["metadata"]["resourceVersion"] == before
+
+
+def test_a_deployment_over_quota_ends_with_what_fits_and_says_why(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=6))
+    template = pod(space, "", gpu=1, gpumem=100)["spec"]
+    labels = {"app": "train"}
+    kubectl.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "train", "namespace": space},
+            "spec": {
+                "replicas": 10,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": template},
+            },
+        }
+    )
+    eventually(lambda: len(kubectl.get("pods", "-n", space)["items"]), 6)
+    eventually(lambda: kubectl.used(space), {"gpu": "6"})
+    events = "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
+    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=6" in events
+
+
+def test_allocations_can_not_be_forged(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    forged = pod(space, "forged")
+    forged["metadata"]["annotations"] = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:;"}
+    assert "annotation hami.io/vgpu-devices-allocated is written by the scheduler only" in kubectl.refused(forged)
+    kubectl.apply(pod(space, "plain"))
+    changed = kubectl.run("annotate", "pod", "plain", "-n", space, "hami.io/vgpu-node=card-24g")
+    assert "hami.io/vgpu-node is written by the scheduler and device plugins only" in changed.stderr
+    kubectl("annotate", "pod", "plain", "-n", space, "team=a")
+
+
+def test_a_placement_of_the_scheduler_is_let_through(program: Deployment, scheduler: Path) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(pod(space, "p", gpu=1, gpumem=1000))
+    assert place_waiting(scheduler, space, ["cards-8g"]) == {"p": "cards-8g"}
+    stored = kubectl.get("pod", "p", "-n", space)
+    assert stored["metadata"]["labels"]["hami.io/vgpu-node"] == stored["spec"]["nodeName"] == "cards-8g"
+    reasons = {item["reason"] for item in kubectl.get("events", "-n", space)["items"]}
+    assert {"FilteringSucceed", "BindingSucceed"} <= reasons
+
+
+def test_with_the_service_down_only_pods_that_ask_for_cards_are_refused(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    backends, program.balancer.backends = program.balancer.backends, []
+    program.balancer.break_connections()
+    try:
+        kubectl.apply(pod(space, "plain"))
+        assert "failed calling webhook" in kubectl.refused(pod(space, "card", gpu=1))
+    finally:
+        program.balancer.backends = backends
+    kubectl.apply(pod(space, "card", gpu=1))
