@@ -189,17 +189,6 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
         return await self.call("PUT", f"{_LEASES.format(namespace)}/{lease['metadata']['name']}", _lease(lease))
 
-    async def may(self, verb: str, resource: str, subresource: str = "") -> bool:
-        """Whether these credentials may do something everywhere (a SelfSubjectAccessReview)."""
-        attributes = {"verb": verb, "resource": resource, "subresource": subresource}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = await self.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        return bool(answer["status"].get("allowed"))
-
     async def call(
         self, method: str, path: str, body: JSON | None = None, query: Mapping[str, str] | None = None
     ) -> JSON:

@@ -1,0 +1,158 @@
+"""Leader election on the embedded cluster: one at a time, taken over when the leader is gone, given back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from hami_webhook.cluster.api import Unavailable
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.leader import LeaderElection, Terms
+
+
+class Turning:
+    """A clock that sleeping turns: everybody who sleeps wakes in the order of their times."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self._count += 1
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.now + seconds, self._count, future))
+        await future
+
+    async def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while True:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[2].done()]
+            due = sorted(sleeper for sleeper in self._sleepers if sleeper[0] <= until)
+            if not due:
+                self.now = until
+                return
+            self.now = max(self.now, due[0][0])
+            due[0][2].set_result(None)
+
+
+class Candidate:
+    def __init__(self, cluster: MemoryCluster, turning: Turning, name: str, skew: float = 0.0) -> None:
+        self.leads = 0
+        self.election = LeaderElection(
+            cluster,
+            "system",
+            "lease",
+            name,
+            clock=lambda: turning.now + skew,
+            monotonic=turning.clock,
+            terms=Terms(),
+            sleep=turning.sleep,
+            jitter=lambda: 0.0,
+        )
+        self.task = asyncio.ensure_future(self.election.run(self._lead))
+
+    async def _lead(self) -> None:
+        self.leads += 1
+        await asyncio.Event().wait()
+
+    @property
+    def leading(self) -> bool:
+        return self.election.leading
+
+    async def end(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+def scenario(body: Callable[[MemoryCluster, Turning], Awaitable[None]]) -> None:
+    async def run() -> None:
+        turning = Turning()
+        cluster = MemoryCluster(turning.clock)
+        await cluster.ensure_namespace("system")
+        async with asyncio.timeout(10):
+            await body(cluster, turning)
+
+    asyncio.run(run())
+
+
+async def kill(candidate: Candidate, cluster: MemoryCluster) -> None:
+    """It ends without giving the lease back."""
+
+    async def nothing_goes(step: str) -> None:
+        raise Unavailable("the API server can't be reached")
+
+    cluster.pause = nothing_goes
+    await candidate.end()
+    cluster.pause = None
+
+
+def test_one_leads_and_the_other_waits_however_their_clocks_differ() -> None:
+    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+        first, second = Candidate(cluster, turning, "first"), Candidate(cluster, turning, "second", skew=3600)
+        await turning.pass_time(120)
+        assert sorted((first.leading, second.leading)) == [False, True]
+        assert first.leads + second.leads == 1
+        await first.end()
+        await second.end()
+
+    scenario(body)
+
+
+def test_a_leader_that_died_is_followed_after_its_lease_ran_out() -> None:
+    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+        first = Candidate(cluster, turning, "first")
+        await turning.pass_time(5)
+        second = Candidate(cluster, turning, "second")
+        await turning.pass_time(5)
+        await kill(first, cluster)
+        await turning.pass_time(12)
+        assert not second.leading
+        await turning.pass_time(6)
+        assert second.leading
+        lease = await cluster.get_lease("system", "lease")
+        assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("second", 1)
+        await second.end()
+
+    scenario(body)
+
+
+def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
+    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+        first = Candidate(cluster, turning, "first")
+        await turning.pass_time(5)
+        second = Candidate(cluster, turning, "second")
+        await first.end()
+        await turning.pass_time(3)
+        assert second.leading
+        await second.end()
+
+    scenario(body)
+
+
+def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> None:
+    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+        first = Candidate(cluster, turning, "first")
+        await turning.pass_time(5)
+        assert first.leading
+
+        async def cut_off(step: str) -> None:
+            raise Unavailable("the API server can't be reached")
+
+        cluster.pause = cut_off
+        await turning.pass_time(13)
+        assert not first.leading
+        cluster.pause = None
+        await turning.pass_time(20)
+        assert first.leading
+        assert first.leads == 2
+        await first.end()
+
+    scenario(body)
