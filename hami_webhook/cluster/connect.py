@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -29,7 +30,8 @@ async def connect(kubeconfig: str = "") -> ApiClient:
     except config.ConfigException as error:
         where = f"kubeconfig {path} can't be used" if path else "no kubeconfig, and not in a pod of a cluster"
         raise ClusterError(f"{where}: {error}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"kubeconfig {path} can't be used: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise ClusterError(f"kubeconfig {path} can't be used: {why}") from error
     configuration.retries = None
     return ApiClient(configuration)

@@ -1,0 +1,77 @@
+"""What the Dockerfile's install step and the overlays give, as far as that can be run without a container engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import ROOT, Kubectl
+
+
+def test_the_wheel_installs_into_a_clean_environment(tmp_path: Path) -> None:
+    """The Dockerfile's own commands, with folders of ours."""
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    python = tmp_path / "environment" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ".")
+    (wheel,) = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    run(*pip, "--python", python, "install", "--no-compile", "-c", "constraints.txt", wheel)
+    program = tmp_path / "environment" / "bin" / "hami-webhook"
+    assert run(program, "version").startswith("hami-webhook ")
+    example = ROOT / "manifests" / "examples" / "nvidia.yaml"
+    assert '"allowed": true' in run(program, "simulate", "-o", "json", example)
+
+
+@pytest.mark.parametrize("overlay", ["default", "cert-manager", "drop-in", "dev"])
+def test_the_overlay_is_accepted(plane: ControlPlane, overlay: str) -> None:
+    kubectl = Kubectl(plane.kubeconfig)
+    rendered = kubectl("kustomize", str(ROOT / "manifests" / "overlays" / overlay))
+    rendered = rendered.replace("DEV_SERVER", "127.0.0.1:9443").replace("CA_BUNDLE", "")
+    # cert-manager's own kinds aren't known here
+    known = [part for part in rendered.split("\n---\n") if "apiVersion: cert-manager.io" not in part]
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hami-system"}})
+    told = kubectl("apply", "--dry-run=server", "-f", "-", stdin="\n---\n".join(known))
+    assert len(told.splitlines()) == len(known)
+
+
+def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_path: Path) -> None:
+    """There are no nodes to run the replicas on, so the rollout can't end; everything before it can."""
+    kubectl = Kubectl(plane.kubeconfig)
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "KUBECONFIG": str(plane.kubeconfig), "TIMEOUT": "2s"}
+
+    def deploy(verb: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [ROOT / "hack" / "deploy", verb],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    try:
+        done = deploy("up", IMAGE="registry.example/hami-webhook:1")
+        assert done.returncode == 1
+        assert "the replicas aren't ready" in done.stderr
+        deployment = kubectl.get("deployment", "hami-webhook", "-n", "hami-system")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == "registry.example/hami-webhook:1"
+        # the restricted standard is enforced in the namespace, and refuses no pod of ours
+        pods = kubectl.get("pods", "-n", "hami-system", "-l", "app.kubernetes.io/component=webhook")
+        assert len(pods["items"]) == 2
+    finally:
+        assert deploy("down").returncode == 0
+    left = kubectl.run("get", "validatingwebhookconfiguration", "hami-webhook-admission")
+    assert "NotFound" in left.stderr
+    assert "OVERLAY must be one of" in deploy("up", OVERLAY="none").stderr

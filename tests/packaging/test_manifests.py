@@ -1,0 +1,111 @@
+"""The manifests against the program: who is asked about what, and with which flags it runs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hack.render_webhooks import OWNED, render
+from hami_webhook.config import add_flags, builtin_device_config, resolve
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.registry import Vendors
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+VENDORS = Vendors.from_config(builtin_device_config().config)
+POD = {"POD_NAME": "hami-webhook-0", "POD_NAMESPACE": "hami-system"}
+
+
+def documents(path: str) -> list[dict]:
+    return list(yaml.safe_load_all((MANIFESTS / path).read_text()))
+
+
+def test_the_webhooks_are_as_rendered() -> None:
+    assert (MANIFESTS / "base" / "webhooks.yaml").read_text() == render()
+
+
+def test_every_webhook_names_every_managed_resource() -> None:
+    mutating, validating = documents("base/webhooks.yaml")
+    validate, _, amounts = validating["webhooks"]
+    for hook in (*mutating["webhooks"], validate, amounts):
+        (condition,) = hook["matchConditions"]
+        listed = re.findall(r"'([^'^]+/[^'^]+)'", condition["expression"].partition("annotations")[0])
+        assert sorted(set(listed)) == sorted(VENDORS.resource_names)
+
+
+@pytest.mark.parametrize("key", sorted(VENDORS.owned_annotations))
+def test_the_guard_sees_every_annotation_that_is_ours(key: str) -> None:
+    assert is_scheduler_owned(key)
+    assert re.match(OWNED.replace("\\\\", "\\"), key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hami.io/gpu-scheduler-policy",
+        "nvidia.com/use-gpuuuid",
+        "hami.io/use-xpu-uuid",
+        "team",
+        "hami.io/quota-reservation",
+    ],
+)
+def test_the_guard_leaves_what_users_write_alone(key: str) -> None:
+    assert not re.match(OWNED.replace("\\\\", "\\"), key)
+
+
+def test_pods_without_managed_resources_never_depend_on_us() -> None:
+    """Whatever fails closed is asked only under a condition, never about our own namespace or kube-system."""
+    for configuration in documents("base/webhooks.yaml"):
+        for hook in configuration["webhooks"]:
+            assert hook["failurePolicy"] == "Fail"
+            assert hook["matchConditions"]
+            first = hook["namespaceSelector"]["matchExpressions"][0]
+            assert (first["operator"], first["values"]) == ("NotIn", ["hami-system", "kube-system"])
+    _, validating = documents("base/webhooks.yaml")
+    assert not any("objectSelector" in hook for hook in validating["webhooks"])
+
+
+@pytest.mark.parametrize("overlay", ["default", "drop-in"])
+def test_the_deployment_runs_with_flags_that_the_program_has(overlay: str) -> None:
+    deployment = documents("replicas/deployment.yaml")[0]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    verb, *flags = container["args"]
+    assert verb == "serve"
+    if overlay == "drop-in":
+        (patch,) = [
+            p
+            for p in documents("overlays/drop-in/kustomization.yaml")[0]["patches"]
+            if "Deployment" in str(p["target"])
+        ]
+        for operation in yaml.safe_load(patch["patch"]):
+            index = operation["path"].rpartition("/")[2]
+            if operation["op"] == "test":
+                assert container["args"][int(index)] == operation["value"]
+            elif operation["op"] == "replace":
+                flags[int(index) - 1] = operation["value"]
+            else:
+                flags.append(operation["value"])
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    settings = resolve(parser.parse_args(flags), POD)
+    assert settings.warnings == ()
+    assert settings.leader_elect
+    role = next(d for d in documents("base/rbac.yaml") if d["kind"] == "Role")
+    assert role["rules"][2]["resourceNames"] == [settings.leader_elect_resource_name + "-controller"]
+    assert role["rules"][0]["resourceNames"] == [settings.certificate_secret]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"https": settings.http_bind.port, "metrics": settings.metrics_bind_address.port}
+
+
+def test_the_pods_pass_the_restricted_standard() -> None:
+    spec = documents("replicas/deployment.yaml")[0]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = container["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
