@@ -52,7 +52,8 @@ class ControlPlane:
     bound: bool = True
     resync: str = "15s"
     """How often kube-controller-manager recalculates every quota."""
-    scheduler_config: Path | None = None
+    managers: Sequence[str] = ("kube-controller-manager", "kube-scheduler")
+    """What runs beside the API server."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -125,6 +126,12 @@ class ControlPlane:
 
     def start_managers(self) -> None:
         manager_port, scheduler_port = self._others
+        if "kube-controller-manager" in self.managers:
+            self._start_controller_manager(manager_port)
+        if "kube-scheduler" in self.managers:
+            self._start_scheduler(scheduler_port)
+
+    def _start_controller_manager(self, port: int) -> None:
         self._run(
             "kube-controller-manager",
             f"--kubeconfig={self.manager_config}",
@@ -138,24 +145,23 @@ class ControlPlane:
             "--controllers=*,-node-lifecycle-controller,-node-ipam-controller",
             f"--resource-quota-sync-period={self.resync}",
             "--bind-address=127.0.0.1",
-            f"--secure-port={manager_port}",
+            f"--secure-port={port}",
             f"--cert-dir={self.folder / 'manager'}",
         )
-        self._run("kube-scheduler", *self.scheduler_flags(scheduler_port))
-        self._wait("kube-controller-manager", f"https://127.0.0.1:{manager_port}/healthz", trusted=False)
-        self._wait("kube-scheduler", f"https://127.0.0.1:{scheduler_port}/healthz", trusted=False)
+        self._wait("kube-controller-manager", f"https://127.0.0.1:{port}/healthz", trusted=False)
 
-    def scheduler_flags(self, port: int) -> Sequence[str]:
-        return (
+    def _start_scheduler(self, port: int) -> None:
+        self._run(
+            "kube-scheduler",
             f"--kubeconfig={self.scheduler_kubeconfig}",
             f"--authentication-kubeconfig={self.scheduler_kubeconfig}",
             f"--authorization-kubeconfig={self.scheduler_kubeconfig}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
-            f"--cert-dir={self.folder / f'scheduler-{port}'}",
-            *((f"--config={self.scheduler_config}",) if self.scheduler_config else ()),
+            f"--cert-dir={self.folder / 'scheduler'}",
         )
+        self._wait("kube-scheduler", f"https://127.0.0.1:{port}/healthz", trusted=False)
 
     def restart_api_server(self) -> None:
         """Kill kube-apiserver and start it again on the same port."""

@@ -105,7 +105,7 @@ POD = {
     },
     "status": {
         "phase": "Running", "hostIP": "10.0.0.1",
-        "containerStatuses": [{"name": "main", "imageID": "x", "restartCount": 0, "state": {"running": {"startedAt": 1}}}],
+        "containerStatuses": [{"name": "main", "imageID": "x", "restartCount": 0, "state": {"running": {"at": 1}}}],
         "initContainerStatuses": [
             {"name": "i", "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
         ],
