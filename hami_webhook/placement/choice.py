@@ -54,6 +54,24 @@ def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_p
     fewest fitting cards, then the fewest registered, then the better links come first — behind the score, if the pod
     itself carries a node policy.
     """
+    keys = _rank_keys(fits, ask, vendors, default_node_policy)
+    return sorted(fits, key=lambda scored: (*keys[scored.fit.node], scored.fit.node))
+
+
+def grades(
+    fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str, highest: int
+) -> dict[str, int]:
+    """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade."""
+    keys = _rank_keys(fits, ask, vendors, default_node_policy)
+    order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    last = max(1, len(order) - 1)
+    return {node: round(highest * (last - order[key]) / last) for node, key in keys.items()}
+
+
+def _rank_keys(
+    fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str
+) -> dict[str, tuple[int, ...]]:
+    """What the nodes are put in order by, before their names: the least is the best."""
     own_policy = ask.pod.annotations.get(NODE_POLICY)
     spread = (default_node_policy if own_policy is None else own_policy) == "spread"
     ranks_by = next(
@@ -61,17 +79,15 @@ def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_p
     )
     ranks = _score_ranks([scored.score for scored in fits], lowest_first=spread)
 
-    def key(scored: Scored) -> tuple[int | str, ...]:
+    def key(scored: Scored) -> tuple[int, ...]:
         rank = ranks[scored.score]
         if ranks_by is None:
-            return (rank, scored.fit.node)
+            return (rank,)
         first = _first_allocation(scored.fit, ranks_by)
         topology = (first.candidates, len(scored.view.inventories[ranks_by].devices), -first.link_quality)
-        if own_policy is not None:
-            return (rank, *topology, scored.fit.node)
-        return (*topology, rank, scored.fit.node)
+        return (rank, *topology) if own_policy is not None else (*topology, rank)
 
-    return sorted(fits, key=key)
+    return {scored.fit.node: key(scored) for scored in fits}
 
 
 def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, int]:

@@ -17,6 +17,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
     Scored,
     failure_messages,
+    grades,
     ranked,
     remarks,
     score,
@@ -74,6 +75,16 @@ class Evaluation:
     failed: Mapping[str, Rejection]
 
 
+@dataclass(frozen=True)
+class Considered:
+    """A pod's candidates looked at, and nothing written: what it asks, and how the nodes stand."""
+
+    ask: PodAsk
+    evaluation: Evaluation
+    known: Sequence[NodeView]
+    candidates: int
+
+
 def evaluate(
     views: Sequence[NodeView], ask: PodAsk, vendors: Vendors, budget: PodBudget | None, policies: Policies
 ) -> Evaluation:
@@ -118,6 +129,33 @@ class Placer:
         """
         if pod.node_name:
             return None
+        quotas = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+        found = await self.consider(pod, nodes, [ResourceQuota.from_object(item) for item in quotas.items])
+        if not isinstance(found, Considered):
+            return found
+        failed = dict(found.evaluation.failed)
+        fits = list(found.evaluation.fits)
+        while fits:
+            try:
+                placement = await self._write(pod, fits[0], self._clock())
+            except QuotaMoved:
+                moved = fits.pop(0)
+                cards = sum(len(moved.view.inventories[vendor].devices) for vendor in found.ask.vendors)
+                failed[moved.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
+                continue
+            except ClusterError as error:
+                await self._event(pod, "Warning", "FilteringFailed", str(error))
+                raise
+            await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
+            return replace(placement, failed=failed)
+        return await self._unplaced(pod, failed, found.candidates)
+
+    async def consider(
+        self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]
+    ) -> Considered | Unplaced | None:
+        """Look at every candidate; nothing is written but events. `Unplaced` for a pod that can't be placed anywhere
+        as it is, None for one that asks for nothing managed. A placement it has and that isn't bound is given up.
+        """
         now = self._clock()
         self._state.tick(now)
         self._state.release(pod.uid)
@@ -132,8 +170,7 @@ class Placer:
             return Unplaced(error=text)
         if ask is None:
             return None
-        quotas = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-        books = [Books.read(ResourceQuota.from_object(item), self._vendors) for item in quotas.items]
+        books = [Books.read(quota, self._vendors) for quota in quotas]
         budget = pod_budget(
             pod, books, self._state.pods_in(pod.namespace), self._vendors, self._state, now, self._lapse
         )
@@ -141,27 +178,24 @@ class Placer:
         known = [view for view in views.values() if view is not None]
         for remark in remarks(ask, known, self._vendors):
             await self._event(pod, "Warning", "PolicyIgnored", remark)
-        evaluation = evaluate(known, ask, self._vendors, budget, self._policies)
-        failed = dict(evaluation.failed)
-        failed |= {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
-        fits = list(evaluation.fits)
-        while fits:
-            try:
-                placement = await self._write(pod, fits[0], now)
-            except QuotaMoved:
-                moved = fits.pop(0)
-                cards = sum(len(moved.view.inventories[vendor].devices) for vendor in ask.vendors)
-                failed[moved.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
-                continue
-            except ClusterError as error:
-                await self._event(pod, "Warning", "FilteringFailed", str(error))
-                raise
-            await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(views)))
-            return replace(placement, failed=failed)
-        return await self._unplaced(pod, failed, len(views))
+        found = evaluate(known, ask, self._vendors, budget, self._policies)
+        unknown = {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
+        return Considered(ask, Evaluation(found.fits, {**found.failed, **unknown}), known, len(names))
+
+    def graded(self, found: Considered, highest: int) -> dict[str, int]:
+        """The fitting nodes' grades, 0 to `highest`."""
+        return grades(found.evaluation.fits, found.ask, self._vendors, self._policies.node, highest)
+
+    async def tell_unplaced(self, pod: Pod, found: Considered) -> None:
+        """Events that say why no node takes the pod."""
+        await self._unplaced(pod, found.evaluation.failed, found.candidates)
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Bind a placed pod to its node and say so."""
+        """Mark a placed pod as being allocated, bind it to its node, and say so."""
+        phase = {"hami.io/bind-phase": "allocating", "hami.io/bind-time": str(int(self._clock()))}
+        await self._cluster.patch(
+            Kind.PODS, pod.name, {"metadata": {"uid": pod.uid, "annotations": phase}}, pod.namespace
+        )
         await self._cluster.bind(pod.namespace, pod.name, pod.uid, node)
         await self._event(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
 
