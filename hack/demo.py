@@ -213,6 +213,7 @@ def main() -> None:
                 [
                     "--http_bind=127.0.0.1:0",
                     "--metrics-bind-address=127.0.0.1:0",
+                    "--extender-bind-address=127.0.0.1:0",
                     f"--cert_file={certificates / pki.SERVING_CERTIFICATE}",
                     f"--key_file={certificates / pki.SERVING_KEY}",
                     "--scheduler-name=hami-scheduler",

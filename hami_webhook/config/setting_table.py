@@ -92,6 +92,13 @@ _SERVERS = (
         "127.0.0.1:8081",
         "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token",
     ),
+    _setting(
+        "extender_mode",
+        values.extender_mode,
+        "single",
+        "single: /filter decides the node, as HAMi does; cooperative: it answers all that fit, /prioritize grades "
+        "them, and /bind decides the cards",
+    ),
     _path("extender_client_ca_file", "CA that the extender's clients must have a certificate of"),
     _path("extender_token_file", "file with the bearer token that the extender's clients must send"),
     _path("cert_file", "TLS certificate; TLS is on if key_file is given too", flags=("--cert_file", "--cert-file")),

@@ -81,6 +81,12 @@ def object_name(text: str) -> str:
     return text
 
 
+def extender_mode(text: str) -> str:
+    if text not in ("single", "cooperative"):
+        raise ValueError("must be single or cooperative")
+    return text
+
+
 def node_policy(text: str) -> str:
     """`spread`, or `binpack` for anything else (core, section 2.1)."""
     return "spread" if text == "spread" else "binpack"

@@ -28,6 +28,7 @@ class Settings:
     http_bind: ListenAddress
     metrics_bind_address: ListenAddress
     extender_bind_address: ListenAddress
+    extender_mode: str
     extender_client_ca_file: str
     extender_token_file: str
     cert_file: str

@@ -11,6 +11,9 @@ from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind, WatchType
 from hami_webhook.cluster.informer import Change, Informer, Replaced
 from hami_webhook.controller.quotas import QuotaReconciler
+from hami_webhook.controller.waker import Waker
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.books import Books
 
 _ALIVE_SECONDS = 60.0
 _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
@@ -23,12 +26,14 @@ class Feed:
         self,
         core: Core,
         reconciler: QuotaReconciler | None = None,
+        waker: Waker | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._core = core
         self._reconciler = reconciler
+        self._waker = waker
         self._informers = {
             kind: Informer(core.cluster, kind, self._handler(kind), clock=core.clock, sleep=sleep, random=jitter)
             for kind in _WATCHED
@@ -61,15 +66,49 @@ class Feed:
         return handle
 
     def _changed(self, kind: Kind, obj: dict[str, Any], *, gone: bool) -> None:
-        caches, reconciler = self._core.caches, self._reconciler
+        core, caches, reconciler = self._core, self._core.caches, self._reconciler
         meta = obj["metadata"]
         uid, namespace, name = meta.get("uid", ""), meta.get("namespace", ""), meta["name"]
-        pod_before = self._core.state.pod(uid) if kind is Kind.PODS else None
+        pod_before = core.state.pod(uid) if kind is Kind.PODS else None
+        view_before = core.state.view(name) if kind is Kind.NODES else None
         quota_before = caches.quota(namespace, name) if kind is Kind.RESOURCE_QUOTAS else None
         (caches.drop if gone else caches.put)(kind, obj)
+        if self._waker is not None:
+            if kind is Kind.PODS:
+                pod = core.state.pod(uid)
+                if pod is None or pod.node_name:
+                    self._waker.settled(uid)
+                freed = _pod_freed(pod_before, pod)
+            elif kind is Kind.NODES:
+                view = core.state.view(name)
+                cards_before = view_before.inventories if view_before is not None else {}
+                freed = view is not None and view.inventories != cards_before
+            else:
+                freed = self._quota_freed(quota_before, caches.quota(namespace, name))
+            if freed:
+                self._waker.freed()
         if reconciler is None:
             return
         if kind is Kind.PODS:
-            reconciler.pod_changed(pod_before, self._core.state.pod(uid))
+            reconciler.pod_changed(pod_before, core.state.pod(uid))
         elif kind is Kind.RESOURCE_QUOTAS:
             reconciler.quota_changed(quota_before, caches.quota(namespace, name))
+
+    def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
+        """Whether a quota allows more than before: raised, gone, or less used."""
+        if before is None:
+            return False
+        if after is None:
+            return True
+        old, new = Books.read(before, self._core.vendors), Books.read(after, self._core.vendors)
+        return any(
+            key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
+            for key, hard in old.hard.items()
+        )
+
+
+def _pod_freed(before: Pod | None, after: Pod | None) -> bool:
+    """Whether a pod let go of something: it is gone, it ended, or its init containers are over."""
+    if before is None or before.terminal:
+        return False
+    return after is None or after.terminal or (after.init_finished and not before.init_finished)

@@ -120,6 +120,15 @@ class Placer:
         self._policies = policies or Policies()
         self._lapse = lapse
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
+        self._silent = False
+
+    def on(self, state: ClusterState) -> Placer:
+        """One that considers other nodes than the cluster's, and records no events of it."""
+        other = Placer(
+            self._cluster, state, self._vendors, clock=self._clock, policies=self._policies, lapse=self._lapse
+        )
+        other._silent = True
+        return other
 
     async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unplaced | None:
         """Choose node and cards for a pod and annotate it; None if it asks for nothing managed, or is bound already.
@@ -144,9 +153,9 @@ class Placer:
                 failed[moved.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
                 continue
             except ClusterError as error:
-                await self._event(pod, "Warning", "FilteringFailed", str(error))
+                await self.tell(pod, "Warning", "FilteringFailed", str(error))
                 raise
-            await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
+            await self.tell(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
             return replace(placement, failed=failed)
         return await self._unplaced(pod, failed, found.candidates)
 
@@ -166,7 +175,7 @@ class Placer:
             return await self._unplaced(pod, {name: Rejection(bare=str(error)) for name in names}, len(names))
         except ValueError as error:
             text = f"calcScore failed {error}"
-            await self._event(pod, "Warning", "FilteringFailed", text)
+            await self.tell(pod, "Warning", "FilteringFailed", text)
             return Unplaced(error=text)
         if ask is None:
             return None
@@ -177,7 +186,7 @@ class Placer:
         views = {name: self._state.view(name) for name in names}
         known = [view for view in views.values() if view is not None]
         for remark in remarks(ask, known, self._vendors):
-            await self._event(pod, "Warning", "PolicyIgnored", remark)
+            await self.tell(pod, "Warning", "PolicyIgnored", remark)
         found = evaluate(known, ask, self._vendors, budget, self._policies)
         unknown = {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
         return Considered(ask, Evaluation(found.fits, {**found.failed, **unknown}), known, len(names))
@@ -197,7 +206,7 @@ class Placer:
             Kind.PODS, pod.name, {"metadata": {"uid": pod.uid, "annotations": phase}}, pod.namespace
         )
         await self._cluster.bind(pod.namespace, pod.name, pod.uid, node)
-        await self._event(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
+        await self.tell(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
 
     async def _write(self, pod: Pod, scored: Scored, now: float) -> Placement:
         """Charge, then annotate. Raises `QuotaMoved`; `ClusterError` with the charge undone.
@@ -225,10 +234,13 @@ class Placer:
 
     async def _unplaced(self, pod: Pod, failed: Mapping[str, Rejection], candidates: int) -> Unplaced:
         for message in failure_messages(failed, candidates):
-            await self._event(pod, "Warning", "FilteringFailed", message)
+            await self.tell(pod, "Warning", "FilteringFailed", message)
         return Unplaced(failed)
 
-    async def _event(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+    async def tell(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+        """Record an event on the pod, best effort."""
+        if self._silent:
+            return
         note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)
         try:
             await self._cluster.record_event(note)

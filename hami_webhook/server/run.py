@@ -25,10 +25,12 @@ from hami_webhook.controller.duties import Duties, certificate_keeper, fetched, 
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.controller.waker import Waker
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.placement import place
 from hami_webhook.quota.recompute import Times
 from hami_webhook.server.app import Doors
+from hami_webhook.server.extending import Extending, a_node, extending
 from hami_webhook.server.listener import Listener, ListenerLimits
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
@@ -121,6 +123,7 @@ class Running:
     feed: Feed
     main: Listener
     metrics: Listener
+    extender: Listener | None
     collector: CoreCollector
     leave: Callable[[], None]
 
@@ -168,7 +171,8 @@ async def running(
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
         reconciler = QuotaReconciler(core, pace)
-    feed = Feed(core, reconciler)
+    waker = Waker(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
+    feed = Feed(core, reconciler, waker)
     limits = limits_of(settings)
     doors = Doors(core.gate, limits, ready=not_ready, metrics=lambda: exposition(collector))
     reload = PolicyReload(settings.policy_file, source, report)
@@ -196,7 +200,10 @@ async def running(
         exempt=exempt,
     )
     election = leader_election(core, settings) if settings.leader_elect else None
-    collector = CoreCollector(core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler, election))
+    extended = extending(core, feed, waker, settings, limits) if waker is not None else None
+    collector = CoreCollector(
+        core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler, election, extended)
+    )
 
     def leave() -> None:
         leaving.set()
@@ -205,6 +212,8 @@ async def running(
     try:
         await _listen(main, "--http_bind", settings.http_bind)
         await _listen(metrics, "--metrics-bind-address", settings.metrics_bind_address)
+        if extended is not None:
+            await _listen(extended.listener, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
             jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core))]
             if reconciler is not None or keeper is not None:
@@ -212,12 +221,16 @@ async def running(
                 jobs.append(tasks.create_task(duties.do() if election is None else election.run(duties.do)))
             if keeper is not None:
                 jobs.append(tasks.create_task(keeper.follow()))
+            if waker is not None:
+                jobs.append(tasks.create_task(waker.run()))
+            if extended is not None and extended.tls is not None:
+                jobs.append(tasks.create_task(extended.tls.watch(_CERTIFICATE_POLL)))
             if tls is not None:
                 jobs.append(tasks.create_task(tls.watch(_CERTIFICATE_POLL)))
             if settings.policy_file:
                 jobs.append(tasks.create_task(reload.watch(_POLICY_POLL)))
             try:
-                yield Running(core, feed, main, metrics, collector, leave)
+                yield Running(core, feed, main, metrics, extended.listener if extended else None, collector, leave)
                 await main.drain_and_stop()
             finally:
                 for job in jobs:
@@ -225,6 +238,8 @@ async def running(
     finally:
         await main.drain_and_stop()
         await metrics.drain_and_stop()
+        if extended is not None:
+            await extended.listener.drain_and_stop()
 
 
 async def _ticking(core: Core) -> NoReturn:
@@ -249,9 +264,16 @@ def _numbers(
     reload: PolicyReload,
     reconciler: QuotaReconciler | None,
     election: LeaderElection | None,
+    extended: Extending | None,
 ) -> Iterator[Number]:
     """What the process itself has to tell."""
     leading = 1.0 if election is None or election.leading else 0.0
+    if extended is not None:
+        counts = extended.extender.counts
+        yield Number("hami_webhook_extender_filtered_total", "Pods that nodes were sought for.", counts.filtered)
+        yield Number("hami_webhook_extender_refused_total", "Pods that no node took.", counts.refused)
+        yield Number("hami_webhook_extender_bound_total", "Pods bound.", counts.bound)
+        yield Number("hami_webhook_extender_bind_failures_total", "Binds that failed.", counts.bind_failures)
     yield Number("hami_webhook_leader", "1 while this process reconciles quotas.", leading)
     if reconciler is not None:
         yield Number("hami_webhook_quota_expired_total", "Charges whose pod never came.", reconciler.expired)
@@ -286,7 +308,7 @@ async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, polic
         async with running(cluster, vendors, settings, policies=policies) as process:
             logger.warning(
                 "serving %s on %s://%s:%d, metrics on port %d",
-                ", ".join(sorted(settings.roles - {"extender"})),
+                ", ".join(sorted(settings.roles)),
                 "https" if settings.tls else "http",
                 settings.http_bind.host or "*",
                 process.main.port,

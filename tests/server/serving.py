@@ -48,7 +48,14 @@ def certificates(folder: Path, pair: pki.Pair = PAIR) -> tuple[str, ...]:
 def settings_of(*flags: str, **env: str) -> Settings:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    addresses = ("--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0")
+    addresses = (
+        "--http_bind",
+        "127.0.0.1:0",
+        "--metrics-bind-address",
+        "127.0.0.1:0",
+        "--extender-bind-address",
+        "127.0.0.1:0",
+    )
     return resolve(parser.parse_args([*addresses, "--scheduler-name", "hami-scheduler", *QUICK, *flags]), env)
 
 

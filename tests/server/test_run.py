@@ -232,7 +232,16 @@ def process(*flags, env=None):
 
 
 def flags_for(tmp_path, grace="300ms"):
-    addresses = ("--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--shutdown-grace", grace)
+    addresses = (
+        "--http_bind",
+        "127.0.0.1:0",
+        "--metrics-bind-address",
+        "127.0.0.1:0",
+        "--extender-bind-address",
+        "127.0.0.1:0",
+        "--shutdown-grace",
+        grace,
+    )
     return (*addresses, "--scheduler-name", "hami-scheduler", *certificates(tmp_path), "--embedded-cluster", CLUSTER)
 
 
@@ -243,7 +252,7 @@ def ports(started):
         lines.append(line)
         found = re.search(r"serving (\S.*) on https://127\.0\.0\.1:(\d+), metrics on port (\d+)", line)
         if found:
-            assert found[1] == "controller, webhook"
+            assert found[1] == "controller, extender, webhook"
             return int(found[2]), int(found[3])
     raise AssertionError("".join(lines))
 

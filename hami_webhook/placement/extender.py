@@ -1,0 +1,334 @@
+"""The scheduler extender: filter, prioritize and bind as kube-scheduler asks for them (core chapters 7.1 and 9.2).
+
+Two modes. **single**, HAMi's: `/filter` decides node and cards, writes them on the pod and answers the one node.
+**cooperative**: `/filter` answers every node that fits, `/prioritize` grades them, so that kube-scheduler's own scores
+count too, and `/bind` fits again under the node's lock, decides the cards, writes and binds in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Kind, NotFound
+from hami_webhook.devices import reasons
+from hami_webhook.devices.placed import NODE, placement_counts
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
+from hami_webhook.placement.fit import BadRequest, read_ask
+from hami_webhook.placement.nodelock import NodeLocks
+from hami_webhook.placement.place import Considered, Placement, Placer, Unplaced
+from hami_webhook.placement.state import ClusterState
+
+logger = logging.getLogger(__name__)
+
+HIGHEST_GRADE = 10
+"""kube-scheduler's `MaxExtenderPriority`."""
+
+_REMEMBERED = 512
+_SYNC_SECONDS = 25.0
+_UNRESOLVABLE = frozenset(
+    (
+        *(reasons.NODE_UNREGISTERED, reasons.NODE_INSUFFICIENT_DEVICE),
+        *(reasons.CARD_TYPE_MISMATCH, reasons.CARD_UUID_MISMATCH),
+    )
+)
+"""What no pod's going away would change: preemption needs not try."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderArgs:
+    """What kube-scheduler sends to filter and prioritize: names of nodes it knows we cache, or whole nodes."""
+
+    pod: JSON
+    names: Sequence[str] | None
+    nodes: Sequence[JSON] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The answer to filter: the nodes that are left, in the form that was asked, and why others aren't."""
+
+    names: Sequence[str] | None = None
+    nodes: Sequence[JSON] | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What kube-scheduler sends to bind."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+@dataclass(slots=True)
+class ExtenderCounts:
+    """What was answered, for metrics."""
+
+    filtered: int = 0
+    refused: int = 0
+    bound: int = 0
+    bind_failures: int = 0
+
+
+class Extender:
+    """Answers a kube-scheduler. `ready` returns once the caches may be believed.
+
+    `quotas` are a namespace's quotas from the cache, None if that can't be believed. `refused` is told of every pod
+    that no node takes, and `placed` of those that got a place.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: ClusterState,
+        vendors: Vendors,
+        placer: Placer,
+        locks: NodeLocks,
+        *,
+        single: bool,
+        clock: Callable[[], float],
+        lapse: float,
+        card_policy: str,
+        ready: Callable[[], Awaitable[None]],
+        quotas: Callable[[str], Sequence[ResourceQuota] | None],
+        refused: Callable[[str], None] = lambda uid: None,
+        placed: Callable[[str], None] = lambda uid: None,
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._vendors = vendors
+        self._placer = placer
+        self._locks = locks
+        self._single = single
+        self._clock = clock
+        self._lapse = lapse
+        self._card_policy = card_policy
+        self._ready = ready
+        self._quotas = quotas
+        self._refused = refused
+        self._placed = placed
+        self._deciding = asyncio.Lock()
+        self._graded: OrderedDict[str, Mapping[str, int]] = OrderedDict()
+        self.counts = ExtenderCounts()
+
+    async def filter(self, args: ExtenderArgs) -> Filtered:
+        """Which nodes can take the pod."""
+        self.counts.filtered += 1
+        try:
+            pod = Pod.from_object(args.pod)
+            asks = self._asks(pod)
+        except MalformedObject as error:
+            return Filtered(error=f"the pod can't be read: {error}")
+        if not asks:
+            return Filtered(args.names, args.nodes)
+        if args.nodes is None and args.names is None:
+            return Filtered(error="extender args missing nodes")
+        try:
+            async with asyncio.timeout(_SYNC_SECONDS):
+                await self._ready()
+        except TimeoutError:
+            return Filtered(error="the caches of nodes, pods and quotas aren't filled yet; try again")
+        try:
+            if args.nodes is not None:
+                return await self._filter_whole(pod, args.nodes)
+            assert args.names is not None
+            return await self._filter_names(pod, list(args.names))
+        except ClusterError as error:
+            return Filtered(error=str(error))
+
+    def _asks(self, pod: Pod) -> bool:
+        try:
+            return read_ask(pod, self._vendors, self._card_policy) is not None
+        except (BadRequest, ValueError):
+            return True  # what is wrong is told by who considers it
+
+    async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
+        known = self._state.pod(pod.uid)
+        bound = pod.node_name or (known.node_name if known is not None else "")
+        if bound:  # it has its place: nothing is written again
+            return Filtered([name for name in names if name == bound])
+        if self._single:
+            async with self._deciding:
+                return self._answer(pod, names, await self._placer.place(pod, names))
+        quotas = self._quotas(pod.namespace)
+        if quotas is None:
+            listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+            quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        found = await self._placer.consider(pod, names, quotas)
+        if not isinstance(found, Considered):
+            return self._answer(pod, names, found)
+        if not found.evaluation.fits:
+            await self._placer.tell_unplaced(pod, found)
+            return self._answer(pod, names, Unplaced(found.evaluation.failed))
+        self._graded.pop(pod.uid, None)
+        self._graded[pod.uid] = self._placer.graded(found, HIGHEST_GRADE)
+        while len(self._graded) > _REMEMBERED:
+            self._graded.popitem(last=False)
+        fitting = {scored.fit.node for scored in found.evaluation.fits}
+        failed, unresolvable = _sorted_out(found.evaluation.failed)
+        return Filtered([name for name in names if name in fitting], None, failed, unresolvable)
+
+    def _answer(self, pod: Pod, names: list[str], placement: Placement | Unplaced | None) -> Filtered:
+        if placement is None:
+            return Filtered(names)
+        if isinstance(placement, Placement):
+            self._placed(pod.uid)
+            failed, unresolvable = _sorted_out(placement.failed)
+            return Filtered([placement.node], None, failed, unresolvable)
+        self.counts.refused += 1
+        self._refused(pod.uid)
+        if placement.error:
+            return Filtered(error=placement.error)
+        failed, unresolvable = _sorted_out(placement.failed)
+        return Filtered(None, None, failed, unresolvable)
+
+    async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
+        """A dry run on the nodes as given, with nothing on them: what the cluster autoscaler asks."""
+        state = ClusterState(self._vendors, lapse=self._lapse)
+        named: dict[str, JSON] = {}
+        unreadable: dict[str, str] = {}
+        for raw in nodes:
+            name = str((raw.get("metadata") or {}).get("name") or "")
+            named[name] = raw
+            try:
+                state.set_node(Node.from_object(raw), self._clock())
+            except MalformedObject as error:
+                unreadable[name] = str(error)
+        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+        quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        found = await self._placer.on(state).consider(pod, list(named), quotas)
+        if not isinstance(found, Considered):
+            why = found.error if isinstance(found, Unplaced) else ""
+            return Filtered(None, [] if why else list(nodes), error=why)
+        fitting = {scored.fit.node for scored in found.evaluation.fits}
+        failed, unresolvable = _sorted_out(found.evaluation.failed)
+        return Filtered(
+            None, [raw for name, raw in named.items() if name in fitting], {**failed, **unreadable}, unresolvable
+        )
+
+    async def prioritize(self, args: ExtenderArgs) -> list[tuple[str, int]]:
+        """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't asked."""
+        uid = str((args.pod.get("metadata") or {}).get("uid") or "")
+        grades = self._graded.get(uid, {})
+        names = args.names if args.names is not None else [str(n["metadata"]["name"]) for n in args.nodes or ()]
+        return [(name, grades.get(name, 0)) for name in names]
+
+    async def bind(self, binding: Binding) -> str:
+        """Bind a pod as the API server knows it; the error, empty if it is bound."""
+        try:
+            pod = Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
+        except NotFound:
+            self._state.release(binding.uid)
+            return f'pod "{binding.name}" not found'
+        except (ClusterError, MalformedObject) as error:
+            return str(error)
+        if pod.uid != binding.uid:
+            return f'pod "{binding.name}" is another one by now: its UID is {pod.uid}, not {binding.uid}'
+        if pod.node_name:
+            return "" if pod.node_name == binding.node else f"pod {pod.key} is bound to {pod.node_name} already"
+        if self._state.view(binding.node) is None:
+            await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
+            self._state.release(pod.uid)
+            return f'node "{binding.node}" not found'
+        try:
+            await self._bind(pod, binding.node)
+        except ClusterError as error:
+            self.counts.bind_failures += 1
+            await self._placer.tell(pod, "Warning", "BindingFailed", str(error))
+            return str(error)
+        self.counts.bound += 1
+        self._placed(pod.uid)
+        self._graded.pop(pod.uid, None)
+        return ""
+
+    async def _bind(self, pod: Pod, node: str) -> None:
+        ask = read_ask(pod, self._vendors, self._card_policy)
+        locked = ask is not None and any(self._vendors[key].locks_node for key in ask.vendors)
+        async with self._locks.turn(node) as deadline:
+            if locked:
+                await self._locks.take(node, pod, deadline)
+            try:
+                await self._decide(pod, node)
+                await self._placer.bind(pod, node)
+            except BaseException:
+                if locked:
+                    with contextlib.suppress(ClusterError):
+                        await self._locks.release(node, pod)
+                raise
+
+    async def _decide(self, pod: Pod, node: str) -> None:
+        """Have the cards written on the pod: as decided by filter, or decided now."""
+        if self._single:
+            placed = pod.annotations.get(NODE, "")
+            if placed != node:
+                raise ClusterError(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
+            if not placement_counts(pod, self._clock(), self._lapse):
+                raise ClusterError(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+            return
+        placement = await self._placer.place(pod, [node])
+        if isinstance(placement, Unplaced):
+            why = placement.error or str(placement.failed.get(node, ""))
+            self._refused(pod.uid)
+            raise ClusterError(f"node {node} can't take the pod any longer: {why}")
+
+
+def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
+    """All refusals, and among them those that nobody's going away would change."""
+    told = {node: str(why) for node, why in sorted(failed.items())}
+    return told, {node: told[node] for node, why in sorted(failed.items()) if why.labels() <= _UNRESOLVABLE}
+
+
+def decode_args(body: Any) -> ExtenderArgs | str:
+    """kube-scheduler's `ExtenderArgs`, keys in any case; or the error to answer."""
+    if not isinstance(body, dict):
+        return "extender args must be a JSON object"
+    fields = {str(key).lower(): value for key, value in body.items()}
+    pod = fields.get("pod")
+    if not isinstance(pod, dict):
+        return "extender args missing pod"
+    names, nodes = fields.get("nodenames"), fields.get("nodes")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        return "extender args: NodeNames must be a list of names"
+    if nodes is not None:
+        items = {str(key).lower(): value for key, value in nodes.items()} if isinstance(nodes, dict) else {}
+        nodes = items.get("items")
+        if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
+            return "extender args: Nodes must be a list of nodes"
+    return ExtenderArgs(pod, names, nodes)
+
+
+def decode_binding(body: Any) -> Binding | str:
+    """kube-scheduler's `ExtenderBindingArgs`, keys in any case; or the error to answer."""
+    fields = {str(key).lower(): value for key, value in body.items()} if isinstance(body, dict) else {}
+    wanted = ("podnamespace", "podname", "poduid", "node")
+    values = [fields.get(name) for name in wanted]
+    if not all(isinstance(value, str) and value for value in values):
+        return "extender binding args must name PodName, PodNamespace, PodUID and Node"
+    namespace, name, uid, node = (str(value) for value in values)
+    return Binding(namespace, name, uid, node)
+
+
+def encode_filtered(filtered: Filtered) -> JSON:
+    """kube-scheduler's `ExtenderFilterResult`."""
+    nodes: JSON | None = None
+    if filtered.nodes is not None:
+        nodes = {"metadata": {}, "items": list(filtered.nodes)}
+    return {
+        "Nodes": nodes,
+        "NodeNames": None if filtered.names is None else list(filtered.names),
+        "FailedNodes": dict(filtered.failed) or None,
+        "FailedAndUnresolvableNodes": dict(filtered.unresolvable) or None,
+        "Error": filtered.error,
+    }

@@ -1,0 +1,165 @@
+"""Node locks on the wire (core chapter 9.4), and a fair queue before them.
+
+HAMi's device plugins find the pod that kubelet asks them to serve by the lock on its node, and take the lock away when
+they are done; so one pod at a time is bound to a node. Pods wait here in the order they came, instead of failing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.kube.objects import Pod, format_time, parse_time
+
+LOCK = "hami.io/mutex.lock"
+_TRIES = 5
+_POLL = 0.05
+
+
+class Contended(ClusterError):
+    """Somebody else holds the lock, and did so for as long as we could wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lock's value: since when (Unix seconds) and by which pod (None for the bare time of old versions)."""
+
+    since: float
+    holder: tuple[str, str] | None
+
+    @classmethod
+    def read(cls, text: str) -> Held:
+        """Raises ValueError for what is no lock's value."""
+        parts = text.split(",")
+        if len(parts) not in (1, 3):
+            raise ValueError(f"{text!r} isn't a time, or a time, a namespace and a pod")
+        return cls(parse_time(parts[0]), (parts[1], parts[2]) if len(parts) == 3 else None)
+
+
+class NodeLocks:
+    """The locks of all nodes. `expires` and `patience` are seconds: a lock's life, and the wait for one."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        clock: Callable[[], float],
+        expires: float = 300.0,
+        patience: float = 28.0,
+        seen: Callable[[str], str | None] = lambda node: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._expires = expires
+        self._patience = patience
+        self._seen = seen
+        """The lock's value as a cache knows it: looked at often, and believed only as far as it saves reads."""
+        self._sleep = sleep
+        self._jitter = jitter
+        self._queues: dict[str, asyncio.Lock] = {}
+        self._waiting: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def turn(self, node: str) -> AsyncIterator[float]:
+        """This pod's turn at a node, first come first served; gives the time (Unix seconds) to have the lock by.
+
+        Raises `Contended` if the turn doesn't come in time.
+        """
+        deadline = self._clock() + self._patience
+        queue = self._queues.setdefault(node, asyncio.Lock())
+        self._waiting[node] = self._waiting.get(node, 0) + 1
+        try:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await queue.acquire()
+            except TimeoutError:
+                raise Contended(self._timed_out(node)) from None
+            try:
+                yield deadline
+            finally:
+                queue.release()
+        finally:
+            self._waiting[node] -= 1
+            if not self._waiting[node]:
+                del self._waiting[node], self._queues[node]
+
+    async def take(self, node: str, pod: Pod, deadline: float) -> None:
+        """Have the node's lock for the pod; waits for whoever has it. Raises `Contended`, `ClusterError`."""
+        tries = 0
+        while True:
+            try:
+                held = await self._try(node, pod)
+            except Conflict:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                await self._sleep(0.1 * 2 ** (tries - 1) * (0.5 + self._jitter() / 2))
+                continue
+            if held is None:
+                return
+            await self._wait_for_a_change(node, held, deadline)
+
+    async def _wait_for_a_change(self, node: str, held: str, deadline: float) -> None:
+        """Wait while the cache shows the lock as it was; look live every second in any case."""
+        looked = self._clock()
+        while self._seen(node) == held and self._clock() - looked < 1.0:
+            if self._clock() >= deadline:
+                raise Contended(self._timed_out(node))
+            await self._sleep(_POLL)
+        if self._clock() >= deadline:
+            raise Contended(self._timed_out(node))
+        await self._sleep(_POLL)
+
+    async def _try(self, node: str, pod: Pod) -> str | None:
+        """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise."""
+        found = await self._cluster.get(Kind.NODES, node)
+        meta = found["metadata"]
+        text: str | None = (meta.get("annotations") or {}).get(LOCK)
+        if text is not None:
+            try:
+                held = Held.read(text)
+            except ValueError as error:
+                raise ClusterError(f"node {node}: {LOCK} can't be read: {error}") from error
+            if held.holder == (pod.namespace, pod.name):
+                return None
+            expired = self._clock() - held.since >= self._expires
+            if not expired and not await self._holder_is_gone(held):
+                return text
+        value = f"{format_time(self._clock())},{pod.namespace},{pod.name}"
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {LOCK: value}}}
+        await self._cluster.patch(Kind.NODES, node, patch)
+        return None
+
+    async def _holder_is_gone(self, held: Held) -> bool:
+        if held.holder is None:
+            return False
+        namespace, name = held.holder
+        try:
+            await self._cluster.get(Kind.PODS, name, namespace)
+        except NotFound:
+            return True
+        return False
+
+    async def release(self, node: str, pod: Pod) -> None:
+        """Let the lock go if this pod has it; best effort, as it expires."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(Conflict):
+                found = await self._cluster.get(Kind.NODES, node)
+                text = (found["metadata"].get("annotations") or {}).get(LOCK, "")
+                if not text.endswith(f",{pod.namespace},{pod.name}"):
+                    return
+                version = found["metadata"]["resourceVersion"]
+                await self._cluster.patch(
+                    Kind.NODES, node, {"metadata": {"resourceVersion": version, "annotations": {LOCK: None}}}
+                )
+                return
+
+    def _timed_out(self, node: str) -> str:
+        return f"timed out after {self._patience:g}s waiting for node {node} to be unlocked: node lock contention"

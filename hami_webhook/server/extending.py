@@ -1,0 +1,79 @@
+"""Putting the scheduler extender together: its listener, and what it shares with the rest of the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hami_webhook.assembly import Core
+from hami_webhook.config import Settings
+from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.waker import Waker
+from hami_webhook.placement.extender import Extender
+from hami_webhook.placement.nodelock import LOCK, NodeLocks
+from hami_webhook.server.extender import MAX_BODY, ExtenderDoor
+from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+
+
+@dataclass(frozen=True, slots=True)
+class Extending:
+    """The extender of a process and its listener; `tls` reloads itself where it is watched."""
+
+    extender: Extender
+    listener: Listener
+    tls: ReloadingTls | None
+
+
+def a_node(core: Core) -> str | None:
+    """The first node that has cards, for `Waker`."""
+    return next((view.name for view in core.state.views() if view.inventories), None)
+
+
+def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: ListenerLimits) -> Extending:
+    """The extender that the settings ask for. Raises `TlsError`."""
+
+    def lock_seen(node: str) -> str | None:
+        view = core.state.view(node)
+        return view.node.annotations.get(LOCK) if view is not None else None
+
+    locks = NodeLocks(
+        core.cluster,
+        clock=core.clock,
+        expires=settings.node_lock_timeout,
+        patience=settings.node_lock_retry_timeout,
+        seen=lock_seen,
+    )
+    extender = Extender(
+        core.cluster,
+        core.state,
+        core.vendors,
+        core.placer,
+        locks,
+        single=settings.extender_mode == "single",
+        clock=core.clock,
+        lapse=core.lapse,
+        card_policy=settings.gpu_scheduler_policy,
+        ready=feed.wait_synced,
+        quotas=core.caches.quotas,
+        refused=waker.refused,
+        placed=waker.settled,
+    )
+    tls = None
+    if settings.extender_client_ca_file:
+        files = CertificateFiles(
+            Path(settings.cert_file), Path(settings.key_file), Path(settings.extender_client_ca_file)
+        )
+        tls = ReloadingTls(files)
+    elif settings.tls and not settings.extender_bind_address.is_loopback:
+        tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
+    generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
+    listener = Listener(
+        ExtenderDoor(extender, generous, settings.extender_token_file).application(),
+        host=settings.extender_bind_address.host,
+        port=settings.extender_bind_address.port,
+        limits=generous,
+        tls=tls,
+        exempt=("/healthz", "/readyz"),
+    )
+    return Extending(extender, listener, tls)
