@@ -1,0 +1,201 @@
+"""From filter to bound pod: a real kube-scheduler, our extender, and a kubelet with a device plugin on every node."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, Kubectl, deployed, eventually
+from .hamischeduler import HamiScheduler, scheduling
+from .kubelet import Kubelets
+from .objects import JSON, add_node, gpu_node, namespace, pod, quota
+from .scheduling import scheduler_account
+
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0") as deployment:
+        scheduler_account(deployment.kubectl)
+        yield deployment
+
+
+@pytest.fixture(scope="module")
+def kubelets(program: Deployment) -> Iterator[Kubelets]:
+    # what device plugins run as may write allocations; the scheduler's account stands in for it
+    running = Kubelets(program.login("hami-scheduler"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=["cooperative", "single"])
+def scheduler(
+    request: pytest.FixtureRequest, plane: ControlPlane, program: Deployment, kubelets: Kubelets, tmp_path: Path
+) -> Iterator[HamiScheduler]:
+    kubelets.faults.clear()
+    with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param) as both:
+        yield both
+    for item in program.kubectl.get("nodes")["items"]:
+        program.kubectl("delete", "node", item["metadata"]["name"])
+
+
+def node_with_cards(kubectl: Kubectl, name: str, count: int, memory: int = 24576) -> None:
+    """A node that kube-scheduler may use: it has room for pods, and no taint of a missing kubelet."""
+    add_node(kubectl, gpu_node(name, *[memory] * count), gpu=10 * count)
+    status = {"status": {"capacity": {"pods": "500", "cpu": "64"}, "allocatable": {"pods": "500", "cpu": "64"}}}
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
+
+
+def pods_of(kubectl: Kubectl, space: str) -> list[JSON]:
+    found: list[JSON] = kubectl.get("pods", "-n", space)["items"]
+    return found
+
+
+def running(kubectl: Kubectl, space: str) -> int:
+    return sum(item["status"]["phase"] == "Running" for item in pods_of(kubectl, space))
+
+
+def check_cards(kubectl: Kubectl, slots: int = 10, memory: int = 24576, cores: int = 100) -> None:
+    """No card of any node is over its slots, memory or cores, by the annotations of the pods."""
+    taken: dict[str, list[int]] = {}
+    for item in kubectl.get("pods", "-A")["items"]:
+        for part in item["metadata"].get("annotations", {}).get(ALLOCATED, "").replace(";", "").split(":"):
+            if part:
+                uuid, _, held, share = part.split(",")
+                sums = taken.setdefault(uuid, [0, 0, 0])
+                sums[0] += 1
+                sums[1] += int(held)
+                sums[2] += int(share)
+    over = {uuid: sums for uuid, sums in taken.items() if sums[0] > slots or sums[1] > memory or sums[2] > cores}
+    assert over == {}
+
+
+def job(space: str, name: str, count: int, **asked: int) -> JSON:
+    spec = pod(space, "", **asked)["spec"] | {"restartPolicy": "Never"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": space},
+        "spec": {"parallelism": count, "completions": count, "template": {"spec": spec}},
+    }
+
+
+def test_a_job_of_40_pods_is_placed_on_one_node(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "one", 8)
+    started = time.monotonic()
+    kubectl.apply(job(space, "train", 40, gpu=1, gpumem=4000, gpucores=15))
+    while running(kubectl, space) < 40:
+        check_cards(kubectl)
+        assert time.monotonic() - started < 60, [item["status"]["phase"] for item in pods_of(kubectl, space)]
+        time.sleep(0.2)
+    check_cards(kubectl)
+    print(f"{scheduler.mode}: 40 pods on one node in {time.monotonic() - started:.1f} s")
+
+
+def test_200_pods_over_20_nodes(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    for number in range(20):
+        node_with_cards(kubectl, f"n{number}", 2)
+    started = time.monotonic()
+    kubectl.apply(job(space, "train", 200, gpu=1, gpumem=4000, gpucores=15))
+    while running(kubectl, space) < 200:
+        assert time.monotonic() - started < 90, running(kubectl, space)
+        time.sleep(0.5)
+    check_cards(kubectl)
+    print(f"{scheduler.mode}: 200 pods over 20 nodes in {time.monotonic() - started:.1f} s")
+
+
+def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "one", 1)
+    kubectl.apply(quota(space, mem=40000))
+    kubectl.apply(pod(space, "first", gpu=1, gpumem=20000))
+    eventually(lambda: running(kubectl, space), 1)
+    kubectl.apply(pod(space, "second", gpu=1, gpumem=20000))
+
+    def events() -> str:
+        return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
+
+    eventually(lambda: "1 nodes CardInsufficientMemory(one)" in events())
+    time.sleep(4)  # kube-scheduler's own retries are over
+    deleted = time.monotonic()
+    kubectl("delete", "pod", "first", "-n", space, "--wait=false")
+    eventually(lambda: running(kubectl, space), 1, seconds=15)
+    assert time.monotonic() - deleted < 10
+    print(f"{scheduler.mode}: bound {time.monotonic() - deleted:.1f} s after the deletion")
+    assert "no available node, 1 nodes do not meet" in kubectl("describe", "pod", "second", "-n", space)
+
+
+def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "one", 1)
+    kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=24576) for number in range(4)))
+    eventually(lambda: running(kubectl, space), 1)
+    time.sleep(3)
+    assert running(kubectl, space) == 1
+    check_cards(kubectl)
+
+
+def test_the_extender_is_killed_and_comes_back(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "one", 4)
+    kubectl.apply(job(space, "train", 20, gpu=1, gpumem=4000, gpucores=20))
+    eventually(lambda: running(kubectl, space) >= 3)
+    scheduler.kill_extender()
+    time.sleep(1)
+    scheduler.start_extender()
+    eventually(lambda: running(kubectl, space), 20, seconds=60)
+    check_cards(kubectl)
+    placed = [item["metadata"]["annotations"][ALLOCATED] for item in pods_of(kubectl, space)]
+    assert len(placed) == 20
+
+
+def test_a_preferred_node_decides_in_cooperative_mode(program: Deployment, scheduler: HamiScheduler) -> None:
+    if scheduler.mode == "single":
+        pytest.skip("in single mode the extender decides, as HAMi does")
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "a", 1)
+    node_with_cards(kubectl, "b", 1)
+    kubectl("label", "node", "b", "disk=fast")
+    wanted = pod(space, "p", gpu=1, gpumem=1000)
+    term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
+    wanted["spec"]["affinity"] = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}
+    }
+    kubectl.apply(wanted)
+    eventually(lambda: running(kubectl, space), 1)
+    assert pods_of(kubectl, space)[0]["spec"]["nodeName"] == "b"
+
+
+def test_a_raised_quota_wakes_who_waits_for_it(program: Deployment, scheduler: HamiScheduler) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, "big", 1, memory=40000)
+    node_with_cards(kubectl, "small", 1, memory=10000)
+    kubectl("cordon", "small")
+    kubectl.apply(quota(space, mem=15000))
+    kubectl.apply(pod(space, "half", gpu=1, gpumem_percentage=50))
+
+    def events() -> str:
+        return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
+
+    eventually(lambda: "ResourceQuotaNotFit(big)" in events())
+    time.sleep(4)
+    kubectl.apply(quota(space, mem=25000))
+    eventually(lambda: running(kubectl, space), 1, seconds=10)
+    eventually(lambda: kubectl.used(space), {"gpumem": "20k"})
