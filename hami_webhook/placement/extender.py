@@ -23,7 +23,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.placement.fit import BadRequest, read_ask
 from hami_webhook.placement.nodelock import NodeLocks
-from hami_webhook.placement.place import Considered, Placement, Placer, Unplaced
+from hami_webhook.placement.place import Considered, Decision, Placement, Placer, Unplaced
 from hami_webhook.placement.state import ClusterState
 
 logger = logging.getLogger(__name__)
@@ -120,6 +120,7 @@ class Extender:
         self._refused = refused
         self._placed = placed
         self._deciding = asyncio.Lock()
+        self._binding: set[str] = set()
         self._graded: OrderedDict[str, Mapping[str, int]] = OrderedDict()
         self.counts = ExtenderCounts()
 
@@ -162,11 +163,7 @@ class Extender:
         if self._single:
             async with self._deciding:
                 return self._answer(pod, names, await self._placer.place(pod, names))
-        quotas = self._quotas(pod.namespace)
-        if quotas is None:
-            listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-            quotas = [ResourceQuota.from_object(item) for item in listing.items]
-        found = await self._placer.consider(pod, names, quotas)
+        found = await self._placer.consider(pod, names, await self._quotas_of(pod.namespace))
         if not isinstance(found, Considered):
             return self._answer(pod, names, found)
         if not found.evaluation.fits:
@@ -206,9 +203,7 @@ class Extender:
                 state.set_node(Node.from_object(raw), self._clock())
             except MalformedObject as error:
                 unreadable[name] = str(error)
-        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-        quotas = [ResourceQuota.from_object(item) for item in listing.items]
-        found = await self._placer.on(state).consider(pod, list(named), quotas)
+        found = await self._placer.on(state).consider(pod, list(named), await self._quotas_of(pod.namespace))
         if not isinstance(found, Considered):
             why = found.error if isinstance(found, Unplaced) else ""
             return Filtered(None, [] if why else list(nodes), error=why)
@@ -242,12 +237,17 @@ class Extender:
             await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
             self._state.release(pod.uid)
             return f'node "{binding.node}" not found'
+        if pod.uid in self._binding:
+            return f"pod {pod.key} is being bound already"
+        self._binding.add(pod.uid)
         try:
             await self._bind(pod, binding.node)
         except ClusterError as error:
             self.counts.bind_failures += 1
             await self._placer.tell(pod, "Warning", "BindingFailed", str(error))
             return str(error)
+        finally:
+            self._binding.discard(pod.uid)
         self.counts.bound += 1
         self._placed(pod.uid)
         self._graded.pop(pod.uid, None)
@@ -256,32 +256,51 @@ class Extender:
     async def _bind(self, pod: Pod, node: str) -> None:
         ask = read_ask(pod, self._vendors, self._card_policy)
         locked = ask is not None and any(self._vendors[key].locks_node for key in ask.vendors)
-        async with self._locks.turn(node) as deadline:
-            if locked:
-                await self._locks.take(node, pod, deadline)
-            try:
-                await self._decide(pod, node)
-                await self._placer.bind(pod, node)
-            except BaseException:
-                if locked:
-                    with contextlib.suppress(ClusterError):
-                        await self._locks.release(node, pod)
-                raise
-
-    async def _decide(self, pod: Pod, node: str) -> None:
-        """Have the cards written on the pod: as decided by filter, or decided now."""
+        decision = None
         if self._single:
-            placed = pod.annotations.get(NODE, "")
-            if placed != node:
-                raise ClusterError(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
-            if not placement_counts(pod, self._clock(), self._lapse):
-                raise ClusterError(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
-            return
-        placement = await self._placer.place(pod, [node])
-        if isinstance(placement, Unplaced):
-            why = placement.error or str(placement.failed.get(node, ""))
+            self._check_decided(pod, node)
+        else:
+            decision = await self._decide(pod, node)
+        try:
+            async with self._locks.turn(node) as deadline:
+                if locked:
+                    await self._locks.take(node, pod, deadline)
+                try:
+                    if decision is not None:
+                        await self._placer.carry_out(decision)
+                    await self._placer.bind(pod, node)
+                except BaseException:
+                    if locked:
+                        with contextlib.suppress(ClusterError):
+                            await self._locks.release(node, pod)
+                    raise
+        except BaseException:
+            self._state.forget(pod.uid)
+            raise
+
+    def _check_decided(self, pod: Pod, node: str) -> None:
+        """What filter decided must still hold."""
+        placed = pod.annotations.get(NODE, "")
+        if placed != node:
+            raise ClusterError(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
+        if not placement_counts(pod, self._clock(), self._lapse):
+            raise ClusterError(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+
+    async def _decide(self, pod: Pod, node: str) -> Decision | None:
+        """Hold the cards before waiting for the node's lock, so that who doesn't fit learns it at once."""
+        decided = await self._placer.decide(pod, node, await self._quotas_of(pod.namespace))
+        if isinstance(decided, Unplaced):
+            why = decided.error or str(decided.failed.get(node, ""))
             self._refused(pod.uid)
             raise ClusterError(f"node {node} can't take the pod any longer: {why}")
+        return decided
+
+    async def _quotas_of(self, namespace: str) -> Sequence[ResourceQuota]:
+        known = self._quotas(namespace)
+        if known is not None:
+            return known
+        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
+        return [ResourceQuota.from_object(item) for item in listing.items]
 
 
 def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:

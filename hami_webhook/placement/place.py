@@ -24,7 +24,7 @@ from hami_webhook.placement.choice import (
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.placement.state import ClusterState, placement_of
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.charge import placed_charge
@@ -73,6 +73,15 @@ class Evaluation:
 
     fits: Sequence[Scored]
     failed: Mapping[str, Rejection]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A placement decided and held in the state, not written yet; `at` is when it was decided (Unix seconds)."""
+
+    pod: Pod
+    chosen: Scored
+    at: float
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,33 @@ class Placer:
             await self.tell(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
             return replace(placement, failed=failed)
         return await self._unplaced(pod, failed, found.candidates)
+
+    async def decide(self, pod: Pod, node: str, quotas: Sequence[ResourceQuota]) -> Decision | Unplaced | None:
+        """Fit the pod on one node and hold the cards for it, in memory; None if it asks for nothing managed.
+
+        What follows is `carry_out`, or `ClusterState.forget`.
+        """
+        found = await self.consider(pod, [node], quotas)
+        if not isinstance(found, Considered):
+            return found
+        if not found.evaluation.fits:
+            return Unplaced(found.evaluation.failed)
+        now = self._clock()
+        chosen = found.evaluation.fits[0]
+        notes = placement_annotations(chosen.fit, chosen.view, self._vendors, now)
+        stale = placement_of(pod).keys() - notes.keys()
+        kept = {key: text for key, text in pod.annotations.items() if key not in stale}
+        self._state.assume(replace(pod, annotations=kept | notes), now)
+        return Decision(pod, chosen, now)
+
+    async def carry_out(self, decision: Decision) -> None:
+        """Charge and write a decided placement. Raises `ClusterError`; then the state still holds the cards."""
+        try:
+            await self._write(decision.pod, decision.chosen, decision.at)
+        except QuotaMoved as error:
+            raise ClusterError(f"the quota no longer allows it ({RESOURCE_QUOTA_NOT_FIT}): {error}") from error
+        fits = [decision.chosen]
+        await self.tell(decision.pod, "Normal", "FilteringSucceed", success_message(decision.chosen, fits, len(fits)))
 
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]

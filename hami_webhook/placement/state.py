@@ -85,6 +85,7 @@ class ClusterState:
         self._residents: dict[str, _Resident] = {}
         self._unbound: dict[str, float] = {}
         self._released: dict[str, Pod] = {}
+        self._assumed: dict[str, Mapping[str, str]] = {}
         self._problems: dict[tuple[str, str], Problem] = {}
         self._generations = count(1)
 
@@ -112,6 +113,7 @@ class ClusterState:
         before = self._pods.get(pod.uid)
         if before is not None and before.namespace != pod.namespace:
             self.remove_pod(pod.uid)
+        pod = self._as_assumed(pod)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         released = self._released.get(pod.uid)
@@ -128,7 +130,30 @@ class ClusterState:
             if not pods:
                 del self._by_namespace[pod.namespace]
         self._released.pop(uid, None)
+        self._assumed.pop(uid, None)
         self._leave(uid)
+
+    def assume(self, pod: Pod, now: float) -> None:
+        """A placement is about to be written on the pod, which carries it here already: it counts from now on,
+        whatever of the pod is heard meanwhile, until it is bound or forgotten.
+        """
+        self._assumed[pod.uid] = placement_of(pod)
+        self.reserve(pod, now)
+
+    def forget(self, uid: str) -> None:
+        """The placement that was assumed won't be written."""
+        if self._assumed.pop(uid, None) is not None:
+            self.release(uid)
+
+    def _as_assumed(self, pod: Pod) -> Pod:
+        """The pod with the placement it is assumed to get; once it is bound, what it shows is what counts."""
+        notes = self._assumed.get(pod.uid)
+        if notes is None or placement_of(pod).items() >= notes.items():
+            return pod
+        if pod.node_name:
+            del self._assumed[pod.uid]
+            return pod
+        return replace(pod, annotations={**pod.annotations, **notes})
 
     def release(self, uid: str) -> None:
         """Forget a placement that wasn't bound, because the pod is to be placed anew."""

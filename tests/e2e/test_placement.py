@@ -46,12 +46,17 @@ def scheduler(
         program.kubectl("delete", "node", item["metadata"]["name"])
 
 
-def node_with_cards(kubectl: Kubectl, name: str, count: int, memory: int = 24576) -> None:
-    """A node that kube-scheduler may use: it has room for pods, and no taint of a missing kubelet."""
+def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory: int = 24576) -> str:
+    """A node that kube-scheduler may use, with room for pods and no taint of a missing kubelet; its full name.
+
+    Names are never used twice: pods of earlier tests may still hold the cards of earlier nodes.
+    """
+    name = f"{name}-{space}"
     add_node(kubectl, gpu_node(name, *[memory] * count), gpu=10 * count)
     status = {"status": {"capacity": {"pods": "500", "cpu": "64"}, "allocatable": {"pods": "500", "cpu": "64"}}}
     kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
     kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
+    return name
 
 
 def pods_of(kubectl: Kubectl, space: str) -> list[JSON]:
@@ -91,7 +96,7 @@ def job(space: str, name: str, count: int, **asked: int) -> JSON:
 def test_a_job_of_40_pods_is_placed_on_one_node(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "one", 8)
+    node_with_cards(kubectl, space, "one", 8)
     started = time.monotonic()
     kubectl.apply(job(space, "train", 40, gpu=1, gpumem=4000, gpucores=15))
     while running(kubectl, space) < 40:
@@ -106,7 +111,7 @@ def test_200_pods_over_20_nodes(program: Deployment, scheduler: HamiScheduler) -
     kubectl = program.kubectl
     space = namespace(kubectl)
     for number in range(20):
-        node_with_cards(kubectl, f"n{number}", 2)
+        node_with_cards(kubectl, space, f"n{number}", 2)
     started = time.monotonic()
     kubectl.apply(job(space, "train", 200, gpu=1, gpumem=4000, gpucores=15))
     while running(kubectl, space) < 200:
@@ -119,7 +124,7 @@ def test_200_pods_over_20_nodes(program: Deployment, scheduler: HamiScheduler) -
 def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "one", 1)
+    one = node_with_cards(kubectl, space, "one", 1)
     kubectl.apply(quota(space, mem=40000))
     kubectl.apply(pod(space, "first", gpu=1, gpumem=20000))
     eventually(lambda: running(kubectl, space), 1)
@@ -128,7 +133,7 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
     def events() -> str:
         return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
 
-    eventually(lambda: "1 nodes CardInsufficientMemory(one)" in events())
+    eventually(lambda: f"1 nodes CardInsufficientMemory({one})" in events())
     time.sleep(4)  # kube-scheduler's own retries are over
     deleted = time.monotonic()
     kubectl("delete", "pod", "first", "-n", space, "--wait=false")
@@ -141,7 +146,7 @@ def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deploymen
 def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "one", 1)
+    node_with_cards(kubectl, space, "one", 1)
     kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=24576) for number in range(4)))
     eventually(lambda: running(kubectl, space), 1)
     time.sleep(3)
@@ -152,7 +157,7 @@ def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, sch
 def test_the_extender_is_killed_and_comes_back(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "one", 4)
+    node_with_cards(kubectl, space, "one", 4)
     kubectl.apply(job(space, "train", 20, gpu=1, gpumem=4000, gpucores=20))
     eventually(lambda: running(kubectl, space) >= 3)
     scheduler.kill_extender()
@@ -169,9 +174,9 @@ def test_a_preferred_node_decides_in_cooperative_mode(program: Deployment, sched
         pytest.skip("in single mode the extender decides, as HAMi does")
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "a", 1)
-    node_with_cards(kubectl, "b", 1)
-    kubectl("label", "node", "b", "disk=fast")
+    node_with_cards(kubectl, space, "a", 1)
+    fast = node_with_cards(kubectl, space, "b", 1)
+    kubectl("label", "node", fast, "disk=fast")
     wanted = pod(space, "p", gpu=1, gpumem=1000)
     term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}
     wanted["spec"]["affinity"] = {
@@ -179,22 +184,22 @@ def test_a_preferred_node_decides_in_cooperative_mode(program: Deployment, sched
     }
     kubectl.apply(wanted)
     eventually(lambda: running(kubectl, space), 1)
-    assert pods_of(kubectl, space)[0]["spec"]["nodeName"] == "b"
+    assert pods_of(kubectl, space)[0]["spec"]["nodeName"] == fast
 
 
 def test_a_raised_quota_wakes_who_waits_for_it(program: Deployment, scheduler: HamiScheduler) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    node_with_cards(kubectl, "big", 1, memory=40000)
-    node_with_cards(kubectl, "small", 1, memory=10000)
-    kubectl("cordon", "small")
+    big = node_with_cards(kubectl, space, "big", 1, memory=40000)
+    small = node_with_cards(kubectl, space, "small", 1, memory=10000)
+    kubectl("cordon", small)
     kubectl.apply(quota(space, mem=15000))
     kubectl.apply(pod(space, "half", gpu=1, gpumem_percentage=50))
 
     def events() -> str:
         return "\n".join(item["message"] for item in kubectl.get("events", "-n", space)["items"])
 
-    eventually(lambda: "ResourceQuotaNotFit(big)" in events())
+    eventually(lambda: f"ResourceQuotaNotFit({big})" in events())
     time.sleep(4)
     kubectl.apply(quota(space, mem=25000))
     eventually(lambda: running(kubectl, space), 1, seconds=10)
