@@ -34,7 +34,7 @@ controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler a
 	@hack/controlplane/build.sh
 
 e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane)
-	@$(BIN)/python -m pytest tests/e2e
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
 
 deploy: ## install on the cluster of the current kubeconfig (OVERLAY=default|cert-manager|drop-in IMAGE=…)
 	@hack/deploy up

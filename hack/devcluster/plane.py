@@ -164,9 +164,14 @@ class ControlPlane:
         self._wait("kube-scheduler", f"https://127.0.0.1:{port}/healthz", trusted=False)
 
     def restart_api_server(self) -> None:
-        """Kill kube-apiserver and start it again on the same port."""
-        self.end("kube-apiserver", signal.SIGKILL)
+        """Kill kube-apiserver and start it again on the same port.
+
+        The managers are started anew too: left alone they wait ever longer before they look for it again.
+        """
+        for program in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
+            self.end(program, signal.SIGKILL)
         self.start_api_server()
+        self.start_managers()
 
     def end(self, program: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
         """End one program and wait for it."""

@@ -46,7 +46,7 @@ class HamiScheduler:
                     *("--kubeconfig", str(self.login), "--extender-mode", self.mode),
                     *("--extender-bind-address", f"127.0.0.1:{self.port}"),
                     *("--http_bind", f"127.0.0.1:{self.main}", "--metrics-bind-address", f"127.0.0.1:{self.metrics}"),
-                    *("--scheduler-name", "hami-scheduler", "--kube-qps", "200", "--kube-burst", "400", "-v", "4"),
+                    *("--scheduler-name", "hami-scheduler", "--kube-qps", "200", "--kube-burst", "400", "-v", "1"),
                 ],
                 env=environment,
                 stdout=log,
@@ -98,9 +98,6 @@ class HamiScheduler:
         assert self.scheduler.poll() is None, (self.folder / "scheduler.log").read_text()[-3000:]
 
     def close(self) -> None:
-        import shutil
-
-        shutil.copytree(self.folder, "/tmp/hs", dirs_exist_ok=True)
         for process in (self.scheduler, self.extender):
             if process is not None and process.poll() is None:
                 process.kill()

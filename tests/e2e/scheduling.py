@@ -17,22 +17,23 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.place import Placement
 
-from .deployment import SYSTEM, Kubectl
+from .deployment import ROOT, SYSTEM, Kubectl
 
 JSON = dict[str, Any]
 VENDORS = Vendors.from_config(builtin_device_config().config)
 
 
 def scheduler_account(kubectl: Kubectl) -> None:
-    """The service account that schedulers run as, with the rights they have."""
+    """The service account that schedulers run as, with the manifests' own rights; and the device plugins', with all."""
+    kubectl("apply", "-f", str(ROOT / "manifests" / "scheduler" / "rbac.yaml"))
     kubectl.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-scheduler", "namespace": SYSTEM}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-device-plugin", "namespace": SYSTEM}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": "e2e-scheduler"},
+            "metadata": {"name": "e2e-device-plugin"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": "hami-scheduler", "namespace": SYSTEM}],
+            "subjects": [{"kind": "ServiceAccount", "name": "hami-device-plugin", "namespace": SYSTEM}],
         },
     )
 

@@ -67,9 +67,12 @@ def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_pat
         deployment = kubectl.get("deployment", "hami-webhook", "-n", "hami-system")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert container["image"] == "registry.example/hami-webhook:1"
+        scheduler = kubectl.get("deployment", "hami-scheduler", "-n", "hami-system")
+        images = [each["image"] for each in scheduler["spec"]["template"]["spec"]["containers"]]
+        assert images == ["registry.k8s.io/kube-scheduler:v1.36.3", "registry.example/hami-webhook:1"]
         # the restricted standard is enforced in the namespace, and refuses no pod of ours
-        pods = kubectl.get("pods", "-n", "hami-system", "-l", "app.kubernetes.io/component=webhook")
-        assert len(pods["items"]) == 2
+        pods = kubectl.get("pods", "-n", "hami-system", "-l", "app.kubernetes.io/name=hami-webhook")
+        assert len(pods["items"]) == 4
     finally:
         assert deploy("down").returncode == 0
     left = kubectl.run("get", "validatingwebhookconfiguration", "hami-webhook-admission")

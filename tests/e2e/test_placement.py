@@ -29,8 +29,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def kubelets(program: Deployment) -> Iterator[Kubelets]:
-    # what device plugins run as may write allocations; the scheduler's account stands in for it
-    running = Kubelets(program.login("hami-scheduler"))
+    running = Kubelets(program.login("hami-device-plugin"))
     yield running
     running.close()
 
@@ -42,8 +41,9 @@ def scheduler(
     kubelets.faults.clear()
     with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param) as both:
         yield both
-    for item in program.kubectl.get("nodes")["items"]:
-        program.kubectl("delete", "node", item["metadata"]["name"])
+    # what still waits would take the next test's cards
+    program.kubectl("delete", "jobs,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
+    program.kubectl("delete", "nodes", "--all")
 
 
 def node_with_cards(kubectl: Kubectl, space: str, name: str, count: int, memory: int = 24576) -> str:
