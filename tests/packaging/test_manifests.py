@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.render_webhooks import OWNED, render
+from hack.render_manifests import FILES, KUBELET_COUNTS, OWNED
 from hami_webhook.config import add_flags, builtin_device_config, resolve
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.registry import Vendors
@@ -23,8 +23,31 @@ def documents(path: str) -> list[dict]:
     return list(yaml.safe_load_all((MANIFESTS / path).read_text()))
 
 
-def test_the_webhooks_are_as_rendered() -> None:
-    assert (MANIFESTS / "base" / "webhooks.yaml").read_text() == render()
+@pytest.mark.parametrize("path", FILES)
+def test_the_file_is_as_rendered(path: str) -> None:
+    assert (MANIFESTS / path).read_text() == FILES[path]()
+
+
+def test_kube_scheduler_leaves_to_us_what_kubelet_does_not_count() -> None:
+    (configuration,) = documents("scheduler/kube-scheduler.yaml")
+    (extender,) = configuration["extenders"]
+    listed = {item["name"] for item in extender["managedResources"]}
+    assert listed == VENDORS.resource_names - KUBELET_COUNTS
+    assert all(item["ignoredByScheduler"] for item in extender["managedResources"])
+
+
+def test_the_extender_listens_where_kube_scheduler_asks() -> None:
+    (configuration,) = documents("scheduler/kube-scheduler.yaml")
+    deployment = documents("scheduler/deployment.yaml")[0]
+    scheduler, extender = deployment["spec"]["template"]["spec"]["containers"]
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    settings = resolve(parser.parse_args(extender["args"][1:]), POD)
+    assert settings.warnings == ()
+    assert settings.extender_bind_address.is_loopback
+    assert configuration["extenders"][0]["urlPrefix"] == f"http://{settings.extender_bind_address}"
+    assert configuration["profiles"][0]["schedulerName"] == settings.scheduler_name
+    assert scheduler["volumeMounts"][0]["mountPath"] == "/etc/kube-scheduler"
 
 
 def test_every_webhook_names_every_managed_resource() -> None:

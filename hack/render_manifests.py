@@ -1,13 +1,26 @@
-"""Prints manifests/base/webhooks.yaml: `python -m hack.render_webhooks > manifests/base/webhooks.yaml`.
+"""Writes the manifests that name every vendor's resources: `python -m hack.render_manifests`.
 
-The conditions name every managed resource and every scheduler-owned annotation of the built-in configuration, so that
-the API server asks us about no other pod. A test compares the file with what this prints.
+The webhooks' conditions name every managed resource and every scheduler-owned annotation of the built-in configuration,
+so that the API server asks us about no other pod; kube-scheduler's configuration names the resources it must leave to
+us. A test compares the files with what this renders.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
+
+MANIFESTS = Path(__file__).parents[1] / "manifests"
+KUBELET_COUNTS = frozenset(
+    (
+        *("mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"),
+        *("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"),
+        "enflame.com/shared-gcu",
+    )
+)
+"""Managed resources that a device plugin advertises in the same units: kube-scheduler's own count of them stands."""
 
 OWNED = (
     r"^(hami\\.io/(vgpu-(node|time|mig-allocations)|bind-(time|phase)|kunlun-allocated|amd-cu-allocated"
@@ -44,7 +57,7 @@ CHANGED = (
 )
 
 TEMPLATE = """\
-# Who is asked about what. Rendered by hack/render_webhooks.py, which has the reasons.
+# Who is asked about what. Rendered by hack/render_manifests.py, which has the reasons.
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
 metadata:
@@ -135,9 +148,41 @@ webhooks:
 """
 
 
-def render() -> str:
-    names = sorted(Vendors.from_config(builtin_device_config().config).resource_names)
-    every = asks(names, "      ")
+SCHEDULER = """\
+# A stock kube-scheduler as hami-scheduler, with the extender beside it in the same pod. Rendered by
+# hack/render_manifests.py.
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceName: hami-scheduler
+  resourceNamespace: hami-system
+profiles:
+- schedulerName: hami-scheduler
+# A pod that was refused is tried again soon after something was freed.
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 3
+extenders:
+- urlPrefix: http://127.0.0.1:8081
+  filterVerb: filter
+  prioritizeVerb: prioritize
+  bindVerb: bind
+  weight: 1
+  nodeCacheCapable: true
+  httpTimeout: 30s
+  # What kube-scheduler leaves to us; not what a device plugin advertises in the same units.
+  managedResources:
+{managed}
+"""
+
+
+def managed_names() -> list[str]:
+    return sorted(Vendors.from_config(builtin_device_config().config).resource_names)
+
+
+def render_webhooks() -> str:
+    """manifests/base/webhooks.yaml"""
+    every = asks(managed_names(), "      ")
     # the embedded fields of an ephemeral container are those of a container
     more = every.replace(
         "object.spec.?initContainers.orValue([])",
@@ -146,5 +191,14 @@ def render() -> str:
     return TEMPLATE.format(asks=every, forged=FORGED, changed=CHANGED, asks_more=more)
 
 
+def render_scheduler() -> str:
+    """manifests/scheduler/kube-scheduler.yaml"""
+    ours = [name for name in managed_names() if name not in KUBELET_COUNTS]
+    return SCHEDULER.format(managed="\n".join(f"  - {{name: {name}, ignoredByScheduler: true}}" for name in ours))
+
+
+FILES = {"base/webhooks.yaml": render_webhooks, "scheduler/kube-scheduler.yaml": render_scheduler}
+
 if __name__ == "__main__":
-    print(render(), end="")
+    for path, rendered in FILES.items():
+        (MANIFESTS / path).write_text(rendered())
