@@ -11,6 +11,7 @@ from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.waker import Waker
 from hami_webhook.placement.extender import Extender
 from hami_webhook.placement.nodelock import LOCK, NodeLocks
+from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.extender import MAX_BODY, ExtenderDoor
 from hami_webhook.server.listener import Listener, ListenerLimits
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
@@ -21,6 +22,7 @@ class Extending:
     """The extender of a process and its listener; `tls` reloads itself where it is watched."""
 
     extender: Extender
+    counts: ReviewCounts
     listener: Listener
     tls: ReloadingTls | None
 
@@ -68,12 +70,13 @@ def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: 
     elif settings.tls and not settings.extender_bind_address.is_loopback:
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
+    door = ExtenderDoor(extender, generous, settings.extender_token_file)
     listener = Listener(
-        ExtenderDoor(extender, generous, settings.extender_token_file).application(),
+        door.application(),
         host=settings.extender_bind_address.host,
         port=settings.extender_bind_address.port,
         limits=generous,
         tls=tls,
         exempt=("/healthz", "/readyz"),
     )
-    return Extending(extender, listener, tls)
+    return Extending(extender, door.counts, listener, tls)

@@ -18,6 +18,7 @@ from hami_webhook.devices.vendor import Dimension
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
 from hami_webhook.server.app import BUCKETS, ReviewCounts
+from hami_webhook.server.legacy import with_legacy
 
 _MIB = 1 << 20
 _SINGULAR = {
@@ -44,12 +45,26 @@ class Number:
 class CoreCollector:
     """Gives every metric anew at each scrape; `numbers` gives what else the process has to tell."""
 
-    def __init__(self, core: Core, counts: ReviewCounts, numbers: Callable[[], Iterable[Number]] = tuple) -> None:
+    def __init__(
+        self,
+        core: Core,
+        counts: ReviewCounts,
+        numbers: Callable[[], Iterable[Number]] = tuple,
+        *,
+        extender: ReviewCounts | None = None,
+        legacy: bool = False,
+    ) -> None:
         self._core = core
         self._counts = counts
         self._numbers = numbers
+        self._extender = extender
+        self._legacy = legacy
 
     def collect(self) -> Iterator[Metric]:
+        """Every metric; the old names too, if they are asked for."""
+        yield from with_legacy(self._collect()) if self._legacy else self._collect()
+
+    def _collect(self) -> Iterator[Metric]:
         self._core.state.tick(self._core.clock())
         build = GaugeMetricFamily(
             "hami_build_info",
@@ -62,7 +77,9 @@ class CoreCollector:
         yield from self._pods()
         yield from self._quotas()
         yield from self._charges()
-        yield from self._reviews()
+        yield from _answers(self._counts, "hami_webhook_review", "admission review")
+        if self._extender is not None:
+            yield from _answers(self._extender, "hami_webhook_extender", "extender request")
         for number in self._numbers():
             family = CounterMetricFamily if number.name.endswith("_total") else GaugeMetricFamily
             yield family(number.name.removesuffix("_total"), number.text, value=number.value)
@@ -178,19 +195,21 @@ class CoreCollector:
             unreadable.add_metric((kind,), problems.count(kind))
         yield unreadable
 
-    def _reviews(self) -> Iterator[Metric]:
-        answers = CounterMetricFamily("hami_webhook_reviews", "Admission reviews answered.", labels=("path", "code"))
-        for (path, code), number in sorted(self._counts.answers.items()):
-            answers.add_metric((path, str(code)), number)
-        yield answers
-        seconds = HistogramMetricFamily("hami_webhook_review_seconds", "Time to answer a review.", labels=("path",))
-        for path, numbers in sorted(self._counts.buckets.items()):
-            total, buckets = 0, []
-            for bound, number in zip([*map(str, BUCKETS), "+Inf"], numbers, strict=True):
-                total += number
-                buckets.append((bound, total))
-            seconds.add_metric((path,), buckets, self._counts.seconds[path])
-        yield seconds
+
+def _answers(counts: ReviewCounts, name: str, what: str) -> Iterator[Metric]:
+    """How many requests of a kind were answered, by path and code, and how long it took."""
+    answers = CounterMetricFamily(f"{name}s", f"Answers to an {what}.", labels=("path", "code"))
+    for (path, code), number in sorted(counts.answers.items()):
+        answers.add_metric((path, str(code)), number)
+    yield answers
+    seconds = HistogramMetricFamily(f"{name}_seconds", f"Time to answer an {what}.", labels=("path",))
+    for path, numbers in sorted(counts.buckets.items()):
+        total, buckets = 0, []
+        for bound, number in zip([*map(str, BUCKETS), "+Inf"], numbers, strict=True):
+            total += number
+            buckets.append((bound, total))
+        seconds.add_metric((path,), buckets, counts.seconds[path])
+    yield seconds
 
 
 def exposition(collector: CoreCollector) -> bytes:

@@ -202,7 +202,11 @@ async def running(
     election = leader_election(core, settings) if settings.leader_elect else None
     extended = extending(core, feed, waker, settings, limits) if waker is not None else None
     collector = CoreCollector(
-        core, doors.counts, lambda: _numbers(main, tls, source, reload, reconciler, election, extended)
+        core,
+        doors.counts,
+        lambda: _numbers(main, tls, source, reload, reconciler, election, extended),
+        extender=extended.counts if extended is not None else None,
+        legacy=settings.legacy_metrics,
     )
 
     def leave() -> None:

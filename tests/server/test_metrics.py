@@ -8,11 +8,13 @@ import orjson
 import pytest
 from admission.reviews import CORES, GPU, MEM, container, cpu, gpu, parsed, pod, review, vendors
 from admission.scene import NOW, core_on, town
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.server.app import ReviewCounts
+from hami_webhook.server.legacy import OLD_NAMES, with_legacy
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
 
 CARDS = [
@@ -258,3 +260,37 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     core.caches.drop(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node(name="n2"))
     assert "hami_webhook_unreadable_objects" not in samples(exposition(collector))
+
+
+def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
+    """Each old name has the values of its new one, under the old labels (core chapter 12)."""
+    new = GaugeMetricFamily(
+        "hami_gpu_memory_allocated_bytes",
+        "x",
+        labels=("zone", "node", "device_uuid", "device_index", "device_cores", "device_type"),
+    )
+    new.add_metric(("vGPU", "n1", "GPU-0", "3", "100", "A100"), 7.0)
+    percentage = GaugeMetricFamily(
+        "hami_node_gpu_memory_allocated_ratio",
+        "x",
+        labels=("zone", "node", "device_uuid", "device_index", "device_type"),
+    )
+    percentage.add_metric(("vGPU", "n1", "GPU-0", "3", "A100"), 0.5)
+    other = GaugeMetricFamily("hami_webhook_leader", "x", value=1)
+    told = list(with_legacy([new, percentage, other]))
+    assert [metric.name for metric in told] == [
+        "hami_gpu_memory_allocated_bytes",
+        "GPUDeviceMemoryAllocated",
+        "hami_node_gpu_memory_allocated_ratio",
+        "nodeGPUMemoryPercentage",
+        "hami_webhook_leader",
+    ]
+    card = {"zone": "vGPU", "nodeid": "n1", "deviceuuid": "GPU-0", "deviceidx": "3"}
+    assert told[1].samples[0].labels == card | {"devicecores": "100", "devicetype": "A100"}
+    assert told[1].samples[0].value == 7.0
+    assert told[3].samples[0].labels == card
+
+
+def test_every_old_name_is_of_a_metric_that_is_served():
+    served = {metric.name for metric in CoreCollector(core_on(None), ReviewCounts()).collect()}
+    assert OLD_NAMES.keys() <= served
