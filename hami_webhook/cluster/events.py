@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hami_webhook.cluster.api import JSON, EventNote
 from hami_webhook.kube.objects import format_time
@@ -134,10 +135,6 @@ class EventCorrelator:
         }
 
 
-def _trim(
-    remembered: OrderedDict[EventNote, _Known]
-    | OrderedDict[EventNote, _Series]
-    | OrderedDict[tuple[str, str, str], _Budget],
-) -> None:
+def _trim(remembered: OrderedDict[Any, Any]) -> None:
     while len(remembered) > _REMEMBERED:
         remembered.popitem(last=False)
