@@ -338,8 +338,8 @@ class Vendor:
         """The cores quota counts for the cores field of an entry."""
         return cores
 
-    def encode(self, rows: Rows, node: Node) -> dict[str, str]:
-        """The vendor's annotations for a placement; rows without its cards keep an empty slot."""
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
         found = [row.get(self.key) for row in rows]
         entries = [
             [DeviceEntry(d.uuid, self.key, d.booking.memory, d.booking.cores) for d in allocation.devices]

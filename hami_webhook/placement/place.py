@@ -207,7 +207,7 @@ def placement_annotations(fit: NodeFit, view: NodeView, vendors: Vendors, now: f
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():
         if any(key in row for row in fit.rows):
-            written |= vendor.encode(fit.rows, view.node)
+            written |= vendor.encode(fit.rows, view.node, now)
     return written
 
 

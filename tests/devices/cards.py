@@ -217,7 +217,7 @@ def record(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str
     result = fitted(asking, on, budget, **section)
     if isinstance(result, Rejection):
         return str(result)
-    return nvidia(**section).encode(result.rows, on.node)[ALLOCATED]
+    return nvidia(**section).encode(result.rows, on.node, 0)[ALLOCATED]
 
 
 def chosen(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
