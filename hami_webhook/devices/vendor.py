@@ -38,6 +38,7 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
+from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import FIRST_FIT, Check, Selection, Terms, Trial
@@ -136,6 +137,7 @@ class Vendor:
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
+    `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     """
 
@@ -149,7 +151,7 @@ class Vendor:
     handshake_annotation: str = ""
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
-    locks_node: bool = True
+    lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = ()
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
     topology_ranks_nodes: bool = True
