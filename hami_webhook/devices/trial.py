@@ -152,6 +152,9 @@ UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
 
+USUAL_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, *AMOUNT_CHECKS)
+"""All of a vendor whose cards are shared by memory and compute and that has no rule of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

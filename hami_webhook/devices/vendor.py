@@ -41,7 +41,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import FIRST_FIT, Check, Selection, Terms, Trial
+from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Check, Selection, Terms, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -152,7 +152,7 @@ class Vendor:
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Check, ...] = USUAL_CHECKS
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
     topology_ranks_nodes: bool = True
     default_cores: int = 0
