@@ -31,9 +31,10 @@ class Vendors(Mapping[str, Vendor]):
 
     @classmethod
     def from_config(cls, config: DeviceConfig) -> Vendors:
-        """The vendors of a configuration: a section that is present enables its vendor."""
+        """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
         sections = ((getattr(config, name), build) for name, build in VENDORS.items())
-        return cls([vendor for section, build in sections if section is not None for vendor in build(section)])
+        found = [vendor for section, build in sections if section is not None for vendor in build(section)]
+        return cls([vendor for vendor in found if not vendor.inert])
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

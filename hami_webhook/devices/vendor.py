@@ -166,6 +166,11 @@ class Vendor:
         """Every resource name of the vendor that a pod may ask for."""
         return tuple(name for name in (self.count_name, self.memory_name, self.core_name) if name)
 
+    @property
+    def inert(self) -> bool:
+        """Whether nothing can ask for the vendor's cards, so that it registers and manages nothing."""
+        return not self.count_name
+
     def asks(self, container: Container | ContainerDraft) -> bool:
         """Whether the container names any of the vendor's resources."""
         return any(container.asks_for(name) for name in self.resource_names)
