@@ -47,6 +47,7 @@ from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 MAX_INT32 = 2**31 - 1
+_SIXTEEN_GIB = 16 * 1024
 _HANDSHAKE_SECONDS = 60.0
 _HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
@@ -139,6 +140,7 @@ class Vendor:
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
+    `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     """
 
     key: str
@@ -158,6 +160,7 @@ class Vendor:
     default_cores: int = 0
     max_cores: int = 100
     several_are_whole: bool = False
+    explains_memory: bool = False
 
     # what is asked
 
@@ -189,7 +192,11 @@ class Vendor:
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:
         """What in a container that asks for cards is legal but hardly meant, a sentence each."""
-        return iter(())
+        count = self.amount(container, self.count_name) or 0
+        if self.several_are_whole and count > 1:
+            for name in (self.memory_name, self.core_name):
+                if container.asks_for(name):
+                    yield f"{name} isn't enforced, because {self.count_name} {count} gives whole cards"
 
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
@@ -198,8 +205,9 @@ class Vendor:
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
+        example = f" (16 GiB is {-(-_SIXTEEN_GIB // self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
-        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, f"an integer number of {unit}"
+        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, f"an integer number of {unit}{example}"
         yield self.core_name, 0, MAX_INT32, "an integer"
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
