@@ -38,10 +38,14 @@ def parse_bool(text: str) -> bool | None:
     return True if text in TRUE_TEXTS else False if text in FALSE_TEXTS else None
 
 
-def decode_cards(text: str) -> list[CardRecord]:
-    """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing."""
+def decode_cards(text: str, *, unended: bool = True) -> list[CardRecord]:
+    """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing.
+
+    `unended`: whether a single card of the colon form may lack its `:`.
+    """
     stripped = text.strip()
-    cards = _decode_json(stripped) if stripped.startswith("[") or stripped == "null" else _decode_colon(stripped)
+    is_json = stripped.startswith("[") or stripped == "null"
+    cards = _decode_json(stripped) if is_json else _decode_colon(stripped, unended=unended)
     seen: set[str] = set()
     for card in cards:
         if not card.id or card.id in seen:
@@ -92,8 +96,8 @@ def _decode_json(text: str) -> list[CardRecord]:
     return cards
 
 
-def _decode_colon(text: str) -> list[CardRecord]:
-    if ":" not in text and text.count(",") not in (6, 8):
+def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
+    if ":" not in text and not (unended and text.count(",") in (6, 8)):
         raise RegistrationError("must be a JSON array, or cards of 7 or 9 comma-separated fields each ended by ':'")
     cards = []
     for position, segment in enumerate(text.split(":")):

@@ -137,6 +137,7 @@ class Vendor:
 
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
+    `unended_card`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
@@ -151,6 +152,7 @@ class Vendor:
     keys: DeviceKeys
     register_annotation: str = ""
     handshake_annotation: str = ""
+    unended_card: bool = False
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
@@ -248,7 +250,8 @@ class Vendor:
         if text is None:
             return ()
         try:
-            return tuple(self.device(record, position) for position, record in enumerate(decode_cards(text)))
+            records = decode_cards(text, unended=self.unended_card)
+            return tuple(self.device(record, position) for position, record in enumerate(records))
         except RegistrationError as error:
             raise RegistrationError(f"{self.register_annotation}: {error}") from error
 

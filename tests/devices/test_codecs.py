@@ -79,6 +79,17 @@ def test_one_bad_card_makes_the_whole_colon_form_unusable(text):
         decode_cards(text)
 
 
+@pytest.mark.parametrize("text", [SEVEN, NINE, ""])
+def test_a_card_without_its_colon_is_unusable_where_the_chapter_wants_one(text):
+    with pytest.raises(RegistrationError):
+        decode_cards(text, unended=False)
+
+
+@pytest.mark.parametrize("text", [f"{SEVEN}:", f"{NINE}:{SEVEN}", ":", "[]", "null"])
+def test_the_last_colon_may_be_missing_behind_another_one(text):
+    assert decode_cards(text, unended=False) == decode_cards(text)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -105,6 +105,7 @@ class Nvidia(Vendor):
     register_annotation = "hami.io/node-nvidia-register"
     handshake_annotation = "hami.io/node-handshake"
     gone_with_allocatable = True
+    unended_card = True
     keys = DeviceKeys(
         to_allocate="hami.io/vgpu-devices-to-allocate",
         allocated="hami.io/vgpu-devices-allocated",
