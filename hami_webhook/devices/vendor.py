@@ -137,6 +137,7 @@ class Vendor:
 
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
+    `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
     `unended_card`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
@@ -153,6 +154,7 @@ class Vendor:
     register_annotation: str = ""
     handshake_annotation: str = ""
     unended_card: bool = False
+    unregistered_hint: str = ""
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK

@@ -158,7 +158,12 @@ class Placer:
                 raise
             await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(views)))
             return replace(placement, failed=failed)
-        return await self._unplaced(pod, failed, len(views))
+        hints = [
+            vendor.unregistered_hint
+            for vendor in map(self._vendors.__getitem__, ask.vendors)
+            if vendor.unregistered_hint and not any(self._state.inventories(vendor.key))
+        ]
+        return await self._unplaced(pod, failed, len(views), hints)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Bind a placed pod to its node and say so."""
@@ -189,8 +194,10 @@ class Placer:
         self._state.reserve(Pod.from_object(stored), now)
         return Placement(fit.node, scored.score, fit.rows, annotations, stored)
 
-    async def _unplaced(self, pod: Pod, failed: Mapping[str, Rejection], candidates: int) -> Unplaced:
-        for message in failure_messages(failed, candidates):
+    async def _unplaced(
+        self, pod: Pod, failed: Mapping[str, Rejection], candidates: int, hints: Sequence[str] = ()
+    ) -> Unplaced:
+        for message in (*hints, *failure_messages(failed, candidates)):
             await self._event(pod, "Warning", "FilteringFailed", message)
         return Unplaced(failed)
 
