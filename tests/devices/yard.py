@@ -31,17 +31,23 @@ def configured(text: str) -> Vendors:
 
 
 def node(name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str) -> Node:
+    """A node, as `node_object` makes it."""
+    return Node.from_object(node_object(name, labels=labels, capacity=capacity, **annotations))
+
+
+def node_object(
+    name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str
+) -> JSON:
     """A node; annotation keys by keyword can't be written as such, so give them as `**{"hami.io/…": text}`.
 
     `capacity` is allocatable too.
     """
     amounts = {key: str(value) for key, value in (capacity or {}).items()}
-    return Node.from_object(
-        {
-            "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
-            "status": {"capacity": amounts, "allocatable": amounts},
-        }
-    )
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
 
 
 def container(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
