@@ -36,8 +36,13 @@ _ENFLAME = (
     "assigned-containers",
 )
 _ASCEND = ("predicate-time",)
-# Cambricon's plugin misspells its key, so both spellings are written.
-_CAMBRICON = ("CAMBRICON_DSMLU_ASSIGNED", "CAMBRICON_DSMLU_ASSIGHED", "CAMBRICON_DSMLU_PROFILE")
+# Cambricon's plugin misspells its key, so both spellings are written; the last key the plugin writes itself.
+_CAMBRICON = (
+    "CAMBRICON_DSMLU_ASSIGNED",
+    "CAMBRICON_DSMLU_ASSIGHED",
+    "CAMBRICON_DSMLU_PROFILE",
+    "CAMBRICON_DSMLU_PROFILE_INSTANCE",
+)
 _ILUVATAR = ("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time")
 # mthreads.com/request-gpu-num is not among them: admission itself writes, corrects or removes it.
 _MTHREADS = ("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time")
