@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
+from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vendor import QuotaKey, Vendor
@@ -17,6 +18,7 @@ PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time",
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "nvidia": lambda section: (Nvidia(section),),
     "hygon": lambda section: (Hygon(section),),
+    "cambricon": lambda section: (Cambricon(section),),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
