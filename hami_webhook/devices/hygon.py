@@ -45,7 +45,7 @@ class Hygon(Vendor):
             return
         memory, has_cores = self.amount(container, self.memory_name), container.asks_for(self.core_name)
         if memory and not has_cores:
-            yield f"{self.memory_name} without {self.core_name} is the card for itself, because all cores come with it"
+            yield f"{self.memory_name} without {self.core_name} takes the card for itself, as cores are then all 100"
         if has_cores and not memory:
             yield (
                 f"{self.core_name} without {self.memory_name} isn't enforced, because the device plugin limits no "

@@ -182,7 +182,7 @@ def test_memory_is_bounded_after_the_factor_too() -> None:
 
 NOT_ENFORCED = "container main: {} isn't enforced, because hygon.com/dcunum 2 gives whole cards"
 FOR_ITSELF = (
-    "container main: hygon.com/dcumem without hygon.com/dcucores is the card for itself, because all cores come with it"
+    "container main: hygon.com/dcumem without hygon.com/dcucores takes the card for itself, as cores are then all 100"
 )
 UNLIMITED = (
     "container main: hygon.com/dcucores without hygon.com/dcumem isn't enforced, because the device plugin limits no "

@@ -266,3 +266,21 @@ def test_what_is_written_is_read_back(vendor: str, data: st.DataObject) -> None:
         [DeviceEntry(d.uuid, vendor, d.booking.memory, d.booking.cores) for d in r[vendor].devices] if r else []
         for r in rows
     ]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("used", "policy", "label"),
+    [
+        (Usage(1, 10**6, 100), "spread", "ResourceQuotaNotFit"),
+        (Usage(1, 0, 0), "mutex", "ExclusiveDeviceAllocateConflict"),
+        (Usage(100, 0, 0), "spread", "CardTimeSlicingExhausted"),
+    ],
+)
+def test_quota_is_asked_behind_the_pods_own_wishes_and_before_what_is_free(
+    vendor: str, used: Usage, policy: str, label: str
+) -> None:
+    world = World((Device(vendor, "c0", 0, 4, 10**6, 100, vendor),), {"c0": used})
+    asking = pod(annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(vendor, {"count": 1, "memory": 1}))
+    nothing = PodBudget({f"limits.{NAMES[vendor][1]}": 0}, Pod.from_object(asking).kinds, CHART)
+    assert str(fitted(asking, world.view(vendor), nothing)) == f"1/1 {label}"
