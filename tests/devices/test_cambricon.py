@@ -22,11 +22,12 @@ from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.state import ClusterState
 
-from .yard import CHART, JSON, NOW, Placed, Yard, configured, container, node, pod
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod, refusal
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 MLU = CHART["MLU"]
 ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
+limits = Names(COUNT, MEM, CORES).limits
 OF_370 = configured(
     "cambricon: {resourceCountName: cambricon.com/vmlu, resourceMemoryName: cambricon.com/mlu370.smlu.vmemory, "
     "resourceCoreName: cambricon.com/mlu370.smlu.vcore}"
@@ -35,11 +36,6 @@ OF_370 = configured(
 
 def capacity(cores: object, memory: object) -> JSON:
     return {name: amount for name, amount in ((CORES, cores), (MEM, memory)) if amount is not None}
-
-
-def limits(count: object = None, mem: object = None, cores: object = None) -> dict[str, object]:
-    named = {COUNT: count, MEM: mem, CORES: cores}
-    return {name: amount for name, amount in named.items() if amount is not None}
 
 
 # 2: configuration
@@ -143,28 +139,23 @@ def test_a_capacity_no_node_can_have_is_a_problem_and_no_cards() -> None:
 
 # 5: admission
 
+AN_INTEGER = "an integer between 0 and 2147483647"
 IN_UNITS = "an integer number of units of 256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
 
 
 @pytest.mark.parametrize("where", ["limits", "requests"])
 @pytest.mark.parametrize(
-    ("amounts", "name", "what"),
+    ("name", "values", "what"),
     [
-        (limits("0.5"), COUNT, "an integer between 0 and 2147483647"),
-        (limits(2147483648), COUNT, "an integer between 0 and 2147483647"),
-        (limits(1, "16Gi"), MEM, IN_UNITS),
-        (limits(1, 8388608), MEM, IN_UNITS),
-        (limits(1, -1), MEM, IN_UNITS),
-        (limits(1, "2.5"), MEM, IN_UNITS),
-        (limits(1, 20, -1), CORES, "an integer between 0 and 2147483647"),
-        (limits(1, 20, 2147483648), CORES, "an integer between 0 and 2147483647"),
-        (limits(1, 20, "10m"), CORES, "an integer between 0 and 2147483647"),
+        (COUNT, ("0.5", 2147483648, "many", -1), AN_INTEGER),
+        (MEM, ("16Gi", 8388608, -1, "2.5"), IN_UNITS),
+        (CORES, (-1, 2147483648, "10m"), AN_INTEGER),
     ],
 )
-def test_an_amount_that_cannot_be_meant_is_refused(where: str, amounts: Any, name: str, what: str) -> None:
-    asking = pod(container(**amounts)) if where == "limits" else pod(container(requests=amounts))
-    told = f"invalid {name} value {amounts[name]} in container main: must be {what}"
-    assert Yard([]).admit(asking).message == told
+def test_an_amount_that_cannot_be_meant_is_refused(where: str, name: str, values: Any, what: str) -> None:
+    for value in values:
+        asked = {**limits(1, 20, 10), name: value}
+        assert refusal(asked, where) == f"invalid {name} value {value} in container main: must be {what}"
 
 
 NOT_ENFORCED = "container main: {} isn't enforced, because cambricon.com/vmlu 2 gives whole cards"
@@ -224,16 +215,9 @@ def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bo
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;;"
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "CAMBRICON_DSMLU_ASSIGHED",
-        "CAMBRICON_DSMLU_ASSIGNED",
-        "CAMBRICON_DSMLU_PROFILE",
-        "CAMBRICON_DSMLU_PROFILE_INSTANCE",
-    ],
-)
-def test_nobody_brings_the_plugins_annotations(key: str) -> None:
+@pytest.mark.parametrize("word", ["ASSIGHED", "ASSIGNED", "PROFILE", "PROFILE_INSTANCE"])
+def test_nobody_brings_the_plugins_annotations(word: str) -> None:
+    key = f"CAMBRICON_DSMLU_{word}"
     with pytest.raises(Denied, match=key):
         refuse_unfit(Pod.from_object(pod(annotations={key: "false"})), CHART)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hami_webhook.kube.objects import Pod
@@ -11,32 +9,20 @@ from hami_webhook.placement.fit import fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
 
 from .quota_yard import amounts, run
-from .yard import CHART, JSON, Placed, Yard, container, node, node_object, pod
+from .yard import CHART, JSON, Names, Placed, Yard, node, node_object, pod
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 ALLOCATED, PROFILE = "hami.io/cambricon-mlu-devices-allocated", "CAMBRICON_DSMLU_PROFILE"
 UUID = "m1-cambricon-mlu-"
 
 
+NAMES = Names(COUNT, MEM, CORES)
+asks, one = NAMES.pod, NAMES.container
+
+
 def yard(cores: int = 200, memory: int = 182, model: str | None = None) -> Yard:
     """Node `m1`: two cards of 23296 MiB unless told otherwise."""
     return Yard([node("m1", labels={"Model": model} if model else {}, capacity={CORES: cores, MEM: memory})])
-
-
-def one(count: object = 1, mem: object = None, cores: object = None, name: str = "main") -> JSON:
-    named = {COUNT: count, MEM: mem, CORES: cores}
-    return container(name, **{key: value for key, value in named.items() if value is not None})
-
-
-def asks(
-    name: str = "p",
-    count: object = 1,
-    mem: object = None,
-    cores: object = None,
-    notes: dict[str, str] | None = None,
-    **only: Any,
-) -> JSON:
-    return pod(one(count, mem, cores), name=name, annotations=notes, **only)
 
 
 def got(placed: Placed | dict[str, str]) -> tuple[str, str] | str:
@@ -67,7 +53,7 @@ def test_3_memory_alone_is_exclusive() -> None:
     assert got(yard().place(asks("p", 1, 20))) == ("-1,MLU,5120,100:;", "1_100_20")
     used = yard()
     for index in (0, 1):
-        used.place(asks(f"small{index}", 1, 1, 10, on(index)))
+        used.place(asks(f"small{index}", 1, 1, 10, notes=on(index)))
     assert got(used.place(asks("p", 1, 20))) == "2/2 CardInsufficientCore"
 
 
@@ -89,7 +75,7 @@ def test_5_bytes_are_refused_with_the_unit() -> None:
 def test_6_several_cards_come_whole() -> None:
     assert got(yard().place(asks("p", 2, 20, 10))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
     shared = yard()
-    shared.place(asks("small", 1, 1, 1, on(0)))
+    shared.place(asks("small", 1, 1, 1, notes=on(0)))
     assert got(shared.place(asks("p", 2, 20, 10))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     )
@@ -122,14 +108,14 @@ def test_7_an_empty_slot_for_a_container_without_an_mlu() -> None:
     ],
 )
 def test_8_lists_of_ids_and_models(model: str | None, notes: dict[str, str], answer: str) -> None:
-    found = got(yard(model=model).place(asks("p", 1, 20, 10, notes)))
+    found = got(yard(model=model).place(asks("p", 1, 20, 10, notes=notes)))
     assert found == (answer if "Mismatch" in answer else (answer, f"{answer[1]}_10_20"))
 
 
 def test_9_no_cores_asked_where_none_are_left() -> None:
     used = yard()
     for index in (0, 1):
-        used.place(asks(f"full{index}", 1, 20, 100, on(index)))
+        used.place(asks(f"full{index}", 1, 20, 100, notes=on(index)))
     assert got(used.place(asks("p", 1, 20, 0))) == "2/2 CardComputeUnitsExhausted"
 
 
@@ -157,9 +143,9 @@ def test_four_equal_pods_spread_over_four_cards() -> None:
 
 def test_binpack_fills_the_card_in_use() -> None:
     used = yard()
-    used.place(asks("first", 1, 20, 10, on(0)))
+    used.place(asks("first", 1, 20, 10, notes=on(0)))
     binpack = {"hami.io/gpu-scheduler-policy": "binpack"}
-    assert got(used.place(asks("p", 1, 20, 10, binpack))) == ("-0,MLU,5120,10:;", "0_10_20")
+    assert got(used.place(asks("p", 1, 20, 10, notes=binpack))) == ("-0,MLU,5120,10:;", "0_10_20")
 
 
 def test_a_card_in_use_is_neither_given_whole_nor_to_a_mutex_pod() -> None:
@@ -167,7 +153,7 @@ def test_a_card_in_use_is_neither_given_whole_nor_to_a_mutex_pod() -> None:
     used.place(asks("idle", 1, 20, 0))
     assert got(used.place(asks("p", 1, 20))) == "1/1 ExclusiveDeviceAllocateConflict"
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert got(used.place(asks("p", 1, 20, 10, mutex))) == "1/1 ExclusiveDeviceAllocateConflict"
+    assert got(used.place(asks("p", 1, 20, 10, notes=mutex))) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
 def test_a_hundred_slices_are_the_most() -> None:

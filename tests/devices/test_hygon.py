@@ -22,7 +22,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.kube.objects import Pod
 
-from .yard import CHART, NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Names, Yard, configured, container, node, pod, refusal
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER, HANDSHAKE = "hami.io/node-dcu-register", "hami.io/node-handshake-dcu"
@@ -34,11 +34,7 @@ SAMPLE = (
 UNITS = configured(
     "hygon: {resourceCountName: a.b/dcu, resourceMemoryName: a.b/mem, resourceCoreName: a.b/core, memoryFactor: 2}"
 )
-
-
-def limits(count: object = None, mem: object = None, cores: object = None) -> dict[str, object]:
-    named = {COUNT: count, MEM: mem, CORES: cores}
-    return {name: amount for name, amount in named.items() if amount is not None}
+limits = Names(COUNT, MEM, CORES).limits
 
 
 def registered(text: str) -> list[tuple[object, ...]]:
@@ -166,9 +162,7 @@ def test_the_handshake_tells_a_dead_plugin(handshake: str, allocatable: int, hea
     ],
 )
 def test_an_amount_that_cannot_be_meant_is_refused(where: str, amounts: Any, name: str, what: str) -> None:
-    asking = pod(container(**amounts)) if where == "limits" else pod(container(requests=amounts))
-    value = amounts[name]
-    assert Yard([]).admit(asking).message == f"invalid {name} value {value} in container main: must be {what}"
+    assert refusal(amounts, where) == f"invalid {name} value {amounts[name]} in container main: must be {what}"
 
 
 def test_memory_is_bounded_after_the_factor_too() -> None:

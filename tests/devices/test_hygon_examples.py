@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,15 @@ from hami_webhook.placement.place import Placer, Unplaced
 from hami_webhook.placement.state import ClusterState
 
 from .quota_yard import amounts, run
-from .yard import CHART, JSON, NOW, Placed, Yard, configured, container, node, node_object, pod
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, node, node_object, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
 ALLOCATED, TO_ALLOCATE = "hami.io/dcu-devices-allocated", "hami.io/dcu-devices-to-allocate"
+
+
+NAMES = Names(COUNT, MEM, CORES)
+asks, one = NAMES.pod, NAMES.container
 
 
 def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, health: str = "true") -> str:
@@ -32,22 +35,6 @@ def yard(*cards: str) -> Yard:
     return Yard([node("n1", **{REGISTER: "".join(cards or (A, B))})])
 
 
-def asks(
-    name: str = "p",
-    count: object = 1,
-    mem: object = None,
-    cores: object = None,
-    notes: dict[str, str] | None = None,
-    **only: Any,
-) -> JSON:
-    return pod(one(count, mem, cores), name=name, annotations=notes, **only)
-
-
-def one(count: object = 1, mem: object = None, cores: object = None, name: str = "main") -> JSON:
-    named = {COUNT: count, MEM: mem, CORES: cores}
-    return container(name, **{key: value for key, value in named.items() if value is not None})
-
-
 def got(placed: Placed | dict[str, str]) -> str:
     """The annotation written, or why the only node refused."""
     return placed.annotations[ALLOCATED] if isinstance(placed, Placed) else placed["n1"]
@@ -58,7 +45,7 @@ def on(uuid: str) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
-    placed = yard().place(asks(mem=2000, cores=60))
+    placed = yard().place(asks("p", 1, 2000, 60))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "DCU-B,DCU,2000,60:;"
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
@@ -75,22 +62,22 @@ def test_2_a_count_alone_is_the_whole_card() -> None:
 def test_3_cores_that_are_left(cores: int | None, answer: str) -> None:
     both = yard()
     for uuid in ("DCU-A", "DCU-B"):
-        assert got(both.place(asks(uuid, mem=2000, cores=60, notes=on(uuid)))) == f"{uuid},DCU,2000,60:;"
-    assert got(both.place(asks(mem=2000, cores=cores))) == answer
+        assert got(both.place(asks(uuid, 1, 2000, 60, notes=on(uuid)))) == f"{uuid},DCU,2000,60:;"
+    assert got(both.place(asks("p", 1, 2000, cores))) == answer
 
 
 def test_4_memory_alone_is_exclusive() -> None:
     one_ill = yard(A, card("DCU-B", 1, health="false"))
-    assert got(one_ill.place(asks("a", mem=2000, cores=0))) == "DCU-A,DCU,2000,0:;"
-    assert got(one_ill.place(asks(mem=2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
+    assert got(one_ill.place(asks("a", 1, 2000, 0))) == "DCU-A,DCU,2000,0:;"
+    assert got(one_ill.place(asks("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
 
 
 def test_5_several_cards_come_whole() -> None:
     idle = yard()
-    assert got(idle.place(asks(count=2, mem=2000, cores=30))) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    assert got(idle.place(asks("p", 2, 2000, 30))) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
     shared = yard()
-    shared.place(asks("small", mem=1, cores=1, notes=on("DCU-A")))
-    assert got(shared.place(asks(count=2, mem=2000, cores=30))) == (
+    shared.place(asks("small", 1, 1, 1, notes=on("DCU-A")))
+    assert got(shared.place(asks("p", 2, 2000, 30))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     )
 
@@ -136,16 +123,16 @@ def test_7_uuid_lists(use: str | None, nouse: str | None, answer: str) -> None:
 
 
 def test_8_cores_beyond_a_card_and_none_at_all() -> None:
-    assert got(yard(A).place(asks(mem=2000, cores=120))) == "DCU-A,DCU,2000,100:;"
+    assert got(yard(A).place(asks("p", 1, 2000, 120))) == "DCU-A,DCU,2000,100:;"
     taken = yard(A, B)
-    taken.place(asks("full", mem=2000, cores=100, notes=on("DCU-B")))
-    assert got(taken.place(asks(mem=1, cores=0, notes=on("DCU-B")))) == (
+    taken.place(asks("full", 1, 2000, 100, notes=on("DCU-B")))
+    assert got(taken.place(asks("p", 1, 1, 0, notes=on("DCU-B")))) == (
         "1/2 CardComputeUnitsExhausted, 1/2 CardUuidMismatch"
     )
 
 
 def test_9_more_cards_than_there_are() -> None:
-    assert got(yard().place(asks(count=3))) == "NodeInsufficientDevice"
+    assert got(yard().place(asks("p", 3))) == "NodeInsufficientDevice"
 
 
 def test_10_eight_fields_are_no_registration() -> None:
@@ -162,18 +149,18 @@ def test_11_an_empty_slot_for_a_container_without_a_dcu() -> None:
 
 def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
     unequal = yard(A, B, card("DCU-C", 2, memory=32752))
-    assert got(unequal.place(asks(count=2, mem=40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    assert got(unequal.place(asks(count=3, mem=40000))) == (
+    assert got(unequal.place(asks("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    assert got(unequal.place(asks("p", 3, 40000))) == (
         "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
     )
-    assert got(unequal.place(asks(count=3, mem=32752))).count("DCU,") == 3
+    assert got(unequal.place(asks("p", 3, 32752))).count("DCU,") == 3
 
 
 def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
     only = yard(A)
     for number in range(4):
-        assert got(only.place(asks(f"p{number}", mem=100, cores=10))) == "DCU-A,DCU,100,10:;"
-    assert got(only.place(asks(mem=100, cores=10))) == "1/1 CardTimeSlicingExhausted"
+        assert got(only.place(asks(f"p{number}", 1, 100, 10))) == "DCU-A,DCU,100,10:;"
+    assert got(only.place(asks("p", 1, 100, 10))) == "1/1 CardTimeSlicingExhausted"
 
 
 @pytest.mark.parametrize(
@@ -187,14 +174,14 @@ def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
 )
 def test_the_device_policy_orders_the_cards(policy: str, answer: str) -> None:
     used = yard()
-    used.place(asks("first", mem=100, cores=10, notes=on("DCU-A")))
-    assert got(used.place(asks(mem=100, cores=10, notes={"hami.io/gpu-scheduler-policy": policy}))) == answer
+    used.place(asks("first", 1, 100, 10, notes=on("DCU-A")))
+    assert got(used.place(asks("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": policy}))) == answer
 
 
 def test_mutex_takes_no_card_in_use() -> None:
     used = yard(A)
-    used.place(asks("first", mem=100, cores=10))
-    asking = asks(mem=100, cores=10, notes={"hami.io/gpu-scheduler-policy": "mutex"})
+    used.place(asks("first", 1, 100, 10))
+    asking = asks("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": "mutex"})
     assert got(used.place(asking)) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
@@ -293,7 +280,7 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         notes = {REGISTER: register} if register else {}
         state.set_node(Node.from_object(node_object("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
-        stored = await cluster.create(Kind.PODS, asks(count=3))
+        stored = await cluster.create(Kind.PODS, asks("p", 3))
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
         assert isinstance(await placer.place(Pod.from_object(stored)), Unplaced)
         return [event.note.message for event in cluster.events]

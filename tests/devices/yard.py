@@ -79,6 +79,32 @@ def pod(
 
 
 @dataclass(frozen=True)
+class Names:
+    """What a vendor with three resources calls them, to ask for its cards by; None asks for nothing."""
+
+    count: str
+    memory: str
+    cores: str
+
+    def limits(self, count: object = None, memory: object = None, cores: object = None) -> JSON:
+        named = {self.count: count, self.memory: memory, self.cores: cores}
+        return {name: amount for name, amount in named.items() if amount is not None}
+
+    def container(self, *amounts: object, name: str = "main") -> JSON:
+        return container(name, **self.limits(*amounts))
+
+    def pod(self, name: str = "p", *amounts: object, notes: Mapping[str, str] | None = None) -> JSON:
+        """A pod of one container that asks for one card, unless told otherwise."""
+        return pod(self.container(*(amounts or (1,))), name=name, annotations=notes)
+
+
+def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
+    """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
+    asking = pod(container(**amounts) if where == "limits" else container(requests=amounts))
+    return Yard([], CHART if vendors is None else vendors).admit(asking).message
+
+
+@dataclass(frozen=True)
 class Admitted:
     """A pod as admission leaves it, or the message it was refused with."""
 
