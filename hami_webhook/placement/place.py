@@ -197,7 +197,7 @@ class Placer:
     async def _unplaced(
         self, pod: Pod, failed: Mapping[str, Rejection], candidates: int, hints: Sequence[str] = ()
     ) -> Unplaced:
-        for message in (*hints, *failure_messages(failed, candidates)):
+        for message in (*failure_messages(failed, candidates), *hints):
             await self._event(pod, "Warning", "FilteringFailed", message)
         return Unplaced(failed)
 

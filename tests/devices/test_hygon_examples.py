@@ -114,7 +114,7 @@ def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
         (None, "DCU-A,DCU-B", "2/2 CardUuidMismatch"),
         ("DCU-A,DCU-B", "DCU-B", "DCU-A,DCU,65520,100:;"),
         ("dcu-a", None, "2/2 CardUuidMismatch"),
-        (" ,", "", "DCU-B,DCU,65520,100:;"),
+        (" ", "", "DCU-B,DCU,65520,100:;"),
     ],
 )
 def test_7_uuid_lists(use: str | None, nouse: str | None, answer: str) -> None:
@@ -289,5 +289,5 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
         "which offers hygon.com/dcu, does not"
     )
-    assert asyncio.run(told("")) == [hint, "no available node, 1 nodes do not meet"]
+    assert asyncio.run(told("")) == ["no available node, 1 nodes do not meet", hint]
     assert hint not in asyncio.run(told(A + B))
