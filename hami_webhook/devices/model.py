@@ -124,12 +124,21 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people."""
+    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
+
+    `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
+    """
 
     memory: int
     cores: int
     profile: str | None = None
     mark: Any = None
+    counted: int | None = None
+
+    @property
+    def quota_cores(self) -> int:
+        """The cores quota counts."""
+        return self.cores if self.counted is None else self.counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,10 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One entry of a pod's placement: the container in row `row` (init containers first) holds a slot of a card."""
+    """One entry of a pod's placement: the container in row `row` (init containers first) holds a slot of a card.
+
+    `cores` are in the card's unit or in quota's, by whom they are for.
+    """
 
     vendor: str
     uuid: str
@@ -217,9 +229,9 @@ class Overlay:
 
 
 def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:
-    """The holds of allocations given with their rows."""
+    """The holds of allocations given with their rows, as quota counts them."""
     return [
-        Hold(allocation.vendor, device.uuid, row, device.booking.memory, device.booking.cores)
+        Hold(allocation.vendor, device.uuid, row, device.booking.memory, device.booking.quota_cores)
         for row, allocation in allocations
         for device in allocation.devices
     ]

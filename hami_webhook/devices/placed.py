@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
@@ -17,17 +17,22 @@ TIME = "hami.io/vgpu-time"
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by."""
+    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
+
+    `holds` are what the cards are charged with, `counted` the same holds in the units of quota.
+    """
 
     holds: tuple[Hold, ...]
     kinds: Kinds
+    counted: tuple[Hold, ...]
 
     def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
+        """What each card is charged with."""
         return per_device(self.holds, self.kinds, init_finished=init_finished)
 
     def debit(self, *, init_finished: bool) -> Debit:
-        """The sum over devices of the effective usage."""
-        return sum(per_vendor(self.holds, self.kinds, init_finished=init_finished).values(), Debit())
+        """What quota counts: the sum over devices of the effective usage."""
+        return sum(per_vendor(self.counted, self.kinds, init_finished=init_finished).values(), Debit())
 
 
 def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
@@ -39,13 +44,18 @@ def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
     rows = vendor.decode(pod)
     if rows is None:
         return None
-    kinds: Sequence[ContainerKind] = pod.kinds if len(rows) == len(pod.kinds) else [ContainerKind.APP] * len(rows)
+    aligned = len(rows) == len(pod.kinds)
+    kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
     holds = tuple(
         Hold(vendor.key, entry.uuid, row, entry.memory, vendor.countable_cores(entry.cores))
         for row, entries in enumerate(rows)
         for entry in entries
     )
-    return Placed(holds, kinds)
+    counted = tuple(
+        replace(hold, cores=vendor.quota_cores(hold.cores, [pod.containers[hold.row]] if aligned else pod.containers))
+        for hold in holds
+    )
+    return Placed(holds, kinds, counted)
 
 
 def placement_counts(pod: Pod, now: float, lapse: float) -> bool:

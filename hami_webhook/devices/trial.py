@@ -64,6 +64,8 @@ class Bookkeeper(Protocol):
 
     def memory_needed(self, request: Request, device: Device) -> int: ...
 
+    def cores_needed(self, request: Request, device: Device) -> int: ...
+
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None: ...
 
 
@@ -78,7 +80,7 @@ class Candidate:
         self.usage = usage
         self.position = position
         self.memory = bookkeeper.memory_needed(trial.request, device)
-        self.cores = trial.request.cores
+        self.cores = bookkeeper.cores_needed(trial.request, device)
         self._bookkeeper = bookkeeper
         self._booking: Booking | None = None
         self._resolved = False
@@ -98,8 +100,9 @@ class Candidate:
 
     @property
     def hold(self) -> Hold:
+        """The entry it would be, as quota counts it."""
         booked = self.booked
-        return Hold(self.device.vendor, self.device.uuid, self.trial.row, booked.memory, booked.cores)
+        return Hold(self.device.vendor, self.device.uuid, self.trial.row, booked.memory, booked.quota_cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +127,16 @@ def _free_memory(candidate: Candidate) -> bool:
 
 
 def _free_cores(candidate: Candidate) -> bool:
-    return candidate.device.cores - candidate.usage.cores >= candidate.trial.request.cores
+    return candidate.device.cores - candidate.usage.cores >= candidate.cores
 
 
 def _not_shared_whole(candidate: Candidate) -> bool:
-    return not (candidate.device.cores == 100 == candidate.trial.request.cores and candidate.usage.slots > 0)
+    return not (candidate.device.cores == 100 == candidate.cores and candidate.usage.slots > 0)
 
 
 def _units_left(candidate: Candidate) -> bool:
     device = candidate.device
-    return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.trial.request.cores == 0)
+    return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.cores == 0)
 
 
 HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)

@@ -332,9 +332,13 @@ class Vendor:
         """MiB the request needs on this card."""
         return request.memory.on(device.memory)
 
+    def cores_needed(self, request: Request, device: Device) -> int:
+        """The cores the request needs on this card, in the unit in which the card's are registered."""
+        return request.cores
+
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return Booking(self.memory_needed(request, device), request.cores)
+        return Booking(self.memory_needed(request, device), self.cores_needed(request, device))
 
     def floor(self, request: Request, device: Device) -> int:
         """MiB that an idle card of this kind would be booked with."""
@@ -356,6 +360,17 @@ class Vendor:
 
     def countable_cores(self, cores: int) -> int:
         """The cores quota counts for the cores field of an entry."""
+        return cores
+
+    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
+        """The cores quota counts for an entry whose card is charged with `cores`.
+
+        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't tell.
+        """
+        return cores
+
+    def core_percent(self, cores: int, device: Device) -> int:
+        """Cores of a card as people are told of them: in percent of it, unless the vendor counts in other units."""
         return cores
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:

@@ -81,15 +81,16 @@ class CoreCollector:
         ratio = _gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
         for view in self._core.state.views():
             for key, inventory in view.inventories.items():
+                vendor = self._core.vendors[key]
                 for device in inventory.devices:
                     usage = view.used(key, device.uuid)
                     index, total = str(device.index), str(device.cores)
                     card = (_ZONE, view.name, device.uuid, index, device.type)
                     memory_limit.add_metric(card, device.memory * _MIB)
-                    core_limit.add_metric(card, device.cores)
+                    core_limit.add_metric(card, vendor.core_percent(device.cores, device))
                     memory.add_metric((_ZONE, view.name, device.uuid, index, total, device.type), usage.memory * _MIB)
                     shared.add_metric(card, usage.slots)
-                    cores.add_metric(card, usage.cores)
+                    cores.add_metric(card, vendor.core_percent(usage.cores, device))
                     overview.add_metric(
                         (_ZONE, view.name, device.uuid, index, total, str(device.memory), device.type),
                         usage.memory * _MIB,
@@ -106,16 +107,20 @@ class CoreCollector:
             if pod.terminal or not placement_counts(pod, now, lapse):
                 continue
             node = pod.node_name or pod.annotations[NODE]
+            view = self._core.state.view(node)
             sums: dict[tuple[int, str], list[int]] = {}
-            for vendor in self._core.vendors.values():
+            for key, vendor in self._core.vendors.items():
                 try:
                     placed = read_placed(vendor, pod)
                 except BadAnnotation:
                     continue
+                inventory = view.inventories.get(key) if view and placed else None
+                cards = {device.uuid: device for device in inventory.devices} if inventory else {}
                 for hold in placed.holds if placed else ():
                     amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
                     amounts[0] += hold.memory * _MIB
-                    amounts[1] += hold.cores
+                    card = cards.get(hold.uuid)
+                    amounts[1] += vendor.core_percent(hold.cores, card) if card else hold.cores
             for (row, uuid), (bytes_, ratio) in sums.items():
                 labels = (_ZONE, pod.namespace, node, pod.name, str(row), uuid)
                 memory.add_metric(labels, bytes_)
