@@ -164,5 +164,5 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
 
 def _allocation(vendor: Vendor, choice: Choice | None) -> Allocation:
     assert choice is not None
-    devices = tuple(AllocatedDevice(card.device.uuid, card.booked) for card in choice.chosen)
+    devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
     return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)

@@ -143,10 +143,11 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A card a container got, and what it was booked with."""
+    """A card a container got, what it was booked with, and the model it is registered as."""
 
     uuid: str
     booking: Booking
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

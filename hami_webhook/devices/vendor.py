@@ -24,6 +24,7 @@ from hami_webhook.devices.codecs import (
 )
 from hami_webhook.devices.model import (
     IDLE,
+    AllocatedDevice,
     BadRequest,
     Booking,
     Device,
@@ -373,11 +374,15 @@ class Vendor:
         """Cores of a card as people are told of them: in percent of it, unless the vendor counts in other units."""
         return cores
 
+    def word(self, device: AllocatedDevice) -> str:
+        """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
+        return self.key
+
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
         found = [row.get(self.key) for row in rows]
         entries = [
-            [DeviceEntry(d.uuid, self.key, d.booking.memory, d.booking.cores) for d in allocation.devices]
+            [DeviceEntry(d.uuid, self.word(d), d.booking.memory, d.booking.cores) for d in allocation.devices]
             if allocation
             else []
             for allocation in found
