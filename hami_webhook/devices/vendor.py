@@ -144,6 +144,8 @@ class Vendor:
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
+    `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
+    `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
     """
 
     key: str
@@ -166,6 +168,8 @@ class Vendor:
     max_cores: int = 100
     several_are_whole: bool = False
     explains_memory: bool = False
+    limits_only: bool = False
+    named_is_ours: bool = False
 
     # what is asked
 
@@ -190,7 +194,7 @@ class Vendor:
         if count > 0:
             for doubt in self.doubts(container):
                 pod.warn(f"container {container.name}: {doubt}")
-        return count > 0
+        return count > 0 or (self.named_is_ours and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
@@ -217,7 +221,9 @@ class Vendor:
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""
-        return parse_whole(container.amount(resource)) if resource else None
+        if not resource:
+            return None
+        return parse_whole(container.limits.get(resource) if self.limits_only else container.amount(resource))
 
     def request(self, container: Container) -> Request | None:
         """What the container asks, None for nothing. Raises `BadRequest` for a value admission would have refused."""
