@@ -145,6 +145,7 @@ class Vendor:
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
+    `commas_shut`: an allow list of empty items only (`,`) allows no card.
     `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
     """
 
@@ -169,6 +170,7 @@ class Vendor:
     several_are_whole: bool = False
     explains_memory: bool = False
     limits_only: bool = False
+    commas_shut: bool = False
     named_is_ours: bool = False
 
     # what is asked
@@ -320,13 +322,22 @@ class Vendor:
 
     def terms(self, pod: Pod, default_policy: str) -> Terms:
         """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
-        notes, keys = pod.annotations, self.keys
+        notes = pod.annotations
+        uuids, types = self.lists(notes)
         return Terms(
             policy=CardPolicy.parse(notes.get(GPU_POLICY, default_policy)),
             weights=parse_weights(notes, pod.name),
-            uuids=ListRule.read(notes, keys.use_uuid, keys.nouse_uuid),
-            types=ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True),
+            uuids=uuids,
+            types=types,
             numa_bound=parse_bool(notes.get("nvidia.com/numa-bind", "")) is True,
+        )
+
+    def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
+        """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
+        keys, shut = self.keys, self.commas_shut
+        return (
+            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, commas_shut=shut),
+            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, commas_shut=shut),
         )
 
     def refuses_node(self, trial: Trial) -> Rejection | None:

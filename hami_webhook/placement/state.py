@@ -14,7 +14,6 @@ from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
-from hami_webhook.devices.policy import ListRule
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
@@ -192,9 +191,7 @@ class ClusterState:
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterator[Device]:
         """The vendor's cards the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
-        keys, notes = vendor.keys, pod.annotations
-        uuids = ListRule.read(notes, keys.use_uuid, keys.nouse_uuid)
-        types = ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True)
+        uuids, types = vendor.lists(pod.annotations)
         selector = (pod.node_selector or {}).items()
         for entry in self._nodes.values():
             inventory = entry.inventories.get(vendor.key)
