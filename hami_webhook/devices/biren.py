@@ -1,0 +1,22 @@
+"""Birentech GPUs, whole or as hardware partitions (SVI). Source: the AMD, Biren, VastAI chapter, part B.
+
+A partition is registered as a device of its own; nobody is told which card it is cut from. Partitions carry their
+card's index, so indices repeat and only ids tell them apart.
+"""
+
+from __future__ import annotations
+
+from hami_webhook.devices.slots import SlotVendor
+from hami_webhook.devices.vendor import DeviceKeys
+
+
+class Biren(SlotVendor):
+    key = "Biren"
+    register_annotation = "hami.io/node-biren-register"
+    handshake_annotation = "hami.io/node-handshake-biren"
+    keys = DeviceKeys(
+        to_allocate="hami.io/Biren-devices-to-allocate",
+        allocated="hami.io/Biren-devices-allocated",
+        use_uuid=("birentech.com/use-gpuuuid",),
+        nouse_uuid=("birentech.com/nouse-gpuuuid",),
+    )
