@@ -48,6 +48,9 @@ _ILUVATAR = ("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time")
 _MTHREADS = ("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time")
 _AMD = ("hami.io/amd-cu-allocated",)
 
+PLUGIN_KEPT = frozenset(_AMD)
+"""Those that no placement writes: the device plugin keeps them itself, so none removes them either."""
+
 _EXACT = frozenset(
     (
         *_COMMON,

@@ -9,7 +9,7 @@ from typing import Any
 
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
-from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.owned import PLUGIN_KEPT, is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
@@ -223,7 +223,8 @@ def placement_patch(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict
 
     The node becomes a label too where its name is a legal label value.
     """
-    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in annotations}
+    kept = annotations.keys() | PLUGIN_KEPT
+    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in kept}
     patch: dict[str, Any] = {"metadata": {"annotations": {**stale, **annotations}}}
     if pod.uid:
         patch["metadata"]["uid"] = pod.uid
