@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
+from hami_webhook.devices.amd import Amd
+from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.nvidia import Nvidia
+from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import QuotaKey, Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
@@ -16,9 +19,12 @@ PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time",
 
 
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
+    "amd": lambda section: (Amd(section),),
+    "biren": lambda section: (Biren(section),),
     "nvidia": lambda section: (Nvidia(section),),
     "hygon": lambda section: (Hygon(section),),
     "cambricon": lambda section: (Cambricon(section),),
+    "vastai": lambda section: (Vastai(section),),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
