@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,8 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.placement.fit import read_ask
 from hami_webhook.placement.place import Policies, evaluate, placement_annotations
 from hami_webhook.placement.state import ClusterState
-from hami_webhook.quota.charge import charge_of
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.quota.charge import charge_of, waiting_charge
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -78,6 +80,13 @@ def pod(
     return {"metadata": meta, "spec": spec}
 
 
+def placed_pod(name: str = "u", *containers: JSON, on: str = "n1", **annotations: str) -> Pod:
+    """A pod that is bound and holds what its annotations say (`**{"hami.io/…-allocated": text}`)."""
+    notes = {"hami.io/vgpu-node": on, "hami.io/vgpu-time": str(int(NOW)), **annotations}
+    made = pod(*containers, name=name, annotations=notes)
+    return Pod.from_object({**made, "spec": {**made["spec"], "nodeName": on}})
+
+
 @dataclass(frozen=True)
 class Names:
     """What a vendor with three resources calls them, to ask for its cards by; None asks for nothing."""
@@ -135,11 +144,12 @@ class Placed:
 
 @dataclass
 class Yard:
-    """Nodes, and the pods placed on them so far."""
+    """Nodes, and the pods placed on them so far; `hard` is what a quota lets all of them hold together."""
 
     nodes: Sequence[Node]
     vendors: Vendors = field(default_factory=lambda: CHART)
     policies: Policies = field(default_factory=Policies)
+    hard: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = ClusterState(self.vendors)
@@ -169,7 +179,7 @@ class Yard:
         asking = Pod.from_object(manifest)
         ask = read_ask(asking, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
-        result = evaluate(list(self.state.views()), ask, self.vendors, None, self.policies)
+        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(asking), self.policies)
         if not result.fits:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]
@@ -180,6 +190,26 @@ class Yard:
             self.state.set_pod(bound, NOW)
         debits = charge_of(bound, self.vendors, self.state, NOW).amounts
         return Placed(best.fit.node, best.score, notes, debits)
+
+    def waiting(self, manifest: JSON) -> Mapping[str, int]:
+        """What a pod is charged from its admission until it is placed."""
+        admitted = self.admit(manifest)
+        assert admitted.pod is not None, admitted.message
+        return waiting_charge(Pod.from_object(admitted.pod), self.vendors, self.state).amounts
+
+    def used(self, vendor: str, uuid: str, name: str = "n1") -> tuple[int, int, int]:
+        """Slots, MiB and cores that are taken of a card."""
+        view = self.state.view(name)
+        assert view is not None
+        usage = view.used(vendor, uuid)
+        return (usage.slots, usage.memory, usage.cores)
+
+    def _budget(self, asking: Pod) -> PodBudget | None:
+        held: Counter[str] = Counter()
+        for other in self.state.pods():
+            held.update(charge_of(other, self.vendors, self.state, NOW).amounts)
+        left = {key: amount - held[key] for key, amount in self.hard.items()}
+        return PodBudget(left, asking.kinds, self.vendors) if left else None
 
     def remove(self, name: str) -> None:
         """A pod of this name ends."""
