@@ -62,6 +62,7 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
         "hami.io/dcu-devices-allocated": "x",
         "hami.io/bind-phase": "failed",
         "hami.io/vgpu-node": "elsewhere",
+        "hami.io/amd-cu-allocated": "the plugin's own",
         "team": "blue",
     }
     raw = {**pod("p", asks(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {

@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
 
@@ -93,6 +95,29 @@ def test_pods_are_shown_container_by_container_and_repeats_are_summed():
         labelled(**POD, container_index="1", device_uuid="G1"): 300 * MIB,
     }
     assert sorted(cores.values()) == [10, 21, 30]
+
+
+def test_compute_units_are_shown_in_percent_of_their_card():
+    """The AMD chapter's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
+    cards = '[{"id":"M","count":10,"devmem":9,"devcore":64,"type":"AMD Instinct","health":true}]'
+    on = {
+        "metadata": {"name": "n1", "annotations": {"hami.io/node-amd-register": cards}},
+        "status": {"capacity": {"amd.com/gpu": "1"}},
+    }
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/amd-devices-allocated": "M,AMD Instinct,5,17:;gone,AMD,5,17:;"}
+    asking = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
+    obj = {**pod(*asking, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
+    found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=Vendors.from_config(builtin_device_config().config))
+    assert list(found["hami_gpu_core_limit_ratio"].values()) == [100]
+    assert list(found["hami_gpu_core_allocated_ratio"].values()) == [27]
+    assert dict(next(iter(found["hami_gpu_memory_allocated_bytes"])))["device_cores"] == "64"
+    assert list(found["hami_vgpu_core_allocated_ratio"].values()) == [27, 17]
+    assert (
+        found["hami_resource_quota_used"][
+            labelled(zone="vGPU", namespace="team-a", quota_name="amd.com/gpucores", limit="0")
+        ]
+        == 54
+    )
 
 
 @pytest.mark.parametrize(
