@@ -56,10 +56,10 @@ class Amd(Vendor):
     commas_shut = True
 
     def __init__(self, section: AmdSection) -> None:
+        self.percentage_name = section.resource_memory_percentage_name
         self.count_name = section.resource_count_name
         self.memory_name = section.resource_memory_name
         self.core_name = section.resource_core_name
-        self.percentage_name = section.resource_memory_percentage_name
 
     # admission and request (A5, A6)
 

@@ -40,9 +40,4 @@ def asks(gpu: object = 1, mem: object = None, cores: object = None, name: str = 
 
 
 def record(yard: Yard, manifest: dict[str, Any]) -> str:
-    """What placement wrote, or why there is no place."""
-    placed = yard.place(manifest)
-    if isinstance(placed, dict):
-        return placed["amd-1"]
-    assert placed.annotations[TO_ALLOCATE] == placed.annotations[ALLOCATED]
-    return placed.annotations[ALLOCATED]
+    return yard.outcome(manifest, "AMD")

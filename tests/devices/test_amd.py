@@ -12,7 +12,6 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
 from .amd_cards import (
-    AMD,
     BOTH,
     CORES,
     COUNT,
@@ -27,7 +26,9 @@ from .amd_cards import (
     limits,
     record,
 )
-from .yard import NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Yard, configured, container, node, pod
+
+AMD = CHART["AMD"]
 
 # A2, A3
 

@@ -18,7 +18,7 @@ from .yard import CHART, NOW, Placed, Yard, configured, container, node, placed_
 
 COUNT = "birentech.com/gpu"
 REGISTER, HANDSHAKE = "hami.io/node-biren-register", "hami.io/node-handshake-biren"
-ALLOCATED, TO_ALLOCATE = "hami.io/Biren-devices-allocated", "hami.io/Biren-devices-to-allocate"
+ALLOCATED = "hami.io/Biren-devices-allocated"
 BIREN = CHART["Biren"]
 
 
@@ -37,12 +37,7 @@ def asks(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
 
 
 def record(yard: Yard, manifest: dict[str, Any]) -> str:
-    """What placement wrote, or why there is no place."""
-    placed = yard.place(manifest)
-    if isinstance(placed, dict):
-        return placed["n1"]
-    assert placed.annotations[TO_ALLOCATE] == placed.annotations[ALLOCATED]
-    return placed.annotations[ALLOCATED]
+    return yard.outcome(manifest, "Biren")
 
 
 def test_example_1_the_last_registered_of_two_idle_devices() -> None:

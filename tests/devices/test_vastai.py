@@ -18,7 +18,7 @@ from .yard import CHART, Placed, Yard, configured, container, node, pod
 
 COUNT = "vastaitech.com/va"
 REGISTER = "hami.io/node-va-register"
-ALLOCATED, TO_ALLOCATE = "hami.io/Vastai-devices-allocated", "hami.io/Vastai-devices-to-allocate"
+ALLOCATED = "hami.io/Vastai-devices-allocated"
 POLICY, NODE_POLICY = "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"
 MUTEX = {POLICY: "mutex"}
 VASTAI = CHART["Vastai"]
@@ -48,12 +48,9 @@ def asks(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
 
 def chosen(yard: Yard, manifest: dict[str, Any]) -> str:
     """The devices a pod got, container by container, or why it got none."""
-    placed = yard.place(manifest)
-    if isinstance(placed, dict):
-        return placed["n1"]
-    assert placed.annotations[TO_ALLOCATE] == placed.annotations[ALLOCATED]
-    rows = decode_pod_devices(placed.annotations[ALLOCATED])
-    return " | ".join(" ".join(entry.uuid for entry in row) for row in rows)
+    text = yard.outcome(manifest, "Vastai")
+    rows = decode_pod_devices(text) if ";" in text else ()
+    return " | ".join(" ".join(entry.uuid for entry in row) for row in rows) or text
 
 
 def with_used(on: Node, *uuids: str) -> Yard:

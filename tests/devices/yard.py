@@ -191,6 +191,20 @@ class Yard:
         debits = charge_of(bound, self.vendors, self.state, NOW).amounts
         return Placed(best.fit.node, best.score, notes, debits)
 
+    def outcome(self, manifest: JSON, vendor: str) -> str:
+        """What is written of the vendor's devices when the pod is placed, under both keys alike; or the refusal's text.
+
+        For yards with one node.
+        """
+        placed = self.place(manifest)
+        if isinstance(placed, dict):
+            (why,) = placed.values()
+            return why
+        keys = self.vendors[vendor].keys
+        texts = {placed.annotations[key] for key in (keys.allocated, keys.to_allocate) if key}
+        assert len(texts) == 1, placed.annotations
+        return texts.pop()
+
     def waiting(self, manifest: JSON) -> Mapping[str, int]:
         """What a pod is charged from its admission until it is placed."""
         admitted = self.admit(manifest)
