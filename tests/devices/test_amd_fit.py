@@ -203,18 +203,25 @@ def test_quotas_count_percent_where_cards_count_units() -> None:
     assert record(yard, asks(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
 
 
+SIDE = container("side")
+HALF, QUARTER = container("half", **limits(1, 5, 50)), container("quarter", **limits(1, 5, 25))
+
+
 @pytest.mark.parametrize(
-    ("text", "cores"),
+    ("text", "containers", "cores"),
     [
-        (";G0,AMD,5,76:;", 25),
-        ("G0,AMD,5,76:;", 50),
-        ("G0,AMD,5,76:;G1,AMD,5,3:;;;", 100),
+        (";G0,AMD,5,76:;", (HALF, QUARTER), 25),
+        ("G0,AMD,5,76:;", (HALF, QUARTER), 50),
+        ("G0,AMD,5,76:;G1,AMD,5,3:;;", (HALF, QUARTER), 100),
+        ("G0,AMD,5,76:;", (SIDE, QUARTER), 25),
+        ("G0,AMD,5,76:;", (SIDE,), 100),
     ],
 )
-def test_lists_with_other_slots_than_containers_are_charged_the_most_the_pod_asks(text: str, cores: int) -> None:
-    """HAMi 2.10 loses the slots of containers without cards, so an entry's own container isn't known."""
-    holder = pod(container("side", **limits(1, 5, 50)), container("main", **limits(1, 5, 25)))
-    bound = placed_pod("u", *holder["spec"]["containers"], **{ALLOCATED: text})
+def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_pods_does(
+    text: str, containers: tuple[dict[str, Any], ...], cores: int
+) -> None:
+    """HAMi 2.10 loses the slots of containers without cards, so an entry's own container may not be known."""
+    bound = placed_pod("u", *containers, **{ALLOCATED: text})
     assert charge_of(bound, CHART, Yard([BOTH]).state, NOW).amounts[f"limits.{CORES}"] == cores
 
 

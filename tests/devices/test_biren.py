@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import DeviceEntry, decode_pod_devices, encode_pod_devices
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
 from .yard import CHART, NOW, Placed, Yard, configured, container, node, placed_pod, pod
@@ -124,6 +126,13 @@ def test_a_count_that_cant_be_meant_is_refused(amount: str, where: str) -> None:
     assert Yard([]).admit(pod(asking)).message == (
         f"invalid {COUNT} value {amount} in container c: must be an integer between 0 and 2147483647"
     )
+
+
+@pytest.mark.parametrize(("limits", "ours"), [({COUNT: 1}, True), ({COUNT: 0}, True), ({"cpu": 1}, False)])
+def test_a_count_in_limits_makes_the_pod_ours(limits: dict[str, Any], ours: bool) -> None:
+    yard = Yard([])
+    found = normalise(PodDraft(pod(**limits)), yard.vendors, yard.state)
+    assert [vendor.key for vendor in found] == ["Biren"] * ours
 
 
 def test_admission_changes_nothing() -> None:

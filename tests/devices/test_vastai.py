@@ -152,7 +152,7 @@ def test_a_die_without_an_aic_text_is_a_group_of_its_own(aic: Any) -> None:
 def test_without_a_die_the_first_that_pass_are_taken(custom: Any) -> None:
     on = vastai(*(card(f"c{i}", custominfo=custom) for i in range(2)), card("c2"))
     assert chosen(Yard([on]), asks(2)) == "c2 c1"
-    assert chosen(with_used(on, "c0"), asks(1, **MUTEX)) == "c2"
+    assert chosen(with_used(on, "c0"), asks(2, **MUTEX)) == "c2 c1"
 
 
 def test_one_die_makes_die_mode_wherever_it_stands() -> None:
