@@ -185,7 +185,9 @@ def encode_pod_devices(rows: Iterable[Sequence[DeviceEntry]]) -> str:
 def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     """The rows of a device annotation; raises `BadAnnotation`.
 
-    A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5).
+    A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5). A part
+    without a comma begins an id that has colons itself, as PCI bus ids do (kunlun chapter 9), unless it has a blank in
+    it: then it is no id, and is skipped.
     """
     pieces = text.split(";")
     if pieces and not pieces[-1].strip():
@@ -193,10 +195,13 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     rows = []
     for piece in pieces:
         row = []
+        begun = ""
         for part in piece.split(":"):
             if "," not in part:
+                begun = f"{begun}{part}:" if part and " " not in part else ""
                 continue
-            fields = [field.strip() for field in part.split(",")]
+            fields = [field.strip() for field in f"{begun}{part}".split(",")]
+            begun = ""
             if len(fields) < 4:
                 raise BadAnnotation(f"device {part!r} has {len(fields)} fields, at least 4 are needed")
             uuid, word, memory, cores = fields[:4]

@@ -251,6 +251,7 @@ def test_pair_scores_that_are_none_are_an_error(text):
 
 E1 = DeviceEntry("GPU-5b", "NVIDIA", 3000, 30)
 E2 = DeviceEntry("GPU-77", "NVIDIA", 3000, 30)
+B1, B2 = "0000:3b:00.0", "0000:5e:00.0"
 
 
 def test_rows_are_encoded_with_a_slot_for_every_container():
@@ -269,6 +270,10 @@ def test_rows_are_encoded_with_a_slot_for_every_container():
         ("GPU-5b[2-1],NVIDIA,3000,30:;", [[E1]]),
         ("GPU-5b,NVIDIA,3000,30,more,fields:;", [[E1]]),
         ("no comma:GPU-5b,NVIDIA,3000,30:;", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30:rest:;", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30::GPU-77,NVIDIA,3000,30:", [[E1, E2]]),
+        ("0000:3b:00.0,XPU,1,2:0000:5e:00.0,XPU,3,4:;", [[DeviceEntry(B1, "XPU", 1, 2), DeviceEntry(B2, "XPU", 3, 4)]]),
+        (";0000:3b:00.0,XPU,1,2;GPU-5b,NVIDIA,3000,30:;", [[], [DeviceEntry(B1, "XPU", 1, 2)], [E1]]),
         ("", []),
         (";", [[]]),
         (";;", [[], []]),
@@ -305,6 +310,15 @@ entries = st.builds(
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(entries, max_size=3), max_size=4))
 def test_rows_round_trip(rows):
+    assert decode_pod_devices(encode_pod_devices(rows)) == rows
+
+
+bus_ids = st.lists(st.text("0123456789abcdef.-", min_size=1, max_size=4), min_size=1, max_size=4).map(":".join)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.builds(DeviceEntry, bus_ids, words, st.just(1), st.just(2)), max_size=3), max_size=4))
+def test_ids_with_colons_round_trip(rows):
     assert decode_pod_devices(encode_pod_devices(rows)) == rows
 
 
