@@ -113,33 +113,45 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
                 break
             walk.collect(walk.groups[-1], card)
             if not every and len(walk.groups[-1]) == count:
-                return _allocation(vendor, selection.choose(trial, walk.groups[-1]))
+                choice = selection.choose(trial, walk.groups[-1])
+                assert isinstance(choice, Choice)
+                return _allocation(vendor, choice)
             card = None if every else walk.again(card)
     if every:
         choice = _choose(walk, selection, count)
-        if choice is not None:
+        if isinstance(choice, Choice):
             return _allocation(vendor, choice)
+        if choice is not None:
+            return vendor.refusal(trial, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
     for group in walk.groups[:-1]:
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
     walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += len(walk.groups[-1])
-    return reasons.counted(walk.counts, len(trial.inventory.devices))
+    return vendor.refusal(trial, cards, reasons.counted(walk.counts, len(trial.inventory.devices)))
 
 
-def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | None:
-    """The best choice among the NUMA groups that hold enough cards; further shares of cards where none does."""
+def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection | None:
+    """The best choice among the NUMA groups that hold enough cards; further shares of cards where none does.
+
+    The selection's own reason if it gave one for a group and chose in none.
+    """
     fitting = max(len(group) for group in walk.groups)
     if fitting < count:
         for group in walk.groups:
             _fill(walk, group, count)
     roomy = [group for group in walk.groups if len(group) >= count]
     best: Choice | None = None
+    refused: Rejection | None = None
     for group in roomy:
         choice = selection.choose(walk.trial, group)
-        if choice is not None and (best is None or choice.link_quality > best.link_quality):
+        if isinstance(choice, Rejection):
+            refused = refused or choice
+        elif choice is not None and (best is None or choice.link_quality > best.link_quality):
             best = choice
     if best is not None:
         return Choice(best.chosen, fitting, best.link_quality)
+    if refused is not None:
+        return refused
     if roomy:
         # every card passed by itself, but no set of them passes the quota
         walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
@@ -162,7 +174,6 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
             card = walk.again(card)
 
 
-def _allocation(vendor: Vendor, choice: Choice | None) -> Allocation:
-    assert choice is not None
+def _allocation(vendor: Vendor, choice: Choice) -> Allocation:
     devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
     return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)

@@ -20,6 +20,7 @@ NUMA_NOT_FIT = "NumaNotFit"
 RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
 ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
 NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
+NODE_INSUFFICIENT_HANDLE = "NodeInsufficientHandle"
 NODE_UNREGISTERED = "node unregistered"
 
 

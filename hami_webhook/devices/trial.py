@@ -12,6 +12,7 @@ from typing import Protocol
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage
 from hami_webhook.devices.policy import CardPolicy, ListRule, Weights
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 
@@ -172,12 +173,13 @@ class Selection(Protocol):
     """How a vendor picks among the cards that passed.
 
     `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
-    card is checked on its own first, then `choose` is asked; it may refuse by returning None, then for quota's sake.
+    card is checked on its own first, then `choose` is asked if enough of them passed; it may refuse, by None for
+    quota's sake or with a reason of its own.
     """
 
     looks_at_all: bool
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None: ...
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
 
 
 class FirstFit:

@@ -42,7 +42,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Check, Selection, Terms, Trial
+from hami_webhook.devices.trial import Candidate, Check, FIRST_FIT, Selection, Terms, Trial, USUAL_CHECKS
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -147,6 +147,7 @@ class Vendor:
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
     `commas_shut`: an allow list of empty items only (`,`) allows no card.
     `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
+    `most_memory`: the most MiB that may be written for a device; more is refused.
     """
 
     key: str
@@ -172,6 +173,7 @@ class Vendor:
     limits_only: bool = False
     commas_shut: bool = False
     named_is_ours: bool = False
+    most_memory: int = MAX_INT32
 
     # what is asked
 
@@ -218,7 +220,7 @@ class Vendor:
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
         example = f" (16 GiB is {-(-_SIXTEEN_GIB // self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
-        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, f"an integer number of {unit}{example}"
+        yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}{example}"
         yield self.core_name, 0, MAX_INT32, "an integer"
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
@@ -373,6 +375,13 @@ class Vendor:
 
     def selection(self, trial: Trial) -> Selection:
         return FIRST_FIT
+
+    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+        """How a node that can't serve the request is told; `cards` are all it has.
+
+        `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.
+        """
+        return usual
 
     # what placement writes, and reads back
 
