@@ -48,6 +48,12 @@ class ContainerDraft:
         if resource in self.requests and parse_whole(self.requests[resource]) != amount:
             self.requests[resource] = str(amount)
 
+    def set_both(self, resource: str, amount: int) -> None:
+        """Write an amount into limits and requests alike, as a plain integer."""
+        for amounts in (self.limits, self.requests):
+            if str(amounts.get(resource)) != str(amount):
+                amounts[resource] = str(amount)
+
     def set_env(self, name: str, value: str) -> None:
         """Set an environment variable: in place where it exists, else at the end."""
         entry = {"name": name, "value": value}
