@@ -10,6 +10,7 @@ from hami_webhook.devices.amd import Amd
 from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.hygon import Hygon
+from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import QuotaKey, Vendor
@@ -21,6 +22,7 @@ PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time",
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "amd": lambda section: (Amd(section),),
     "biren": lambda section: (Biren(section),),
+    "kunlun": lambda section: (KunlunXpu(section), KunlunVxpu(section)),
     "nvidia": lambda section: (Nvidia(section),),
     "hygon": lambda section: (Hygon(section),),
     "cambricon": lambda section: (Cambricon(section),),
