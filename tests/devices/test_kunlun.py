@@ -1,4 +1,4 @@
-"""Kunlunxin by its chapter's tables: configuration (2), nodes (3), lists (4), admission (5), extraction (6), outputs (9)."""
+"""Kunlunxin by its tables: configuration (2), nodes (3), lists (4), admission (5), extraction (6), outputs (9)."""
 
 import json
 from datetime import UTC, datetime
@@ -7,7 +7,6 @@ import pytest
 
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.devices.model import FixedMemory, RegistrationError, Request, ShareOfCard
-from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.devices.placed import read_placed
 from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.devices.vendor import Health
@@ -84,6 +83,7 @@ def test_the_names_of_the_chart():
     assert [key.name for key in (*WHOLE_CARDS.quota_keys(), *VXPUS.quota_keys())] == [
         f"limits.{name}" for name in (XPU, VXPU, MEM)
     ]
+    assert {WHOLE_ALLOCATED, INDICES, ALLOCATED, TO_ALLOCATE} <= {*WHOLE_CARDS.keys.owned, *VXPUS.keys.owned}
     assert [vendor.lock for vendor in (WHOLE_CARDS, VXPUS)] == [None, COMMON_LOCK]
 
 

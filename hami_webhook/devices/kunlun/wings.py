@@ -58,10 +58,10 @@ def _over_both(count: int, wings: Sequence[Sequence[int]]) -> Iterator[tuple[int
 
 def score(before: Collection[int], after: Collection[int]) -> int:
     """How well a placement keeps a node easy to fill, 0 to 3000, from the cards used before and after it."""
-    return 1000 * max(0, min(3, 2 - (_tasks(after) - _tasks(before))))
+    return 1000 * max(0, min(3, 2 - (tasks_to_fill(after) - tasks_to_fill(before))))
 
 
-def _tasks(used: Collection[int]) -> int:
+def tasks_to_fill(used: Collection[int]) -> int:
     """MTF: the least number of tasks of 1, 2, 4 or 8 cards that would fill the node."""
     return sum(_TASKS_TO_FILL[len(wing)] for wing in _wings(used)) if used else 1
 
