@@ -7,41 +7,14 @@ import pytest
 
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.devices.model import FixedMemory, RegistrationError, Request, ShareOfCard
+from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.devices.placed import read_placed
 from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.devices.vendor import Health
 from hami_webhook.kube.objects import Pod
 
-from .xpus import (
-    ALLOCATED,
-    HALF,
-    HANDSHAKE,
-    INDICES,
-    MEM,
-    NOUSE,
-    OLD_NOUSE,
-    OLD_USE,
-    QUARTER,
-    REGISTER,
-    TO_ALLOCATE,
-    USE,
-    VXPU,
-    WHOLE,
-    WHOLE_ALLOCATED,
-    XPU,
-    asks,
-    card,
-    charge,
-    chosen,
-    entry,
-    ids,
-    kl,
-    server,
-    slices,
-    use_slices,
-    use_whole,
-    vxpu_server,
-)
+from . import xpus
+from .xpus import HALF, MEM, QUARTER, USE, VXPU, WHOLE, XPU, asks, card, chosen, entry, kl, server, slices
 from .yard import CHART, NOW, Placed, Yard, configured, container, node, pod
 
 WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
@@ -83,7 +56,10 @@ def test_the_names_of_the_chart():
     assert [key.name for key in (*WHOLE_CARDS.quota_keys(), *VXPUS.quota_keys())] == [
         f"limits.{name}" for name in (XPU, VXPU, MEM)
     ]
-    assert {WHOLE_ALLOCATED, INDICES, ALLOCATED, TO_ALLOCATE} <= {*WHOLE_CARDS.keys.owned, *VXPUS.keys.owned}
+    assert {xpus.WHOLE_ALLOCATED, xpus.INDICES, xpus.ALLOCATED, xpus.TO_ALLOCATE} <= {
+        *WHOLE_CARDS.keys.owned,
+        *VXPUS.keys.owned,
+    }
     assert [vendor.lock for vendor in (WHOLE_CARDS, VXPUS)] == [None, COMMON_LOCK]
 
 
@@ -117,7 +93,7 @@ def test_the_register_annotation_of_the_chapter():
      {"id":"KL-UUID-01","index":1,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-02","index":2,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-03","index":3,"count":4,"devmem":98304,"devcore":100,"type":"XPU"}]"""
-    cards = VXPUS.inventory(node(**{REGISTER: text})).devices
+    cards = VXPUS.inventory(node(**{xpus.REGISTER: text})).devices
     assert [(c.uuid, c.index, c.healthy) for c in cards] == [(kl(i), i, i != 3) for i in range(4)]
     assert {(c.vendor, c.slots, c.memory, c.cores) for c in cards} == {("XPU", 4, WHOLE, 100)}
 
@@ -125,26 +101,26 @@ def test_the_register_annotation_of_the_chapter():
 def test_every_card_of_the_list_is_offered_whatever_its_type():
     yard = Yard([server(cards=[card(0, type="P800-OAM", mode="x", more=1), card(1, type=None)])])
     placed = yard.place(asks(slices(2)))
-    assert placed.annotations[ALLOCATED] == entry(0, WHOLE) + entry(1, WHOLE) + ";"
+    assert placed.annotations[xpus.ALLOCATED] == entry(0, WHOLE) + entry(1, WHOLE) + ";"
 
 
 @pytest.mark.parametrize("text", [None, "[]", "null"])
 def test_no_list_is_no_vxpu(text):
-    assert VXPUS.inventory(node(**({} if text is None else {REGISTER: text}))) is None
+    assert VXPUS.inventory(node(**({} if text is None else {xpus.REGISTER: text}))) is None
 
 
 @pytest.mark.parametrize(
     "text", ["[", "{}", "[null]", "5", json.dumps([card(0, devmem=-1)]), json.dumps([card(0), card(1, id=kl(0))])]
 )
 def test_a_bad_list_is_unreadable_as_a_whole(text):
-    with pytest.raises(RegistrationError, match=f"^{REGISTER}: "):
-        VXPUS.inventory(node(**{REGISTER: text}))
+    with pytest.raises(RegistrationError, match=f"^{xpus.REGISTER}: "):
+        VXPUS.inventory(node(**{xpus.REGISTER: text}))
 
 
 def test_a_repeated_index_is_told_and_only_its_first_card_used():
     bare = [{key: value for key, value in card(index).items() if key != "index"} for index in range(2)]
     found = VXPUS.inventory(server(cards=bare))
-    assert found.warnings == (f"{REGISTER}: card KL-UUID-01 isn't used, as another has its index 0",)
+    assert found.warnings == (f"{xpus.REGISTER}: card KL-UUID-01 isn't used, as another has its index 0",)
     yard = Yard([server(cards=bare)])
     assert chosen(yard.place(asks(slices(2)))) == "1/2 NumaNotFit"
     assert chosen(yard.place(asks(slices(1)))) == [0]
@@ -168,14 +144,14 @@ def handshake(age):
     ],
 )
 def test_the_handshake(text, allocatable, health):
-    known = node(capacity={VXPU: allocatable}, **({} if text is None else {HANDSHAKE: text}))
+    known = node(capacity={VXPU: allocatable}, **({} if text is None else {xpus.HANDSHAKE: text}))
     assert VXPUS.health(known, NOW, UTC) == health
     assert WHOLE_CARDS.health(known, NOW, UTC) == Health(healthy=True)
 
 
 def test_a_new_controller_reads_the_list_while_a_fresh_handshake_waits():
     cards = [card(0)]
-    yard = Yard([server(cards=cards, **{HANDSHAKE: handshake(5)})])
+    yard = Yard([server(cards=cards, **{xpus.HANDSHAKE: handshake(5)})])
     assert chosen(yard.place(asks(slices(1)))) == [0]
 
 
@@ -184,16 +160,16 @@ def test_a_new_controller_reads_the_list_while_a_fresh_handshake_waits():
 
 LISTS = [
     ({}, "012"),
-    ({USE: "", NOUSE: " "}, "012"),
+    ({USE: "", xpus.NOUSE: " "}, "012"),
     ({USE: " B , C "}, "12"),
     ({USE: "b"}, ""),
-    ({NOUSE: "A,,B"}, "2"),
-    ({USE: "A,B", NOUSE: "A"}, "1"),
-    ({USE: "A,B", OLD_USE: "B,C"}, "1"),
-    ({USE: "A", OLD_USE: " ,"}, "0"),
-    ({OLD_USE: "C"}, "2"),
-    ({NOUSE: "A", OLD_NOUSE: "C"}, "1"),
-    ({OLD_NOUSE: "A,B,C"}, ""),
+    ({xpus.NOUSE: "A,,B"}, "2"),
+    ({USE: "A,B", xpus.NOUSE: "A"}, "1"),
+    ({USE: "A,B", xpus.OLD_USE: "B,C"}, "1"),
+    ({USE: "A", xpus.OLD_USE: " ,"}, "0"),
+    ({xpus.OLD_USE: "C"}, "2"),
+    ({xpus.NOUSE: "A", xpus.OLD_NOUSE: "C"}, "1"),
+    ({xpus.OLD_NOUSE: "A,B,C"}, ""),
 ]
 
 
@@ -201,13 +177,13 @@ LISTS = [
 @pytest.mark.parametrize("backend", ["kunlun", "XPU"])
 def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
     """Of three cards two are used, so that the third is taken or nothing."""
-    ids_of, asked = (kl, {VXPU: 1}) if backend == "XPU" else (lambda index: ids([index]), {XPU: 1})
+    ids_of, asked = (kl, {VXPU: 1}) if backend == "XPU" else (lambda index: xpus.ids([index]), {XPU: 1})
     named = {letter: ids_of(index) for index, letter in enumerate("ABC")}
     notes = {key: "".join(named.get(letter, letter) for letter in text) for key, text in lists.items()}
     got = ""
     for index in range(3):
         yard = Yard([server(xpus=3, cards=[card(each) for each in range(3)])])
-        use_whole(yard, {0, 1, 2} - {index})
+        xpus.use_whole(yard, {0, 1, 2} - {index})
         answer = chosen(yard.place(asks(container(**asked), **notes)))
         got += str(index) if answer == [index] else ""
     assert got == allowed
@@ -352,57 +328,57 @@ def test_limits_come_before_requests():
 
 
 def test_a_container_without_slices_keeps_its_place_in_the_annotation():
-    yard = use_slices(Yard([vxpu_server()]), {1: (1, HALF)})
+    yard = xpus.use_slices(Yard([xpus.vxpu_server()]), {1: (1, HALF)})
     placed = yard.place(asks(slices(1, QUARTER, "a"), container("b", cpu=1), slices(1, HALF, "c")))
     expected = entry(0, QUARTER) + ";;" + entry(1, HALF) + ";"
-    assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == expected
-    assert WHOLE_ALLOCATED not in placed.annotations
-    assert INDICES not in placed.annotations
+    assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == expected
+    assert xpus.WHOLE_ALLOCATED not in placed.annotations
+    assert xpus.INDICES not in placed.annotations
 
 
 def test_each_backend_pads_its_own_list():
     yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
     manifest = pod(slices(1, HALF, "a"), container("b", **{XPU: 1}), init=[container("c", cpu=1)])
     placed = yard.place(manifest)
-    assert placed.annotations[ALLOCATED] == ";" + entry(0, HALF) + ";;"
-    assert placed.annotations[WHOLE_ALLOCATED] == ";;n1-kunlun-1,kunlun,98304,100:;"
+    assert placed.annotations[xpus.ALLOCATED] == ";" + entry(0, HALF) + ";;"
+    assert placed.annotations[xpus.WHOLE_ALLOCATED] == ";;n1-kunlun-1,kunlun,98304,100:;"
     assert placed.debits == {f"limits.{XPU}": 1, f"limits.{VXPU}": 1, f"limits.{MEM}": HALF}
 
 
 def test_the_indices_of_all_containers_are_written_once_each():
     init, first, second = (container(name, **{XPU: count}) for name, count in (("i", 1), ("a", 2), ("b", 1)))
-    placed = use_whole(Yard([server(xpus=8)]), [6]).place(pod(first, second, init=[init]))
-    assert placed.annotations[WHOLE_ALLOCATED].count("n1-kunlun-4,") == 2
-    assert placed.annotations[INDICES] == "4,5,7"
+    placed = xpus.use_whole(Yard([server(xpus=8)]), [6]).place(pod(first, second, init=[init]))
+    assert placed.annotations[xpus.WHOLE_ALLOCATED].count("n1-kunlun-4,") == 2
+    assert placed.annotations[xpus.INDICES] == "4,5,7"
 
 
 def test_bus_ids_with_colons_are_counted_as_used():
     yard = Yard([server(cards=[card(index, id=f"0000:{index}b:00.0") for index in range(2)])])
     first = yard.place(asks(slices(1), name="first"))
-    assert first.annotations[ALLOCATED] == "0000:0b:00.0,XPU,98304,100:;"
+    assert first.annotations[xpus.ALLOCATED] == "0000:0b:00.0,XPU,98304,100:;"
     assert first.debits == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
     second = yard.place(asks(slices(1), name="second"))
-    assert second.annotations[ALLOCATED] == "0000:1b:00.0,XPU,98304,100:;"
+    assert second.annotations[xpus.ALLOCATED] == "0000:1b:00.0,XPU,98304,100:;"
     only = asks(slices(1), **{USE: "0000:0b:00.0"})
     assert chosen(yard.place(only)) == "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_after_init_only_the_app_is_counted(finished):
-    yard = Yard([vxpu_server()])
+    yard = Yard([xpus.vxpu_server()])
     placed = yard.place(pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")]))
     bound = pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")], annotations=placed.annotations)
     bound["spec"]["nodeName"] = "n1"
     if finished:
         bound["status"] = {"containerStatuses": [{"name": "app", "state": {"running": {}}}]}
     size = QUARTER if finished else HALF
-    assert charge(yard, bound).amounts == {f"limits.{MEM}": size, f"limits.{VXPU}": 1}
+    assert xpus.charge(yard, bound).amounts == {f"limits.{MEM}": size, f"limits.{VXPU}": 1}
     found = read_placed(VXPUS, Pod.from_object(bound))
     assert [debit.memory for debit in found.per_device(init_finished=finished).values()] == [size]
 
 
 def test_a_pod_of_hami_before_init_containers_is_read():
-    notes = {WHOLE_ALLOCATED: f"{ids([2])},kunlun,98304,100:;", "hami.io/vgpu-node": "n1"}
+    notes = {xpus.WHOLE_ALLOCATED: f"{xpus.ids([2])},kunlun,98304,100:;", "hami.io/vgpu-node": "n1"}
     yard = Yard([server(xpus=8)])
     old = pod(container(**{XPU: 1}), name="old", init=[container("c", cpu=1)], annotations=notes)
     old["spec"]["nodeName"] = "n1"
@@ -413,7 +389,7 @@ def test_a_pod_of_hami_before_init_containers_is_read():
 
 def test_card_policies_other_than_mutex_change_nothing():
     for policy in ("binpack", "spread", "numa", "numa-first", "topology-aware", "binpack,numa"):
-        yard = use_whole(Yard([server(xpus=8)]), [5])
+        yard = xpus.use_whole(Yard([server(xpus=8)]), [5])
         placed = yard.place(asks(container(**{XPU: 2}), **{GPU_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert chosen(placed) == [4, 6]

@@ -2,32 +2,8 @@
 
 import pytest
 
-from .xpus import (
-    ALLOCATED,
-    HALF,
-    INDICES,
-    MEM,
-    NODE_POLICY,
-    NOUSE,
-    POLICY,
-    QUARTER,
-    TO_ALLOCATE,
-    USE,
-    VXPU,
-    WHOLE,
-    WHOLE_ALLOCATED,
-    XPU,
-    asks,
-    charge,
-    chosen,
-    entry,
-    kl,
-    server,
-    slices,
-    use_slices,
-    use_whole,
-    vxpu_server,
-)
+from . import xpus
+from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, chosen, entry, kl, server, slices
 from .yard import Placed, Yard, container, pod
 
 
@@ -36,7 +12,7 @@ def whole(count, name="main"):
 
 
 def whole_yard(*used):
-    return use_whole(Yard([server(xpus=8)]), used)
+    return xpus.use_whole(Yard([server(xpus=8)]), used)
 
 
 def free(*indices):
@@ -44,15 +20,15 @@ def free(*indices):
 
 
 def vyard(**sizes):
-    return use_slices(Yard([vxpu_server()]), {int(key[1:]): value for key, value in sizes.items()})
+    return xpus.use_slices(Yard([xpus.vxpu_server()]), {int(key[1:]): value for key, value in sizes.items()})
 
 
 def test_1_two_whole_cards_of_an_idle_node():
     placed = whole_yard().place(asks(whole(2)))
     assert isinstance(placed, Placed)
-    assert placed.annotations[WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:n1-kunlun-1,kunlun,98304,100:;"
-    assert placed.annotations[INDICES] == "0,1"
-    assert set(placed.annotations) == {WHOLE_ALLOCATED, INDICES, "hami.io/vgpu-node", "hami.io/vgpu-time"}
+    assert placed.annotations[xpus.WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:n1-kunlun-1,kunlun,98304,100:;"
+    assert placed.annotations[xpus.INDICES] == "0,1"
+    assert set(placed.annotations) == {xpus.WHOLE_ALLOCATED, xpus.INDICES, "hami.io/vgpu-node", "hami.io/vgpu-time"}
     assert placed.debits == {f"limits.{XPU}": 2}
 
 
@@ -64,7 +40,7 @@ def test_2_the_tightest_sufficient_wing(count, cards):
 def test_3_a_pair_over_both_wings_is_linked():
     placed = free(3, 7).place(asks(whole(2)))
     assert chosen(placed) == [3, 7]
-    assert placed.annotations[INDICES] == "3,7"
+    assert placed.annotations[xpus.INDICES] == "3,7"
     assert chosen(free(3, 6).place(asks(whole(2)))) == "1/8 NumaNotFit"
 
 
@@ -83,13 +59,13 @@ def test_5_memory_is_aligned_at_admission():
     assert admitted.requests() == {MEM: "24576"}
     assert admitted.warnings == [f"container main: {MEM} 20480 is aligned up to 24576 MiB, a quarter of a card"]
     placed = yard.place(asks(slices(1, 20480)))
-    assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "KL-UUID-00,XPU,24576,25:;"
+    assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == "KL-UUID-00,XPU,24576,25:;"
     assert placed.debits == {f"limits.{MEM}": 24576, f"limits.{VXPU}": 1}
 
 
 def test_6_without_memory_slices_are_whole_cards():
     placed = vyard().place(asks(slices(2)))
-    assert placed.annotations[ALLOCATED] == "KL-UUID-00,XPU,98304,100:KL-UUID-01,XPU,98304,100:;"
+    assert placed.annotations[xpus.ALLOCATED] == "KL-UUID-00,XPU,98304,100:KL-UUID-01,XPU,98304,100:;"
     assert placed.debits == {f"limits.{MEM}": 196608, f"limits.{VXPU}": 2}
 
 
@@ -125,27 +101,27 @@ def test_10_one_slice_prefers_a_card_that_is_split_alike():
 def test_11_a_card_is_split_one_way():
     yard = vyard(**{f"c{index}": (1, HALF) for index in range(8)})
     assert chosen(yard.place(asks(slices(2, QUARTER)))) == "1/8 NumaNotFit"
-    assert chosen(yard.place(asks(slices(1, HALF), **{POLICY: "mutex"}))) == "8/8 ExclusiveDeviceAllocateConflict"
+    assert chosen(yard.place(asks(slices(1, HALF), **{xpus.POLICY: "mutex"}))) == "8/8 ExclusiveDeviceAllocateConflict"
 
 
 def test_12_uuid_lists():
-    only = asks(slices(1, QUARTER), **{USE: "KL-UUID-01,KL-UUID-03"})
+    only = asks(slices(1, QUARTER), **{xpus.USE: "KL-UUID-01,KL-UUID-03"})
     assert chosen(vyard().place(only)) == [1]
-    none = asks(slices(1, QUARTER), **{NOUSE: ",".join(kl(index) for index in range(8))})
+    none = asks(slices(1, QUARTER), **{xpus.NOUSE: ",".join(kl(index) for index in range(8))})
     assert chosen(vyard().place(none)) == "8/8 CardUuidMismatch"
 
 
 def test_13_containers_follow_each_other():
     placed = whole_yard().place(asks(whole(1, "a"), whole(1, "b")))
-    assert placed.annotations[WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:;n1-kunlun-1,kunlun,98304,100:;"
-    assert placed.annotations[INDICES] == "0,1"
+    assert placed.annotations[xpus.WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:;n1-kunlun-1,kunlun,98304,100:;"
+    assert placed.annotations[xpus.INDICES] == "0,1"
 
 
 @pytest.mark.parametrize(("policy", "better"), [("binpack", 3000), ("spread", -3000)])
 def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(policy, better):
-    yard = use_whole(Yard([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
-    placed = yard.place(asks(whole(1), **{NODE_POLICY: policy}))
-    assert (placed.node, placed.annotations[INDICES]) == ("n2", "0")
+    yard = xpus.use_whole(Yard([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
+    placed = yard.place(asks(whole(1), **{xpus.NODE_POLICY: policy}))
+    assert (placed.node, placed.annotations[xpus.INDICES]) == ("n2", "0")
     base = 10 * (5 / 800 + 5 / 8 + 5 / 8)
     assert placed.score == pytest.approx(base + better)
 
@@ -156,14 +132,14 @@ def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(poli
 def test_quota_counts_slices_and_their_aligned_memory_while_waiting_and_placed():
     yard = vyard()
     manifest = asks(slices(2, 20480))
-    assert charge(yard, yard.admit(manifest).pod).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
-    assert charge(yard, manifest).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+    assert xpus.charge(yard, yard.admit(manifest).pod).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+    assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
     assert yard.place(manifest).debits == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
 
 
 def test_quota_knows_the_memory_of_a_slice_without_any_card():
     yard = Yard([])
-    found = charge(yard, asks(slices(1)))
+    found = xpus.charge(yard, asks(slices(1)))
     assert found.amounts == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
     assert found.derivable
     assert not found.floors
@@ -172,13 +148,13 @@ def test_quota_knows_the_memory_of_a_slice_without_any_card():
 def test_quota_counts_the_peak_of_init_and_app():
     yard = vyard()
     manifest = pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")])
-    assert charge(yard, manifest).amounts == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
+    assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
     placed = yard.place(manifest)
-    assert placed.annotations[ALLOCATED] == entry(0, HALF) + ";" + entry(0, QUARTER) + ";"
+    assert placed.annotations[xpus.ALLOCATED] == entry(0, HALF) + ";" + entry(0, QUARTER) + ";"
     assert placed.debits == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
 
 
 def test_quota_counts_whole_cards_only_by_number():
     yard = whole_yard()
-    assert charge(yard, asks(whole(4))).amounts == {f"limits.{XPU}": 4}
+    assert xpus.charge(yard, asks(whole(4))).amounts == {f"limits.{XPU}": 4}
     assert yard.place(asks(whole(4))).debits == {f"limits.{XPU}": 4}

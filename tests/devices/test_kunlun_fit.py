@@ -7,28 +7,8 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
 
-from .xpus import (
-    HALF,
-    MEM,
-    NODE_POLICY,
-    NOUSE,
-    POLICY,
-    QUARTER,
-    USE,
-    VXPU,
-    WHOLE,
-    XPU,
-    asks,
-    card,
-    chosen,
-    ids,
-    kl,
-    server,
-    slices,
-    use_slices,
-    use_whole,
-    vxpu_server,
-)
+from . import xpus
+from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, asks, card, chosen, ids, kl, server, slices
 from .yard import CHART, Placed, Yard, container, node, pod
 
 
@@ -37,7 +17,7 @@ def whole(count, name="main"):
 
 
 def vyard(sizes=()):
-    return use_slices(Yard([vxpu_server()]), dict(sizes))
+    return xpus.use_slices(Yard([xpus.vxpu_server()]), dict(sizes))
 
 
 def all_but(*indices, sizes=None):
@@ -87,7 +67,7 @@ def test_more_than_the_node_has(asking):
 )
 def test_whole_cards_and_whole_slices_choose_alike(count, free, answer):
     used = [index for index in range(8) if index not in free]
-    assert chosen(use_whole(Yard([server(xpus=8)]), used).place(asks(whole(count)))) == answer
+    assert chosen(xpus.use_whole(Yard([server(xpus=8)]), used).place(asks(whole(count)))) == answer
     assert chosen(all_but(*free).place(asks(slices(count)))) == answer
 
 
@@ -148,13 +128,14 @@ def test_a_card_outside_the_wings_is_no_candidate():
     five = Yard([server(cards=[card(index) for index in (0, 1, 2, 3, 8)])])
     assert chosen(five.place(asks(slices(5, HALF)))) == "1/5 NumaNotFit"
     assert (
-        chosen(use_whole(yard, range(8)).place(asks(whole(1)))) == "1/9 NumaNotFit, 8/9 ExclusiveDeviceAllocateConflict"
+        chosen(xpus.use_whole(yard, range(8)).place(asks(whole(1))))
+        == "1/9 NumaNotFit, 8/9 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_nodes_with_fewer_cards_work():
     assert chosen(Yard([server(xpus=2)]).place(asks(whole(2)))) == [0, 1]
-    assert chosen(Yard([vxpu_server(count=3)]).place(asks(slices(3, QUARTER)))) == [0, 1, 2]
+    assert chosen(Yard([xpus.vxpu_server(count=3)]).place(asks(slices(3, QUARTER)))) == [0, 1, 2]
     assert chosen(Yard([server(xpus=6)]).place(asks(whole(4)))) == [0, 1, 2, 3]
     assert chosen(Yard([server(cards=[card(4), card(1), card(5), card(0)])]).place(asks(slices(2)))) == [0, 1]
 
@@ -169,7 +150,7 @@ def test_unhealthy_cards_take_nothing():
 
 
 def test_a_node_with_seven_cards_can_split_six():
-    seven = Yard([vxpu_server(count=7)])
+    seven = Yard([xpus.vxpu_server(count=7)])
     assert chosen(seven.place(asks(slices(7, QUARTER)))) == "1/7 NodeInsufficientHandle"
     assert chosen(seven.place(asks(slices(6, QUARTER)))) == [0, 1, 2, 3, 4, 5]
 
@@ -207,25 +188,25 @@ def test_the_retry_may_go_to_the_other_wing():
 def test_mutex_counts_cards_that_would_fit_if_they_need_not_be_idle():
     """Cards 0 to 3 would fit, 0 also if it weren't excluded; 4 and 5 are split otherwise, 6 and 7 are full."""
     sizes = dict.fromkeys(range(4), (1, HALF)) | dict.fromkeys((4, 5), (1, QUARTER)) | dict.fromkeys((6, 7), (1, WHOLE))
-    one = asks(slices(1, HALF), **{POLICY: "binpack,mutex", NOUSE: kl(0)})
+    one = asks(slices(1, HALF), **{xpus.POLICY: "binpack,mutex", NOUSE: kl(0)})
     assert chosen(vyard(sizes).place(one)) == (
         "1/8 CardUuidMismatch, 2/8 CardInsufficientMemory, 4/8 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_mutex_takes_idle_cards_only():
-    assert chosen(vyard({5: (1, QUARTER)}).place(asks(slices(1, QUARTER), **{POLICY: "mutex"}))) == [4]
+    assert chosen(vyard({5: (1, QUARTER)}).place(asks(slices(1, QUARTER), **{xpus.POLICY: "mutex"}))) == [4]
 
 
 def test_mutex_means_nothing_more_to_whole_cards():
-    yard = use_whole(Yard([server(xpus=2)]), [0, 1])
+    yard = xpus.use_whole(Yard([server(xpus=2)]), [0, 1])
     answer = "1/2 NumaNotFit, 2/2 ExclusiveDeviceAllocateConflict"
-    assert chosen(yard.place(asks(whole(1), **{POLICY: "mutex"}))) == answer
+    assert chosen(yard.place(asks(whole(1), **{xpus.POLICY: "mutex"}))) == answer
     assert chosen(yard.place(asks(whole(1)))) == answer
 
 
 def test_an_excluded_card_does_not_hide_what_else_is_wrong():
-    yard = use_whole(Yard([server(xpus=4)]), [1, 2])
+    yard = xpus.use_whole(Yard([server(xpus=4)]), [1, 2])
     assert chosen(yard.place(asks(whole(2), **{NOUSE: ids([0])}))) == (
         "1/4 CardUuidMismatch, 2/4 ExclusiveDeviceAllocateConflict"
     )
@@ -275,7 +256,7 @@ def test_whole_cards_beyond_the_quota_are_refused():
 
 def test_an_init_container_takes_its_pods_cards_where_quota_demands():
     """By the rule it would take the last free card of the left wing, which would cost a fifth card."""
-    yard = use_whole(Yard([server(xpus=8)]), [0, 1, 2])
+    yard = xpus.use_whole(Yard([server(xpus=8)]), [0, 1, 2])
     manifest = pod(whole(4, "app"), init=[whole(1, "init")])
     assert within(yard, manifest, xpu=5) == [[3], [4, 5, 6, 7]]
     assert within(yard, manifest, xpu=4) == [[4], [4, 5, 6, 7]]
@@ -296,11 +277,11 @@ def both(**annotations):
 
 
 def test_a_whole_card_blocks_slices_of_its_index_and_vice_versa():
-    yard = use_whole(both(), [0])
+    yard = xpus.use_whole(both(), [0])
     assert chosen(yard.place(asks(slices(1, QUARTER), name="a"))) == [1]
     assert chosen(yard.place(asks(whole(1), name="b"))) == [2]
     for asking, taken in ((slices(1, QUARTER), kl(0)), (whole(1), ids([1]))):
-        answer = chosen(yard.place(asks(asking, **{USE: taken})))
+        answer = chosen(yard.place(asks(asking, **{xpus.USE: taken})))
         assert answer == "1/8 ExclusiveDeviceAllocateConflict, 7/8 CardUuidMismatch"
 
 
@@ -346,4 +327,4 @@ def test_vxpu_scores_nothing_and_other_cards_silence_the_score():
     assert both().place(asks(whole(8))).score == 0
     gpu = '[{"id":"G","count":1,"devmem":9,"devcore":9,"type":"A10","health":true}]'
     mixed = node(capacity={XPU: 8}, **{"hami.io/node-nvidia-register": gpu})
-    assert Yard([mixed]).place(asks(whole(8), **{NODE_POLICY: "spread"})).score == 0
+    assert Yard([mixed]).place(asks(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0

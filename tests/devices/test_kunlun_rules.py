@@ -13,7 +13,8 @@ from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.placement.fit import fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
 
-from .xpus import HALF, MEM, NOUSE, POLICY, QUARTER, VXPU, WHOLE, XPU, asks, card, kl, server, slices
+from . import xpus
+from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, card, kl, server, slices
 from .yard import CHART, container, pod
 
 COUNTS = st.integers(1, 8)
@@ -163,7 +164,7 @@ def test_a_refusal_has_the_first_label_of_the_table(count, size, usages, denied,
     view = view_of(
         cards=[card(i, health=i not in sick) for i in range(8)], usage={("XPU", kl(i)): usage[i] for i in range(8)}
     )
-    notes = {NOUSE: ",".join(map(kl, denied)), POLICY: "mutex" if mutex else "binpack"}
+    notes = {xpus.NOUSE: ",".join(map(kl, denied)), xpus.POLICY: "mutex" if mutex else "binpack"}
     found = placed(view, asks(slices(count, size), **notes))
     if not isinstance(found, Rejection) or "NodeInsufficientHandle" in found.counts:
         return

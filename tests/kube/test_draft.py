@@ -87,6 +87,26 @@ def test_a_limit_is_written_with_the_request_that_must_agree(container, operatio
 
 
 @pytest.mark.parametrize(
+    "resources",
+    [
+        None,
+        {"limits": {GPU: "3"}},
+        {"requests": {GPU: "1"}},
+        {"limits": {GPU: "2000m"}, "requests": {GPU: 2}},
+        {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
+    ],
+)
+def test_an_amount_is_written_into_both_as_a_plain_integer(resources):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    after = applied(raw, draft)["spec"]["containers"][0]["resources"]
+    assert {field: str(amounts[GPU]) for field, amounts in after.items()} == {"limits": "2", "requests": "2"}
+    written = [field for field in ("limits", "requests") if str((resources or {}).get(field, {}).get(GPU)) != "2"]
+    assert len(draft.operations()) == (1 if resources is None else len(written))
+
+
+@pytest.mark.parametrize(
     ("env", "after"),
     [
         (None, [{"name": "A", "value": "1"}]),
