@@ -42,7 +42,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import Candidate, Check, FIRST_FIT, Selection, Terms, Trial, USUAL_CHECKS
+from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check, Selection, Terms, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole

@@ -15,7 +15,7 @@ from hami_webhook.quota.budget import PodBudget
 
 from . import xpus
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, card, kl, server, slices
-from .yard import CHART, container, pod
+from .yard import CHART, NOW, container, pod
 
 COUNTS = st.integers(1, 8)
 SIZES = st.sampled_from([QUARTER, QUARTER, HALF, WHOLE])
@@ -265,7 +265,7 @@ def test_the_annotations_say_what_was_given(state, manifest):
         ("kunlun", ("kunlun-allocated",)),
     ):
         given_ = [[(d.uuid, d.booking) for d in row[key].devices] if key in row else [] for row in fit.rows]
-        written = CHART[key].encode(fit.rows, view.node)
+        written = CHART[key].encode(fit.rows, view.node, NOW)
         for name in names:
             rows = decode_pod_devices(written[f"hami.io/{name}"])
             assert {entry.word for row in rows for entry in row} <= {key}
