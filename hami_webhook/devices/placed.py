@@ -66,4 +66,10 @@ def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
     return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < lapse
 
 
-__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "placement_counts", "read_placed"]
+def nanoseconds(now: float) -> str:
+    """Unix seconds as a decimal number of nanoseconds, exact where `now` is whole."""
+    whole = int(now)
+    return str(whole * 1_000_000_000 + int((now - whole) * 1_000_000_000))
+
+
+__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "nanoseconds", "placement_counts", "read_placed"]

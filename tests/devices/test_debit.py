@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
 from hami_webhook.devices.model import Hold
-from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.devices.placed import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
 from .cards import ALLOCATED, container, init, nvidia, pod
@@ -106,3 +106,16 @@ def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, c
     notes = {"hami.io/vgpu-node": node, "hami.io/vgpu-time": time}
     asking = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
     assert placement_counts(asking, now, 300) is counts
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (1760000000, "1760000000000000000"),
+        (1760000001.0, "1760000001000000000"),
+        (1760000000.5, "1760000000500000000"),
+        (0.0, "0"),
+    ],
+)
+def test_a_time_is_told_in_nanoseconds(now, text):
+    assert nanoseconds(now) == text
