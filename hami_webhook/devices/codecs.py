@@ -38,14 +38,18 @@ def parse_bool(text: str) -> bool | None:
     return True if text in TRUE_TEXTS else False if text in FALSE_TEXTS else None
 
 
-def decode_cards(text: str, *, unended: bool = True) -> list[CardRecord]:
+def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: bool = True) -> list[CardRecord]:
     """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing.
 
-    `unended`: whether a single card of the colon form may lack its `:`.
+    A vendor with a JSON of its own gives the `names` of the standard fields there, in lower case: a standard field that
+    isn't named has no key. There is no colon form of it. `unended`: whether a single card of the colon form may lack
+    its `:`.
     """
     stripped = text.strip()
-    is_json = stripped.startswith("[") or stripped == "null"
-    cards = _decode_json(stripped) if is_json else _decode_colon(stripped, unended=unended)
+    if names is not None or stripped.startswith("[") or stripped == "null":
+        cards = _decode_json(stripped, _STANDARD_NAMES if names is None else names)
+    else:
+        cards = _decode_colon(stripped, unended=unended)
     seen: set[str] = set()
     for card in cards:
         if not card.id or card.id in seen:
@@ -56,7 +60,9 @@ def decode_cards(text: str, *, unended: bool = True) -> list[CardRecord]:
     return cards
 
 
-_JSON_FIELDS = {"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health"}
+_STANDARD_NAMES = {
+    name: name for name in ("id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health")
+}
 
 
 def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in record.items()}
 
 
-def _decode_json(text: str) -> list[CardRecord]:
+def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
     try:
         records = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -81,16 +87,16 @@ def _decode_json(text: str) -> list[CardRecord]:
         where = f"card {position}"
         cards.append(
             CardRecord(
-                id=_string(fields, "id", where),
-                index=_integer(fields, "index", where),
-                count=_integer(fields, "count", where),
-                devmem=_integer(fields, "devmem", where),
-                devcore=_integer(fields, "devcore", where),
-                type=_string(fields, "type", where),
-                numa=_integer(fields, "numa", where),
-                mode=_string(fields, "mode", where),
-                health=_boolean(fields, "health", where),
-                extra={key: value for key, value in fields.items() if key not in _JSON_FIELDS},
+                id=string_in(fields, names.get("id", ""), where),
+                index=integer_in(fields, names.get("index", ""), where),
+                count=integer_in(fields, names.get("count", ""), where),
+                devmem=integer_in(fields, names.get("devmem", ""), where),
+                devcore=integer_in(fields, names.get("devcore", ""), where),
+                type=string_in(fields, names.get("type", ""), where),
+                numa=integer_in(fields, names.get("numa", ""), where),
+                mode=string_in(fields, names.get("mode", ""), where),
+                health=boolean_in(fields, names.get("health", ""), where),
+                extra={key: value for key, value in fields.items() if key not in names.values()},
             )
         )
     return cards
@@ -134,7 +140,8 @@ def _parse_integer(text: str, where: str) -> int:
     return int(text)
 
 
-def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
+def integer_in(fields: Mapping[str, Any], key: str, where: str) -> int:
+    """The 32-bit integer under `key`, 0 for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return 0
@@ -143,7 +150,8 @@ def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
-def _string(fields: Mapping[str, Any], key: str, where: str) -> str:
+def string_in(fields: Mapping[str, Any], key: str, where: str) -> str:
+    """The text under `key`, empty for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return ""
@@ -152,7 +160,8 @@ def _string(fields: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _boolean(fields: Mapping[str, Any], key: str, where: str) -> bool:
+def boolean_in(fields: Mapping[str, Any], key: str, where: str) -> bool:
+    """Whether `key` says true, false for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return False

@@ -136,6 +136,7 @@ NO_FLEET = NoFleet()
 class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
+    `card_fields`: what the register annotation's JSON calls the standard fields, where it is the vendor's own.
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
     `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
@@ -157,6 +158,7 @@ class Vendor:
     memory_factor: int = 1
     keys: DeviceKeys
     register_annotation: str = ""
+    card_fields: Mapping[str, str] | None = None
     handshake_annotation: str = ""
     unended_card: bool = False
     unregistered_hint: str = ""
@@ -263,7 +265,7 @@ class Vendor:
         if text is None:
             return ()
         try:
-            records = decode_cards(text, unended=self.unended_card)
+            records = decode_cards(text, self.card_fields, unended=self.unended_card)
             return tuple(self.device(record, position) for position, record in enumerate(records))
         except RegistrationError as error:
             raise RegistrationError(f"{self.register_annotation}: {error}") from error

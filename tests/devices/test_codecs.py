@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -109,6 +110,29 @@ def test_the_json_form_has_zero_values_left_out_and_a_card_without_health_is_unh
         CardRecord("GPU-0", 0, 10, 40960, 100, "A100", 0, "hami-core", True, {}),
         CardRecord("GPU-1", 1, 0, 0, 0, "", 1, "", False, {"unknown": {"x": []}}),
     ]
+
+
+OWN = {"id": "uuid", "count": "slots", "devmem": "vram", "health": "ok"}
+
+
+def test_a_vendor_with_a_json_of_its_own_names_the_standard_fields_in_it():
+    (found,) = decode_cards('[{"UUID":"a","slots":4,"vram":9,"ok":true,"id":"x","type":3,"devCore":"y"}]', OWN)
+    assert found == CardRecord("a", 0, 4, 9, 0, "", 0, "", True, {"id": "x", "type": 3, "devcore": "y"})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[{"id":"a"}]', "card id '' is empty"),
+        ('[{"uuid":"a","slots":"4"}]', "card 0: slots must be a 32-bit integer, not '4'"),
+        ('[{"uuid":"a","vram":-1}]', "must not be negative"),
+        (SEVEN + ":", "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_such_a_json_is_read_as_strictly_and_has_no_colon_form(text, why):
+    with pytest.raises(RegistrationError, match=re.escape(why)):
+        decode_cards(text, OWN)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", " [ ] "])
