@@ -214,7 +214,7 @@ def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
             for container in pod.containers:
                 if vendor.asks(container):
                     vendor.check_amounts(container)
-                    if vendor.request(container) is not None and vendor not in asked:
+                    if vendor.asked(container, pod) is not None and vendor not in asked:
                         asked.append(vendor)
         except BadRequest as error:
             raise bad_request(error) from error

@@ -111,11 +111,15 @@ Memory = FixedMemory | ShareOfCard | WholeCard
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one container asks of one vendor: `count` devices with this memory and these cores each."""
+    """What one container asks of one vendor: `count` devices with this memory and these cores each.
+
+    `profile` names the hardware slice asked for, where it is known before a card is chosen.
+    """
 
     count: int
     memory: Memory
     cores: int
+    profile: str | None = None
 
 
 class BadRequest(ValueError):

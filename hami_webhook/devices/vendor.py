@@ -245,6 +245,10 @@ class Vendor:
             count, self.memory(container, memory), min(self.default_cores if cores is None else cores, self.max_cores)
         )
 
+    def asked(self, container: Container, pod: Pod) -> Request | None:
+        """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
+        return self.request(container)
+
     def memory(self, container: Container, mebibytes: int) -> Memory:
         """The memory asked for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
@@ -360,7 +364,7 @@ class Vendor:
 
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return Booking(self.memory_needed(request, device), self.cores_needed(request, device))
+        return Booking(self.memory_needed(request, device), self.cores_needed(request, device), request.profile)
 
     def floor(self, request: Request, device: Device) -> int:
         """MiB that an idle card of this kind would be booked with."""

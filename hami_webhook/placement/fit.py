@@ -37,7 +37,7 @@ def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     for container in pod.containers:
         row = {}
         for key, vendor in vendors.items():
-            request = vendor.request(container) if vendor.asks(container) else None
+            request = vendor.asked(container, pod) if vendor.asks(container) else None
             if request is not None:
                 row[key] = request
         rows.append(row)

@@ -138,7 +138,7 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:
-    requests = [vendor.request(c) if vendor.asks(c) else None for c in pod.containers]
+    requests = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
     if not any(requests):
         return
     floor = any(request and request.memory.declared is None for request in requests)
