@@ -216,6 +216,8 @@ def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
                     vendor.check_amounts(container)
                     if vendor.asked(container, pod) is not None and vendor not in asked:
                         asked.append(vendor)
+            if vendor in asked:
+                vendor.check_pod(pod)
         except BadRequest as error:
             raise bad_request(error) from error
     return tuple(asked)

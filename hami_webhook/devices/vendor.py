@@ -149,6 +149,7 @@ class Vendor:
     `commas_shut`: an allow list of empty items only (`,`) allows no card.
     `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; more is refused.
+    `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
     """
 
     key: str
@@ -176,6 +177,7 @@ class Vendor:
     commas_shut: bool = False
     named_is_ours: bool = False
     most_memory: int = MAX_INT32
+    memory_may_be_bytes: bool = False
 
     # what is asked
 
@@ -217,6 +219,13 @@ class Vendor:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self.bounds())
 
+    def check_representable(self, container: Container) -> None:
+        """Raises `BadRequest` for an amount that no request can hold."""
+        check_bounds(container, Vendor.bounds(self))
+
+    def check_pod(self, pod: Pod) -> None:
+        """Raises `BadRequest` for what can't be meant of a pod that asks for the vendor's cards, amounts aside."""
+
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
@@ -233,11 +242,11 @@ class Vendor:
 
     def request(self, container: Container) -> Request | None:
         """What the container asks, None for nothing. Raises `BadRequest` for a value admission would have refused."""
-        check_bounds(container, Vendor.bounds(self))
+        self.check_representable(container)
         count = self.amount(container, self.count_name)
         if not count:
             return None
-        memory = (self.amount(container, self.memory_name) or 0) * self.memory_factor
+        memory = self.mebibytes(container)
         if self.several_are_whole and count > 1:
             return Request(count, WholeCard(memory), self.max_cores)
         cores = self.amount(container, self.core_name)
@@ -248,6 +257,10 @@ class Vendor:
     def asked(self, container: Container, pod: Pod) -> Request | None:
         """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
         return self.request(container)
+
+    def mebibytes(self, container: Container) -> int:
+        """The MiB written for the memory resource, 0 for none."""
+        return (self.amount(container, self.memory_name) or 0) * self.memory_factor
 
     def memory(self, container: Container, mebibytes: int) -> Memory:
         """The memory asked for each device, given the MiB written for it (0: none)."""
@@ -435,11 +448,15 @@ class Vendor:
     def quota_keys(self) -> tuple[QuotaKey, ...]:
         """The keys of a ResourceQuota that the vendor's resources are charged to."""
         named = (
-            (self.count_name, Dimension.COUNT, 1),
-            (self.memory_name, Dimension.MEMORY, self.memory_factor),
-            (self.core_name, Dimension.CORES, 1),
+            (self.count_name, Dimension.COUNT, 1, False),
+            (self.memory_name, Dimension.MEMORY, self.memory_factor, self.memory_may_be_bytes),
+            (self.core_name, Dimension.CORES, 1, False),
         )
-        return tuple(QuotaKey(f"limits.{name}", dimension, factor) for name, dimension, factor in named if name)
+        return tuple(
+            QuotaKey(f"limits.{name}", dimension, factor, may_be_bytes)
+            for name, dimension, factor, may_be_bytes in named
+            if name
+        )
 
 
 def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
@@ -458,11 +475,14 @@ def check_whole(
         return
     amount = parse_whole(value)
     if amount is None or not least <= amount <= most:
-        text = value if isinstance(value, str) else repr(value)
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        raise BadRequest(
-            f"invalid {resource} value {shown} in container {container}: must be {what} between {least} and {most}"
-        )
+        raise bad_amount(container, resource, value, f"{what} between {least} and {most}")
+
+
+def bad_amount(container: str, resource: str, value: object, what: str) -> BadRequest:
+    """The refusal of an amount, which would have to be `what`."""
+    text = value if isinstance(value, str) else repr(value)
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
 
 
 def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:

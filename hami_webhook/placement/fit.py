@@ -31,7 +31,7 @@ class PodAsk:
 def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     """What the pod asks, None for nothing managed.
 
-    Raises `BadRequest` for an amount admission would have refused, ValueError for bad scoring weights.
+    Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
     """
     rows: list[dict[str, Request]] = []
     for container in pod.containers:
@@ -44,6 +44,8 @@ def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     asked = sorted({key for row in rows for key in row})
     if not asked:
         return None
+    for key in asked:
+        vendors[key].check_pod(pod)
     return PodAsk(pod, rows, {key: vendors[key].terms(pod, default_policy) for key in asked})
 
 
