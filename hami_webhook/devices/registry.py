@@ -13,7 +13,7 @@ from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
-from hami_webhook.devices.vendor import QuotaKey, Vendor
+from hami_webhook.devices.vendor import MEBIBYTE, Dimension, QuotaKey, Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""
@@ -40,6 +40,7 @@ class Vendors(Mapping[str, Vendor]):
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
+        self.bytes_per_unit = self._bytes_per_unit()
 
     @classmethod
     def from_config(cls, config: DeviceConfig) -> Vendors:
@@ -62,4 +63,13 @@ class Vendors(Mapping[str, Vendor]):
         for key in self._by_key:
             for quota_key in self.keys_of[key]:
                 found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
+        return found
+
+    def _bytes_per_unit(self) -> dict[str, int]:
+        """The quota keys a hard may count in bytes, with the bytes of a unit; vendors that share one must agree."""
+        found: dict[str, int] = {}
+        for name, shared in self.quota_keys.items():
+            factors = {key.factor for _, key in shared if key.binary_is_bytes and key.dimension is Dimension.MEMORY}
+            if len(factors) == 1 and all(key.binary_is_bytes for _, key in shared):
+                found[name] = factors.pop() * MEBIBYTE
         return found

@@ -48,6 +48,7 @@ from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 MAX_INT32 = 2**31 - 1
+MEBIBYTE = 2**20
 _SIXTEEN_GIB = 16 * 1024
 _HANDSHAKE_SECONDS = 60.0
 _HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)

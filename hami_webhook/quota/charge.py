@@ -14,7 +14,7 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Dimension, Vendor
+from hami_webhook.devices.vendor import MEBIBYTE, Dimension, Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 
@@ -42,6 +42,7 @@ class NoCards:
 class Charge:
     """Amounts by managed key, zeros left out; `floors` are the keys in which the smallest eligible card was assumed.
 
+    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
     placement. `problems` are sentences for an event.
     """
@@ -51,10 +52,17 @@ class Charge:
     derivable: bool = True
     placed: bool = False
     problems: tuple[str, ...] = ()
+    in_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> dict[str, int]:
+        """The amounts as the ledger has them: in bytes where a quota may count so, else in units."""
+        return {**self.amounts, **self.in_bytes}
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
-        """The amounts of the given keys."""
-        return {key: self.amounts[key] for key in keys if key in self.amounts}
+        """The exact amounts of the given keys."""
+        exact = self.exact
+        return {key: exact[key] for key in keys if key in exact}
 
 
 @dataclass(slots=True)
@@ -74,7 +82,9 @@ class _Sheet:
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors)
         floors = frozenset(key for key in self.floors if key in amounts)
-        return Charge(amounts, floors, not self.floors, self.placed, tuple(self.problems))
+        return Charge(
+            amounts, floors, not self.floors, self.placed, tuple(self.problems), in_bytes(self.debits, vendors)
+        )
 
 
 def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
@@ -82,6 +92,8 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for key, debit in debits.items():
         for quota_key in vendors.keys_of[key]:
+            if quota_key.name in vendors.bytes_per_unit:
+                continue
             if quota_key.dimension is Dimension.COUNT:
                 amount = debit.slots
             elif quota_key.dimension is Dimension.MEMORY:
@@ -90,6 +102,18 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
                 amount = debit.cores
             if amount:
                 amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
+    for name, amount in in_bytes(debits, vendors).items():
+        amounts[name] = -(-amount // vendors.bytes_per_unit[name])
+    return amounts
+
+
+def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
+    """The bytes of memory in debits, by managed key, for the keys that a quota may count in bytes."""
+    amounts: dict[str, int] = {}
+    for key, debit in debits.items() if vendors.bytes_per_unit else ():
+        for quota_key in vendors.keys_of[key]:
+            if debit.memory and quota_key.name in vendors.bytes_per_unit:
+                amounts[quota_key.name] = amounts.get(quota_key.name, 0) + debit.memory * MEBIBYTE
     return amounts
 
 
@@ -103,7 +127,8 @@ def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
 
 def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Charge:
     """What a placement costs, before anything of it is on the wire."""
-    return Charge(in_units(per_vendor(holds, kinds), vendors), placed=True)
+    debits = per_vendor(holds, kinds)
+    return Charge(in_units(debits, vendors), placed=True, in_bytes=in_bytes(debits, vendors))
 
 
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:

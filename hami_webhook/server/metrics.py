@@ -133,15 +133,15 @@ class CoreCollector:
         used = _gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", by_key)
         hard = _gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", by_key)
         entries = _gauge("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
-        smallest: dict[tuple[str, str], int] = {}
+        smallest: dict[tuple[str, str], tuple[int, int]] = {}
         for quota in core.caches.all_quotas():
             books = Books.read(quota, core.vendors)
             for key, limit in books.hard.items():
                 used.add_metric((quota.namespace, quota.name, key), books.used.get(key, 0))
                 hard.add_metric((quota.namespace, quota.name, key), limit)
                 if not quota.scopes:
-                    before = smallest.get((quota.namespace, key), limit)
-                    smallest[quota.namespace, key] = min(limit, before)
+                    this = (books.exact_hard(key), limit)
+                    smallest[quota.namespace, key] = min(this, smallest.get((quota.namespace, key), this))
             by_state: dict[str, int] = {}
             for entry in books.ledger.values():
                 by_state[entry.state.value] = by_state.get(entry.state.value, 0) + 1
@@ -159,7 +159,7 @@ class CoreCollector:
                 totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
         for namespace, key in sorted({*totals, *smallest}):
             factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])
-            name, known = key.removeprefix("limits."), smallest.get((namespace, key))
+            name, (_, known) = key.removeprefix("limits."), smallest.get((namespace, key), (0, None))
             amount = totals.get((namespace, key), 0) * factor
             legacy_used.add_metric((_ZONE, namespace, name, str(known or 0)), amount)
             if known is not None:
