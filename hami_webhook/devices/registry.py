@@ -11,6 +11,7 @@ from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
+from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import MEBIBYTE, Dimension, QuotaKey, Vendor
@@ -23,6 +24,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "amd": lambda section: (Amd(section),),
     "biren": lambda section: (Biren(section),),
     "kunlun": lambda section: (KunlunXpu(section), KunlunVxpu(section)),
+    "metax": lambda section: (MetaxGpu(section), MetaxSgpu(section)),
     "nvidia": lambda section: (Nvidia(section),),
     "hygon": lambda section: (Hygon(section),),
     "cambricon": lambda section: (Cambricon(section),),
