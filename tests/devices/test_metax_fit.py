@@ -241,6 +241,8 @@ def test_after_all_cores_a_card_has_no_qos_for_the_next_container() -> None:
     containers = (one("a", sgpu=1, vcore=100, vmemory=1), one("b", sgpu=1, vcore=30, vmemory=1))
     assert fitted(view(g("A", qosPolicy=FIXED, totalCompute=200)), pod(*containers)) == [["A"], ["A"]]
     assert fitted(view(g("A", qosPolicy=FIXED)), pod(*containers)) == "1/1 CardInsufficientCore"
+    beside = view(g("A", qosPolicy=BEST, totalCompute=200), A=used(tenant(50, qos=FIXED)))
+    assert fitted(beside, pod(*containers)) == "1/1 CardQosPolicyMismatch"
 
 
 def test_the_qos_of_a_card_changes_with_its_pods() -> None:
@@ -329,6 +331,8 @@ def test_the_cheapest_cards_over_all_zones_are_found() -> None:
         g("A", 1, totalVRam=40000), g("B", 2, totalVRam=65536), g("C", 0, totalVRam=10000), g("D", 0, totalVRam=10000)
     )
     assert fitted(on, asking(sgpu=2), memory=20000) == [["D", "C"]]
+    on = view(g("A", 1, totalVRam=12000), g("C", 0, totalVRam=8000), g("D", 0, totalVRam=8000))
+    assert fitted(on, asking(sgpu=2), memory=17000) == [["D", "C"]]
 
 
 # node score
