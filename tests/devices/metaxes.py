@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami_webhook.kube.objects import Node
+from hami_webhook.devices.model import Holder, NodeView, Usage
+from hami_webhook.kube.objects import Node, Pod
 
-from .yard import Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, container, node, pod
 
 JSON = dict[str, Any]
 GPU, SGPU, VCORE, VMEMORY = (f"metax-tech.com/{name}" for name in ("gpu", "sgpu", "vcore", "vmemory"))
@@ -84,3 +85,23 @@ def cards_of(found: Placed, allocated: str = SGPU_ALLOCATED) -> list[list[str]]:
 def chosen(yard: Yard, manifest: JSON, **how: Any) -> list[str]:
     """The cards of the first container."""
     return cards_of(placed(yard, manifest, **how))[0]
+
+
+def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = "best-effort", app: str = "") -> Holder:
+    """A pod on a card."""
+    notes = {QOS: qos, **({APP_CLASS: app} if app else {})}
+    return Holder(Pod.from_object(asking("t", notes)), slots, memory, cores)
+
+
+def used(*holders: Holder) -> Usage:
+    return Usage(
+        sum(h.slots for h in holders), sum(h.memory for h in holders), sum(h.cores for h in holders), tuple(holders)
+    )
+
+
+def view(*cards: JSON, **usage: Usage) -> NodeView:
+    """A node of these cards, and what is taken of them by uuid."""
+    on = sgpu_node(*cards)
+    inventory = CHART["Metax-SGPU"].inventory(on)
+    assert inventory is not None
+    return NodeView(on, {"Metax-SGPU": inventory}, {("Metax-SGPU", uuid): taken for uuid, taken in usage.items()})

@@ -15,7 +15,6 @@ from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 
 from .cards import room
 from .metaxes import (
-    APP_CLASS,
     AWARE,
     CARD_POLICY,
     NODE_POLICY,
@@ -29,32 +28,15 @@ from .metaxes import (
     one,
     placed,
     sgpu_node,
+    tenant,
+    used,
+    view,
     zoned,
 )
 from .yard import CHART, JSON, Yard, configured, pod
 
 KEY = "Metax-SGPU"
 BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
-
-
-def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = BEST, app: str = "") -> Holder:
-    """A pod on a card."""
-    notes = {QOS: qos, **({APP_CLASS: app} if app else {})}
-    return Holder(Pod.from_object(asking("t", notes)), slots, memory, cores)
-
-
-def used(*holders: Holder) -> Usage:
-    return Usage(
-        sum(h.slots for h in holders), sum(h.memory for h in holders), sum(h.cores for h in holders), tuple(holders)
-    )
-
-
-def view(*cards: JSON, **usage: Usage) -> NodeView:
-    """A node of these cards, and what is taken of them by uuid."""
-    on = sgpu_node(*cards)
-    inventory = CHART[KEY].inventory(on)
-    assert inventory is not None
-    return NodeView(on, {KEY: inventory}, {(KEY, uuid): taken for uuid, taken in usage.items()})
 
 
 def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str:
