@@ -26,6 +26,7 @@ from hami_webhook.devices.model import (
     Request,
     ShareOfCard,
 )
+from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.fit import read_ask
 from hami_webhook.placement.state import ClusterState
@@ -87,7 +88,7 @@ def test_the_chart_is_the_default() -> None:
         (f"limits.{VMEMORY}", 1024, True),
         (f"limits.{VCORE}", 1, False),
     ]
-    assert SHARED.locks_node
+    assert SHARED.lock is COMMON_LOCK
 
 
 # registration

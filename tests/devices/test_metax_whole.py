@@ -209,7 +209,7 @@ def test_the_count_is_read_from_limits_else_from_requests(limits: str | None, re
 
 
 def test_no_lock_no_lists_no_handshake() -> None:
-    assert not WHOLE.locks_node
+    assert WHOLE.lock is None
     assert (WHOLE.keys.use_uuid, WHOLE.keys.nouse_uuid, WHOLE.handshake_annotation) == ((), (), "")
     assert [key.name for key in WHOLE.quota_keys()] == [f"limits.{GPU}"]
 
