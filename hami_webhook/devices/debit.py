@@ -1,7 +1,7 @@
 """What a placement costs: the effective usage of each device, which cards are charged with and quota counts.
 
 For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
-ordinary init container takes one slot of a card at most); a pod's debit is the sum over its devices (quota chapter 5).
+ordinary init container takes the slots of one entry on a card at most); a pod's debit is the sum over its devices (quota chapter 5).
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def per_device(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = Fal
     for device, entries in by_device.items():
         rows: dict[int, list[int]] = {}
         for hold in entries:
-            sums = rows.setdefault(hold.row, [0, 0, 0])
-            sums[0] += 1
+            sums = rows.setdefault(hold.row, [0, 0, 0, 0])
+            sums[0] += hold.slots
             sums[1] += hold.memory
             sums[2] += hold.cores
+            sums[3] = max(sums[3], hold.slots)
         ordered = [(kinds[row] if row < len(kinds) else ContainerKind.APP, rows[row]) for row in sorted(rows)]
-        slots = [(kind, min(s[0], 1) if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
+        slots = [(kind, s[3] if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
         debits[device] = Debit(
             effective(slots, init_finished=init_finished),
             effective(((kind, s[1]) for kind, s in ordered), init_finished=init_finished),

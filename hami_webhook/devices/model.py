@@ -52,7 +52,7 @@ class Usage:
     def plus(self, booking: Booking) -> Usage:
         """The usage after one more container took `booking`."""
         return Usage(
-            self.slots + 1,
+            self.slots + booking.slots,
             self.memory + booking.memory,
             self.cores + booking.cores,
             self.holders,
@@ -113,12 +113,14 @@ Memory = FixedMemory | ShareOfCard | WholeCard
 class Request:
     """What one container asks of one vendor: `count` devices with this memory and these cores each.
 
-    `profile` names the hardware slice asked for, where it is known before a card is chosen.
+    `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
+    hardware slice asked for, where it is known before a card is chosen.
     """
 
     count: int
     memory: Memory
     cores: int
+    slots: int = 1
     profile: str | None = None
 
 
@@ -138,6 +140,7 @@ class Booking:
     profile: str | None = None
     mark: Any = None
     counted: int | None = None
+    slots: int = 1
 
     @property
     def quota_cores(self) -> int:
@@ -170,7 +173,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One entry of a pod's placement: the container in row `row` (init containers first) holds a slot of a card.
+    """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
     `cores` are in the card's unit or in quota's, by whom they are for.
     """
@@ -180,6 +183,7 @@ class Hold:
     row: int
     memory: int
     cores: int
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +237,15 @@ class Overlay:
         self._taken[vendor, uuid] = self.used(vendor, uuid).plus(booking)
 
 
+def hold_of(vendor: str, uuid: str, row: int, booking: Booking) -> Hold:
+    """The hold of a container that is booked on a card, as quota counts it."""
+    return Hold(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots)
+
+
 def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:
     """The holds of allocations given with their rows, as quota counts them."""
     return [
-        Hold(allocation.vendor, device.uuid, row, device.booking.memory, device.booking.quota_cores)
+        hold_of(allocation.vendor, device.uuid, row, device.booking)
         for row, allocation in allocations
         for device in allocation.devices
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.model import Device, Hold, Kinds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import ContainerKind, Pod
 
@@ -35,8 +35,13 @@ class Placed:
         return sum(per_vendor(self.counted, self.kinds, init_finished=init_finished).values(), Debit())
 
 
-def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
+_NO_CARDS: Mapping[str, Device] = {}
+
+
+def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARDS) -> Placed | None:
     """The vendor's part of the pod's placement, None if it has none. Raises `BadAnnotation`.
+
+    `cards` are those that the pod's node is known to have, by UUID.
 
     Slots stand for containers, init containers first. A list with another number of slots than containers (HAMi 2.7
     wrote app containers only) counts as app containers throughout.
@@ -47,7 +52,14 @@ def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
     aligned = len(rows) == len(pod.kinds)
     kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
     holds = tuple(
-        Hold(vendor.key, entry.uuid, row, entry.memory, vendor.countable_cores(entry.cores))
+        Hold(
+            vendor.key,
+            entry.uuid,
+            row,
+            entry.memory,
+            vendor.countable_cores(entry.cores),
+            vendor.slots_held(entry, pod.containers[row] if aligned else None, cards.get(entry.uuid)),
+        )
         for row, entries in enumerate(rows)
         for entry in entries
     )

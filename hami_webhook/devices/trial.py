@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage
+from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage, hold_of
 from hami_webhook.devices.policy import CardPolicy, ListRule, Weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
@@ -97,13 +97,12 @@ class Candidate:
     @property
     def booked(self) -> Booking:
         """The booking, or what is asked for where there is none."""
-        return self.booking or Booking(self.memory, self.cores)
+        return self.booking or Booking(self.memory, self.cores, slots=self.trial.request.slots)
 
     @property
     def hold(self) -> Hold:
         """The entry it would be, as quota counts it."""
-        booked = self.booked
-        return Hold(self.device.vendor, self.device.uuid, self.trial.row, booked.memory, booked.quota_cores)
+        return hold_of(self.device.vendor, self.device.uuid, self.trial.row, self.booked)
 
 
 @dataclass(frozen=True, slots=True)

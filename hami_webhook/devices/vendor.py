@@ -378,7 +378,12 @@ class Vendor:
 
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return Booking(self.memory_needed(request, device), self.cores_needed(request, device), request.profile)
+        return Booking(
+            self.memory_needed(request, device),
+            self.cores_needed(request, device),
+            request.profile,
+            slots=request.slots,
+        )
 
     def floor(self, request: Request, device: Device) -> int:
         """MiB that an idle card of this kind would be booked with."""
@@ -404,6 +409,10 @@ class Vendor:
         return usual
 
     # what placement writes, and reads back
+
+    def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
+        """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
+        return 1
 
     def countable_cores(self, cores: int) -> int:
         """The cores quota counts for the cores field of an entry."""

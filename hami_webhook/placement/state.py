@@ -233,6 +233,9 @@ class ClusterState:
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
+        if entry.inventories != before:
+            for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
+                self._settle(resident.pod, now)
 
     def _settle(self, pod: Pod, now: float) -> None:
         """Count what the pod holds, in place of what it held so far."""
@@ -258,13 +261,21 @@ class ClusterState:
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
-                    shares |= _shares(vendor, pod)
+                    shares |= _shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(texts)))
         if not shares and not texts:
             return None
         return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+
+    def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
+        """The vendor's cards by UUID on the pod's node, if the pod holds any."""
+        if vendor.keys.allocated not in pod.annotations:
+            return {}
+        entry = self._nodes.get(pod.node_name or pod.annotations[NODE])
+        inventory = entry.inventories.get(vendor.key) if entry is not None else None
+        return {device.uuid: device for device in inventory.devices} if inventory is not None else {}
 
     def _leave(self, uid: str, *, keep_notes: bool = False) -> None:
         self._unbound.pop(uid, None)
@@ -320,9 +331,9 @@ def placement_of(pod: Pod) -> dict[str, str]:
     return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
 
 
-def _shares(vendor: Vendor, pod: Pod) -> dict[Card, _Share]:
-    """What the pod takes of the vendor's cards. Raises `BadAnnotation`."""
-    placed = read_placed(vendor, pod)
+def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, _Share]:
+    """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
+    placed = read_placed(vendor, pod, cards)
     if placed is None:
         return {}
     debits = placed.per_device(init_finished=pod.init_finished)

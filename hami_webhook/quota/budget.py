@@ -37,7 +37,7 @@ class PodBudget:
         sums: dict[str, list[int]] = {}
         for hold in holds:
             total = sums.setdefault(hold.vendor, [0, 0, 0])
-            total[0] += 1
+            total[0] += hold.slots
             total[1] += hold.memory
             total[2] += hold.cores
         if self._within({vendor: Debit(*total) for vendor, total in sums.items()}):

@@ -172,7 +172,7 @@ def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> N
     def rows(amount: Sequence[int]) -> int:
         return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
 
-    slots = rows([request.count if request else 0 for request in requests])
+    slots = rows([request.count * request.slots if request else 0 for request in requests])
     memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
     cores = rows([request.count * vendor.countable_cores(request.cores) if request else 0 for request in requests])
     sheet.add(vendor, Debit(slots, memory, cores), floor=floor and bool(vendor.memory_name))
