@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 
@@ -106,7 +106,17 @@ class WholeCard:
         return max(card_memory, self.least)
 
 
-Memory = FixedMemory | ShareOfCard | WholeCard
+class Memory(Protocol):
+    """How much of a card's memory a request wants; a vendor may have kinds of its own."""
+
+    @property
+    def declared(self) -> int | None:
+        """MiB that are known before a card is chosen; None if they depend on the card."""
+        ...
+
+    def on(self, card_memory: int) -> int:
+        """MiB of a card that has `card_memory`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
