@@ -40,6 +40,7 @@ def _attempt(vendor: Vendor, trial: Trial, *, numa_bound: bool) -> Allocation | 
     cards = [
         Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
         for position, device in enumerate(trial.inventory.devices)
+        if device.uuid not in trial.barred
     ]
     ordered = [cards[i] for i in order(cards, trial.terms.policy, trial.terms.weights, numa_bound=numa_bound)]
     first = _walk(vendor, trial, ordered, numa_bound=numa_bound)

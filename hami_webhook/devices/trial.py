@@ -41,7 +41,8 @@ class Budget(Protocol):
 class Trial:
     """One container's request to one vendor on one node, under trial.
 
-    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
+    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first. `barred`
+    are cards of the vendor that the pod was tried on and can't have, by UUID.
     """
 
     pod: Pod
@@ -53,6 +54,7 @@ class Trial:
     overlay: Overlay
     holds: Sequence[Hold] = ()
     budget: Budget | None = None
+    barred: frozenset[str] = frozenset()
     taken: list[Candidate] = field(default_factory=list)
 
     def admits(self, candidates: Sequence[Candidate]) -> bool:
@@ -139,6 +141,12 @@ def _units_left(candidate: Candidate) -> bool:
     return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.cores == 0)
 
 
+def _every_container_has_it(candidate: Candidate) -> bool:
+    device = candidate.device
+    mine = [hold for hold in candidate.trial.holds if hold.vendor == device.vendor]
+    return {hold.row for hold in mine} == {hold.row for hold in mine if hold.uuid == device.uuid}
+
+
 HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
 TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.trial.terms.types.admits_type(c.device.type))
 UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.trial.terms.uuids.admits(c.device.uuid))
@@ -151,6 +159,9 @@ FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
 FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
 NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
 UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
+
+ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_container_has_it)
+"""No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
 
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
