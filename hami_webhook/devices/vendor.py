@@ -180,6 +180,11 @@ class Vendor:
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
 
+    @property
+    def known_as(self) -> str:
+        """What the vendor is called in pod annotations, and to people; vendors that share it keep different cards."""
+        return self.key
+
     # what is asked
 
     @property
@@ -431,7 +436,7 @@ class Vendor:
 
     def word(self, device: AllocatedDevice) -> str:
         """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
-        return self.key
+        return self.known_as
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
