@@ -54,6 +54,12 @@ class ContainerDraft:
             if str(amounts.get(resource)) != str(amount):
                 amounts[resource] = str(amount)
 
+    def copy_across(self, resource: str) -> None:
+        """Write what limits or requests say of a resource in the other of the two, if that says nothing."""
+        for lacking, written in ((self.limits, self.requests), (self.requests, self.limits)):
+            if resource not in lacking and resource in written:
+                lacking[resource] = written[resource]
+
     def set_env(self, name: str, value: str) -> None:
         """Set an environment variable: in place where it exists, else at the end."""
         entry = {"name": name, "value": value}
