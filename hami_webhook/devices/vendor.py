@@ -390,10 +390,14 @@ class Vendor:
             slots=request.slots,
         )
 
-    def floor(self, request: Request, device: Device) -> int:
-        """MiB that an idle card of this kind would be booked with."""
+    def floor(self, request: Request, device: Device) -> int | None:
+        """MiB that an idle card of this kind would be booked with; None if no card like it ever serves the request."""
         booking = self.book(request, device, IDLE)
         return booking.memory if booking else self.memory_needed(request, device)
+
+    def waiting_cores(self, request: Request, eligible: Sequence[Device]) -> int:
+        """Cores of each device that quota counts until it is chosen, the least that any eligible card may take."""
+        return request.cores
 
     def retakes(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card."""

@@ -264,7 +264,7 @@ class ClusterState:
                     shares |= _shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
-        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(texts)))
+        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
         if not shares and not texts:
             return None
         return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)

@@ -82,9 +82,8 @@ class _Sheet:
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors)
         floors = frozenset(key for key in self.floors if key in amounts)
-        return Charge(
-            amounts, floors, not self.floors, self.placed, tuple(self.problems), in_bytes(self.debits, vendors)
-        )
+        problems = tuple(dict.fromkeys(self.problems))
+        return Charge(amounts, floors, not self.floors, self.placed, problems, in_bytes(self.debits, vendors))
 
 
 def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
@@ -167,14 +166,16 @@ def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> N
     if not any(requests):
         return
     floor = any(request and request.memory.declared is None for request in requests)
-    cards = list(catalog.eligible(vendor, pod)) if floor and vendor.memory_name else []
+    limited = vendor.memory_name or vendor.core_name
+    cards = list(catalog.eligible(vendor, pod)) if floor and limited else []
 
     def rows(amount: Sequence[int]) -> int:
         return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
 
     slots = rows([request.count * request.slots if request else 0 for request in requests])
     memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
-    cores = rows([request.count * vendor.countable_cores(request.cores) if request else 0 for request in requests])
+    each = [vendor.waiting_cores(request, cards) if request else 0 for request in requests]
+    cores = rows([r.count * vendor.countable_cores(c) if r else 0 for r, c in zip(requests, each, strict=True)])
     sheet.add(vendor, Debit(slots, memory, cores), floor=floor and bool(vendor.memory_name))
 
 
@@ -183,6 +184,5 @@ def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
     declared = request.memory.declared
     if declared is not None:
         return declared
-    if not cards:
-        return vendor.memory_factor
-    return max(1, min(vendor.floor(request, card) for card in cards))
+    floors = [amount for card in cards if (amount := vendor.floor(request, card)) is not None]
+    return max(1, min(floors)) if floors else vendor.memory_factor
