@@ -1,7 +1,8 @@
 """What a placement costs: the effective usage of each device, which cards are charged with and quota counts.
 
 For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
-ordinary init container takes the slots of one entry on a card at most); a pod's debit is the sum over its devices (quota chapter 5).
+ordinary init container takes the slots of one entry of a card at most); a pod's debit is the sum over its devices
+(quota chapter 5).
 """
 
 from __future__ import annotations

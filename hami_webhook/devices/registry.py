@@ -9,6 +9,7 @@ from hami_webhook.config import DeviceConfig
 from hami_webhook.devices.amd import Amd
 from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
+from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
@@ -29,6 +30,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "hygon": lambda section: (Hygon(section),),
     "cambricon": lambda section: (Cambricon(section),),
     "vastai": lambda section: (Vastai(section),),
+    "enflame": gcus,
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 

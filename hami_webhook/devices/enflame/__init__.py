@@ -1,0 +1,43 @@
+"""Enflame GCUs: whole cards, cards shared by percentage (vGCU), DRS slices. Source: the enflame chapter.
+
+Each form is asked, counted and limited by itself, so each is a vendor here; shared and DRS cards are the same silicon
+in two modes and have one type word and one annotation on the wire.
+"""
+
+from __future__ import annotations
+
+from hami_webhook.config import EnflameSection
+from hami_webhook.devices.derived import capacity, counted
+from hami_webhook.devices.enflame.drs import DrsGcu
+from hami_webhook.devices.enflame.shared import SharedGcu
+from hami_webhook.devices.enflame.silicon import among_gcus
+from hami_webhook.devices.model import Inventory
+from hami_webhook.devices.trial import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
+from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.kube.objects import Node
+
+
+class WholeGcu(Vendor):
+    """Cards that the vendor's own plugin picks: their ids aren't hardware, memory and cores are percent."""
+
+    key = "GCU"
+    keys = DeviceKeys(
+        allocated="hami.io/enflame-gcu-devices-allocated", to_allocate="hami.io/enflame-gcu-devices-to-allocate"
+    )
+    lock = None
+    checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)
+    default_cores = 100
+
+    def __init__(self, section: EnflameSection) -> None:
+        self.section = section
+        self.count_name = section.resource_name_gcu
+
+    def inventory(self, node: Node) -> Inventory | None:
+        count = capacity(node, self.count_name)
+        cards = tuple(counted(self.key, node, "GCU", count, slots=1, memory=100, cores=100))
+        return among_gcus(self.section, node, cards)
+
+
+def gcus(section: EnflameSection) -> tuple[Vendor, ...]:
+    """The three forms."""
+    return WholeGcu(section), SharedGcu(section), DrsGcu(section)
