@@ -70,11 +70,16 @@ def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in record.items()}
 
 
-def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
+def parse_json(text: str) -> Any:
+    """What a JSON text says; raises `RegistrationError`."""
     try:
-        records = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise RegistrationError(f"not valid JSON: {error}") from error
+
+
+def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
+    records = parse_json(text)
     if records is None:
         return []
     if not isinstance(records, list):
@@ -225,10 +230,7 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
 
 def decode_pair_scores(text: str) -> dict[str, dict[str, int]]:
     """Pair scores `[{"uuid": …, "score": {peer: 100}}]`, numbers or numeric strings; raises `RegistrationError`."""
-    try:
-        records = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise RegistrationError(f"not valid JSON: {error}") from error
+    records = parse_json(text)
     if not isinstance(records, list):
         raise RegistrationError("must be a JSON array of scores")
     scores: dict[str, dict[str, int]] = {}
