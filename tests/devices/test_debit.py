@@ -24,7 +24,8 @@ def lived_through(holds, kinds, card, init_finished):
         held = [hold for hold in mine if hold.row in rows]
         slots = 0
         for row, group in groupby(sorted(held, key=lambda hold: hold.row), key=lambda hold: hold.row):
-            slots += 1 if kinds[row] is INIT else len(list(group))
+            taken = [hold.slots for hold in group]
+            slots += max(taken) if kinds[row] is INIT else sum(taken)
         return (slots, sum(hold.memory for hold in held), sum(hold.cores for hold in held))
 
     moments, running = [], set()
@@ -52,6 +53,7 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
         st.integers(0, len(kinds) - 1),
         st.integers(0, 9),
         st.integers(0, 9),
+        st.integers(1, 3),
     )
     holds = data.draw(st.lists(hold, max_size=10))
     cards = {(hold.vendor, hold.uuid) for hold in holds}

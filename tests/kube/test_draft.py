@@ -258,3 +258,34 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
     for position, container in enumerate(draft.containers):
         assert dict(again.containers[position].limits) == dict(container.limits)
         assert dict(again.containers[position].requests) == dict(container.requests)
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({"limits": {"cpu": 1}}, {"limits": {"cpu": 1, GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"requests": {GPU: "2"}}, {"requests": {GPU: "2"}, "limits": {GPU: "2"}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: "3"}}, {"limits": {GPU: 2}, "requests": {GPU: "2"}}),
+    ],
+)
+def test_an_amount_can_be_written_in_limits_and_requests(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({"limits": {GPU: "2Ki"}}, {"limits": {GPU: "2Ki"}, "requests": {GPU: "2Ki"}}),
+        ({"requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: 3}}, {"limits": {GPU: 2}, "requests": {GPU: 3}}),
+        ({"limits": {"cpu": 2}}, {"limits": {"cpu": 2}}),
+    ],
+)
+def test_an_amount_is_copied_to_where_it_lacks(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].copy_across(GPU)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
