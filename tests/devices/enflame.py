@@ -11,11 +11,19 @@ from .yard import Placed, Yard, container, node, pod
 
 JSON = dict[str, Any]
 
+
+class R:
+    """The resources' names."""
+
+    GCU = "enflame.com/gcu"
+    VGCU, PERCENT = "enflame.com/vgcu", "enflame.com/vgcu-percentage"
+    SLICES = "enflame.com/drs-gcu"
+    MEMORY, CORE = "enflame.com/gcu-memory", "enflame.com/gcu-core"
+    SHARED_GCU, COUNT = "enflame.com/shared-gcu", "enflame.com/gcu-count"
+
+
 T = {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}
 """Table T of the chapter's section 14."""
-GCU, VGCU, PERCENT = "enflame.com/gcu", "enflame.com/vgcu", "enflame.com/vgcu-percentage"
-SLICES, MEMORY, CORE = "enflame.com/drs-gcu", "enflame.com/gcu-memory", "enflame.com/gcu-core"
-SHARED_GCU, COUNT = "enflame.com/shared-gcu", "enflame.com/gcu-count"
 ALLOCATED = "hami.io/enflame-vgpu-devices-allocated"
 WHOLE = "hami.io/enflame-gcu-devices-allocated"
 
@@ -40,23 +48,23 @@ def drs_node(
 def shared_node(name: str = "node1", cards: int = 2, f: int = 4, health: str | None = None, **more: object) -> Node:
     """A node whose cards are shared in f slices each."""
     notes = {} if health is None else {"enflame.com/gcu-shared-capacity": health}
-    return node(name, capacity={COUNT: cards, SHARED_GCU: cards * f, **more}, **notes)
+    return node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f, **more}, **notes)
 
 
 def both_node(name: str = "n1", cards: int = 1, f: int = 4) -> Node:
     """A node whose cards may be shared, in f slices, or partitioned."""
     text = drs_capacity(*map(drs_card, range(cards)))
-    return node(name, capacity={COUNT: cards, SHARED_GCU: cards * f}, **{"enflame.com/gcu-drs-capacity": text})
+    return node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f}, **{"enflame.com/gcu-drs-capacity": text})
 
 
 def slices(number: int, name: str = "p", **annotations: str) -> JSON:
     """A pod that asks for DRS slices."""
-    return pod(name=name, annotations=annotations, **{SLICES: number})
+    return pod(name=name, annotations=annotations, **{R.SLICES: number})
 
 
 def share(percent: int | None, count: int = 1, name: str = "p", **annotations: str) -> JSON:
     """A pod that asks for shared cards."""
-    amounts = {VGCU: count} | ({} if percent is None else {PERCENT: percent})
+    amounts = {R.VGCU: count} | ({} if percent is None else {R.PERCENT: percent})
     return pod(name=name, annotations=annotations, **amounts)
 
 

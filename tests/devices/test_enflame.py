@@ -9,15 +9,8 @@ import pytest
 
 from .enflame import (
     ALLOCATED,
-    CORE,
-    COUNT,
-    GCU,
-    MEMORY,
-    PERCENT,
-    SHARED_GCU,
-    SLICES,
-    VGCU,
     WHOLE,
+    R,
     T,
     drs_capacity,
     drs_card,
@@ -47,14 +40,14 @@ ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
 def test_missing_names_take_their_defaults(config: str) -> None:
     vendors = configured(config)
     assert tuple(vendors) == ENFLAME
-    assert vendors.resource_names == {GCU, VGCU, PERCENT, SLICES, MEMORY, CORE, SHARED_GCU}
+    assert vendors.resource_names == {R.GCU, R.VGCU, R.PERCENT, R.SLICES, R.MEMORY, R.CORE, R.SHARED_GCU}
 
 
 def test_names_are_configurable() -> None:
     vendors = configured("enflame: {resourceNameDRSGCU: a.b/slices, resourceNameVGCU: a.b/cards}")
     yard = Yard([drs_node(), shared_node()], vendors)
     assert went(yard, pod(**{"a.b/slices": 3})) == "node-a-enflame-drs-0,Enflame,20480,50:;"
-    assert went(yard, pod(name="q", **{"a.b/cards": 1, PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
+    assert went(yard, pod(name="q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
     assert yard.admit(pod(**{"a.b/slices": 0})).message == "a.b/slices must be greater than 0"
 
 
@@ -72,7 +65,7 @@ def test_an_empty_count_name_switches_a_form_off(key: str, left: tuple[str, ...]
 
 def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
     vendors = configured("enflame: {resourceNameDRSGCU: ''}")
-    assert went(Yard([shared_node()], vendors), pod(**{VGCU: 1, MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
+    assert went(Yard([shared_node()], vendors), pod(**{R.VGCU: 1, R.MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
 
 
 def test_no_form_takes_a_node_lock_or_reads_a_handshake() -> None:
@@ -101,13 +94,13 @@ def cards(key: str, of: Any) -> list[tuple[object, ...]] | None:
     return [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.type, d.healthy) for d in inventory.devices]
 
 
-@pytest.mark.parametrize("capacity", [{}, {GCU: 0}, {GCU: "1500m"}])
+@pytest.mark.parametrize("capacity", [{}, {R.GCU: 0}, {R.GCU: "1500m"}])
 def test_a_node_without_whole_cards_registers_none(capacity: dict[str, object]) -> None:
     assert cards("GCU", node("n", capacity=capacity)) is None
 
 
 def test_whole_cards() -> None:
-    assert cards("GCU", node("n", capacity={GCU: 2})) == [
+    assert cards("GCU", node("n", capacity={R.GCU: 2})) == [
         ("n-GCU-0", 0, 1, 100, 100, 0, "GCU", True),
         ("n-GCU-1", 1, 1, 100, 100, 0, "GCU", True),
     ]
@@ -124,7 +117,7 @@ def test_shared_cards() -> None:
     ("count", "shared", "f"), [(2, 12, 6), (2, 13, 6), (1, 1, 1), (0, 6, None), (2, 0, None), (2, 1, None)]
 )
 def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None:
-    inventory = CHART["Enflame"].inventory(node("n", capacity={COUNT: count, SHARED_GCU: shared}))
+    inventory = CHART["Enflame"].inventory(node("n", capacity={R.COUNT: count, R.SHARED_GCU: shared}))
     assert inventory is not None
     assert (inventory.facts, len(inventory.devices)) == ((f, count) if f else (None, 0))
 
@@ -220,8 +213,8 @@ def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: st
 
 
 def test_a_removed_drs_annotation_drops_the_cards() -> None:
-    yard = Yard([drs_node(capacity={GCU: 1})])
-    yard.state.set_node(node("node-a", capacity={GCU: 1}), NOW)
+    yard = Yard([drs_node(capacity={R.GCU: 1})])
+    yard.state.set_node(node("node-a", capacity={R.GCU: 1}), NOW)
     assert went(yard, slices(1)) == "NodeInsufficientDevice"
     yard.state.set_node(node("node-a"), NOW)
     assert went(yard, slices(1)) == "node unregistered"
@@ -246,7 +239,7 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 @pytest.mark.parametrize(
     ("asking", "reason"),
     [
-        (pod(**{GCU: 1}), "NodeInsufficientDevice"),
+        (pod(**{R.GCU: 1}), "NodeInsufficientDevice"),
         (share(25), "NodeInsufficientDevice"),
         (share(25, count=2), "NodeInsufficientDevice"),
     ],
@@ -257,12 +250,14 @@ def test_a_node_without_the_wanted_form_has_too_few_cards(asking: dict[str, Any]
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
-    yard = Yard([node("n", capacity={GCU: 3, COUNT: 2, SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))})])
+    yard = Yard(
+        [node("n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))})]
+    )
     yard.place(slices(6, "full"))
     assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
     assert went(yard, share(100, count=3)) == "NodeInsufficientDevice"
-    assert went(yard, pod(**{GCU: 4}), WHOLE) == "NodeInsufficientDevice"
-    assert went(yard, pod(name="all", **{GCU: 3}), WHOLE).count("GCU,100,100") == 3
+    assert went(yard, pod(**{R.GCU: 4}), WHOLE) == "NodeInsufficientDevice"
+    assert went(yard, pod(name="all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
 
 
 # 4 and 5: admission
@@ -271,24 +266,33 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
 @pytest.mark.parametrize(
     ("amounts", "message"),
     [
-        ({VGCU: 1, PERCENT: 101}, f"invalid {PERCENT} value 101 in container main: must be an integer percentage of a"),
-        ({VGCU: 1, PERCENT: "50.5"}, f"invalid {PERCENT} value 50.5 in container main"),
-        ({VGCU: -1}, f"invalid {VGCU} value -1 in container main"),
-        ({GCU: "1500m"}, f"invalid {GCU} value 1500m in container main"),
-        ({SLICES: 0}, f"{SLICES} must be greater than 0"),
-        ({SLICES: -2}, f"{SLICES} must be greater than 0"),
-        ({SLICES: "1.5"}, f"invalid {SLICES} value 1.5 in container main: must be an integer number of slices"),
-        ({MEMORY: 0}, f"{MEMORY} must be greater than 0"),
-        ({MEMORY: "-1Gi"}, f"{MEMORY} must be greater than 0"),
-        ({MEMORY: "x"}, f"invalid {MEMORY} value x in container main"),
-        ({MEMORY: 9 * 10**18}, f"invalid {MEMORY} value 9000000000000000000 in container main"),
-        ({CORE: 0}, f"{CORE} must be in range (0,100]"),
-        ({CORE: 101}, f"{CORE} must be in range (0,100]"),
-        ({CORE: -5}, f"{CORE} must be in range (0,100]"),
-        ({MEMORY: 20, CORE: "1500m"}, f"invalid {CORE} value 1500m in container main"),
-        ({SLICES: 1, VGCU: 1}, f"{VGCU} and {SLICES} can't be in one pod"),
-        ({MEMORY: 20, VGCU: 1}, f"{VGCU} and {SLICES} can't be in one pod"),
-        ({SHARED_GCU: 3}, f"container main: {SHARED_GCU} is written at admission for {VGCU} and {PERCENT}"),
+        (
+            {R.VGCU: 1, R.PERCENT: 101},
+            f"invalid {R.PERCENT} value 101 in container main: must be an integer percentage of a",
+        ),
+        ({R.VGCU: 1, R.PERCENT: "50.5"}, f"invalid {R.PERCENT} value 50.5 in container main"),
+        ({R.VGCU: -1}, f"invalid {R.VGCU} value -1 in container main"),
+        ({R.GCU: "1500m"}, f"invalid {R.GCU} value 1500m in container main"),
+        ({R.SLICES: 0}, f"{R.SLICES} must be greater than 0"),
+        ({R.SLICES: -2}, f"{R.SLICES} must be greater than 0"),
+        ({R.SLICES: "1.5"}, f"invalid {R.SLICES} value 1.5 in container main: must be an integer number of slices"),
+        ({R.MEMORY: 0}, f"{R.MEMORY} must be greater than 0"),
+        ({R.MEMORY: "-1Gi"}, f"{R.MEMORY} must be greater than 0"),
+        ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x in container main"),
+        ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 in container main"),
+        ({R.CORE: 0}, f"{R.CORE} must be in range (0,100]"),
+        ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),
+        ({R.CORE: -5}, f"{R.CORE} must be in range (0,100]"),
+        ({R.MEMORY: 20, R.CORE: "1500m"}, f"invalid {R.CORE} value 1500m in container main"),
+        (
+            {R.SLICES: 1, R.VGCU: 1},
+            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+        ),
+        (
+            {R.MEMORY: 20, R.VGCU: 1},
+            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+        ),
+        ({R.SHARED_GCU: 3}, f"container main: {R.SHARED_GCU} is written at admission for {R.VGCU} and {R.PERCENT}"),
     ],
 )
 def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
@@ -299,22 +303,24 @@ def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
 
 
 def test_a_pod_is_shared_or_drs() -> None:
-    both = pod(container("a", **{VGCU: 1, PERCENT: 25}), container("b", **{SLICES: 1}))
-    yard = Yard([node("n", capacity={COUNT: 2, SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})])
+    both = pod(container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
+    yard = Yard(
+        [node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
+    )
     assert "can't be in one pod" in yard.admit(both).message
     assert went(yard, both, admit=False) == "1/2 ModeNotFit"
 
 
 def test_whole_cards_stand_apart() -> None:
-    yard = Yard([drs_node(capacity={GCU: 1})])
-    placed = yard.place(pod(**{GCU: 1, SLICES: 1}))
+    yard = Yard([drs_node(capacity={R.GCU: 1})])
+    placed = yard.place(pod(**{R.GCU: 1, R.SLICES: 1}))
     assert isinstance(placed, Placed)
     assert placed.annotations[WHOLE] == "node-a-GCU-0,GCU,100,100:;"
     assert placed.annotations[ALLOCATED] == "node-a-enflame-drs-0,Enflame,6144,17:;"
 
 
 def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
-    placed = Yard([drs_node(capacity={GCU: 1})]).place(pod(**{GCU: 1}))
+    placed = Yard([drs_node(capacity={R.GCU: 1})]).place(pod(**{R.GCU: 1}))
     assert isinstance(placed, Placed)
     assert not any(key.startswith("enflame.com/") for key in placed.annotations)
 
@@ -322,10 +328,10 @@ def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
 @pytest.mark.parametrize(
     ("limits", "requests", "after"),
     [
-        ({SLICES: 3}, {}, {SLICES: "3"}),
-        ({}, {SLICES: 3}, {SLICES: "3"}),
-        ({SLICES: 3, MEMORY: 1, CORE: 500}, {}, {SLICES: "3"}),
-        ({MEMORY: "6Gi"}, {CORE: 10}, {MEMORY: "6Gi", CORE: "10", SLICES: "1"}),
+        ({R.SLICES: 3}, {}, {R.SLICES: "3"}),
+        ({}, {R.SLICES: 3}, {R.SLICES: "3"}),
+        ({R.SLICES: 3, R.MEMORY: 1, R.CORE: 500}, {}, {R.SLICES: "3"}),
+        ({R.MEMORY: "6Gi"}, {R.CORE: 10}, {R.MEMORY: "6Gi", R.CORE: "10", R.SLICES: "1"}),
     ],
 )
 def test_drs_amounts_end_up_in_limits_and_requests(
@@ -358,7 +364,7 @@ def test_slices_in_an_init_container_are_warned_of(asking: dict[str, Any]) -> No
     ],
 )
 def test_the_slices_of_most_cards_count(nodes: list[Any], size: int) -> None:
-    assert Yard(nodes).admit(share(100)).limits()[SHARED_GCU] == str(size)
+    assert Yard(nodes).admit(share(100)).limits()[R.SHARED_GCU] == str(size)
 
 
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -367,20 +373,20 @@ OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "
 @pytest.mark.parametrize("nodes", [[], [drs_node(), OTHER]])
 def test_where_tables_differ_or_none_is_known_the_profile_waits_for_the_node(nodes: list[Any]) -> None:
     yard = Yard(nodes)
-    need, by_slices = yard.admit(pod(**{MEMORY: 6144, CORE: 40})), yard.admit(slices(3))
-    assert need.limits() == need.requests() == {MEMORY: "6144", CORE: "40"}
-    assert by_slices.limits() == by_slices.requests() == {SLICES: "3"}
+    need, by_slices = yard.admit(pod(**{R.MEMORY: 6144, R.CORE: 40})), yard.admit(slices(3))
+    assert need.limits() == need.requests() == {R.MEMORY: "6144", R.CORE: "40"}
+    assert by_slices.limits() == by_slices.requests() == {R.SLICES: "3"}
     for admitted in (need, by_slices):
         assert ["the profile isn't known yet" in warning for warning in admitted.warnings] == [True]
 
 
 def test_where_the_tables_are_the_same_the_ids_may_differ() -> None:
     same = drs_node("node-b", profiles={"6g.40gb": "9", "3G.20gb": "8", "1g.6gb": "7"})
-    assert Yard([drs_node(), same]).admit(pod(**{CORE: 40})).limits() == {CORE: "40", SLICES: "3"}
+    assert Yard([drs_node(), same]).admit(pod(**{R.CORE: 40})).limits() == {R.CORE: "40", R.SLICES: "3"}
 
 
 def test_a_pod_of_differing_tables_is_placed_by_its_nodes_table() -> None:
-    wanting = pod(**{CORE: 40}, annotations={"enflame.com/nouse-gpuuuid": "node-a-enflame-drs-0"})
+    wanting = pod(**{R.CORE: 40}, annotations={"enflame.com/nouse-gpuuuid": "node-a-enflame-drs-0"})
     placed = Yard([drs_node(), OTHER]).place(wanting)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "node-b-enflame-drs-0,Enflame,24576,50:;"

@@ -6,25 +6,7 @@ import json
 
 import pytest
 
-from .enflame import (
-    ALLOCATED,
-    CORE,
-    GCU,
-    MEMORY,
-    PERCENT,
-    SHARED_GCU,
-    SLICES,
-    VGCU,
-    WHOLE,
-    both_node,
-    drs_capacity,
-    drs_card,
-    drs_node,
-    share,
-    shared_node,
-    slices,
-    went,
-)
+from .enflame import ALLOCATED, WHOLE, R, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
 from .yard import NOW, Placed, Yard, container, node, pod
 
 POLICY = "hami.io/gpu-scheduler-policy"
@@ -35,7 +17,7 @@ def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
     yard = Yard([shared_node("node1", 2, 4)])
     asking = share(25, **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
     admitted = yard.admit(asking)
-    assert admitted.limits() == {VGCU: "1", PERCENT: "25", SHARED_GCU: "1"}
+    assert admitted.limits() == {R.VGCU: "1", R.PERCENT: "25", R.SHARED_GCU: "1"}
     assert admitted.warnings == []
     placed = yard.place(asking)
     assert isinstance(placed, Placed)
@@ -66,20 +48,20 @@ def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
 )
 def test_2_percentages_are_rounded_up_to_slices(f: int, written: int | None, percent: int, size: int) -> None:
     admitted = Yard([shared_node(f=f)]).admit(share(written))
-    assert admitted.limits() == {VGCU: "1", PERCENT: str(percent), SHARED_GCU: str(size)}
-    assert admitted.requests() == {PERCENT: str(percent), SHARED_GCU: str(size)}
+    assert admitted.limits() == {R.VGCU: "1", R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
+    assert admitted.requests() == {R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
     told = written is not None and written != percent
     assert list(admitted.warnings) == (
-        [f"container main: {PERCENT} {written} becomes {percent}, as a card has {f} slices"] if told else []
+        [f"container main: {R.PERCENT} {written} becomes {percent}, as a card has {f} slices"] if told else []
     )
 
 
 def test_3_two_cards_are_whole_cards() -> None:
     yard = Yard([shared_node("n1", 2, 4)])
     admitted = yard.admit(share(30, count=2))
-    assert admitted.limits() == {VGCU: "2", PERCENT: "100", SHARED_GCU: "8"}
-    assert admitted.requests() == {PERCENT: "100", SHARED_GCU: "8"}
-    assert admitted.warnings == [f"container main: {PERCENT} 30 becomes 100, as more than one card means whole cards"]
+    assert admitted.limits() == {R.VGCU: "2", R.PERCENT: "100", R.SHARED_GCU: "8"}
+    assert admitted.requests() == {R.PERCENT: "100", R.SHARED_GCU: "8"}
+    assert admitted.warnings == [f"container main: {R.PERCENT} 30 becomes 100, as more than one card means whole cards"]
     placed = yard.place(share(30, count=2), keep=False)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "n1-enflame-1,Enflame,100,0:n1-enflame-0,Enflame,100,0:;"
@@ -98,7 +80,7 @@ def test_4_a_card_gives_what_is_left_and_no_more() -> None:
 
 
 def test_5_drs_by_slices() -> None:
-    placed = Yard([drs_node()]).place(pod(container("pod-gcu-example1", **{SLICES: 3})))
+    placed = Yard([drs_node()]).place(pod(container("pod-gcu-example1", **{R.SLICES: 3})))
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node-a",
@@ -121,18 +103,18 @@ def test_5_drs_by_slices() -> None:
 @pytest.mark.parametrize(
     ("amounts", "size", "record"),
     [
-        ({MEMORY: 20480, CORE: 40}, 3, "20480,50"),
-        ({MEMORY: 20}, 3, "20480,50"),
-        ({MEMORY: "20Gi"}, 3, "20480,50"),
-        ({MEMORY: 6144}, 1, "6144,17"),
-        ({MEMORY: "6Gi"}, 1, "6144,17"),
-        ({MEMORY: 6145}, 3, "20480,50"),
-        ({CORE: 51}, 6, "40960,100"),
-        ({CORE: 17}, 1, "6144,17"),
-        ({CORE: 18}, 3, "20480,50"),
-        ({MEMORY: 81}, 1, "6144,17"),
-        ({MEMORY: 40}, 6, "40960,100"),
-        ({MEMORY: 1, CORE: 100}, 6, "40960,100"),
+        ({R.MEMORY: 20480, R.CORE: 40}, 3, "20480,50"),
+        ({R.MEMORY: 20}, 3, "20480,50"),
+        ({R.MEMORY: "20Gi"}, 3, "20480,50"),
+        ({R.MEMORY: 6144}, 1, "6144,17"),
+        ({R.MEMORY: "6Gi"}, 1, "6144,17"),
+        ({R.MEMORY: 6145}, 3, "20480,50"),
+        ({R.CORE: 51}, 6, "40960,100"),
+        ({R.CORE: 17}, 1, "6144,17"),
+        ({R.CORE: 18}, 3, "20480,50"),
+        ({R.MEMORY: 81}, 1, "6144,17"),
+        ({R.MEMORY: 40}, 6, "40960,100"),
+        ({R.MEMORY: 1, R.CORE: 100}, 6, "40960,100"),
     ],
 )
 def test_6_drs_by_need_gets_the_smallest_profile_that_serves(
@@ -140,9 +122,9 @@ def test_6_drs_by_need_gets_the_smallest_profile_that_serves(
 ) -> None:
     yard = Yard([drs_node()])
     admitted = yard.admit(pod(**amounts))
-    written = {key: str(value) for key, value in amounts.items()} | {SLICES: str(size)}
+    written = {key: str(value) for key, value in amounts.items()} | {R.SLICES: str(size)}
     assert (admitted.limits(), admitted.requests()) == (written, written)
-    assert [f"{SLICES} set to {size}" in warning for warning in admitted.warnings] == [True]
+    assert [f"{R.SLICES} set to {size}" in warning for warning in admitted.warnings] == [True]
     assert went(yard, pod(**amounts), keep=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
     assert went(yard, pod(**amounts), admit=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
 
@@ -150,13 +132,13 @@ def test_6_drs_by_need_gets_the_smallest_profile_that_serves(
 @pytest.mark.parametrize("amount", [49152, 41, 80, "41Gi"])
 def test_6_what_no_profile_serves_fits_nowhere(amount: object) -> None:
     yard = Yard([drs_node()])
-    told = yard.admit(pod(**{MEMORY: amount})).warnings
+    told = yard.admit(pod(**{R.MEMORY: amount})).warnings
     assert told == ["container main: no profile of the nodes serves this; there are 1g.6gb, 3g.20gb, 6g.40gb"]
-    assert went(yard, pod(**{MEMORY: amount})) == "1/1 ModeNotFit"
+    assert went(yard, pod(**{R.MEMORY: amount})) == "1/1 ModeNotFit"
 
 
 def test_6_more_than_all_cores_are_denied() -> None:
-    assert Yard([drs_node()]).admit(pod(**{CORE: 101})).message == f"{CORE} must be in range (0,100]"
+    assert Yard([drs_node()]).admit(pod(**{R.CORE: 101})).message == f"{R.CORE} must be in range (0,100]"
 
 
 def test_7_a_half_used_card() -> None:
@@ -185,7 +167,7 @@ def test_9_the_card_follows_the_policy(policy: str, card: int) -> None:
 
 
 def test_10_two_containers_get_one_card() -> None:
-    asking = pod(container("b", **{SLICES: 1}), container("a", **{SLICES: 3}))
+    asking = pod(container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
     placed = Yard([drs_node(cards=2)]).place(asking)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == (
@@ -202,8 +184,8 @@ def test_10_two_containers_get_one_card() -> None:
 
 
 def test_11_whole_cards() -> None:
-    yard = Yard([node("testnode", capacity={GCU: 2})])
-    placed = yard.place(pod(**{GCU: 1}), keep=False)
+    yard = Yard([node("testnode", capacity={R.GCU: 2})])
+    placed = yard.place(pod(**{R.GCU: 1}), keep=False)
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "testnode",
@@ -212,9 +194,11 @@ def test_11_whole_cards() -> None:
         WHOLE: "testnode-GCU-1,GCU,100,100:;",
     }
     assert placed.debits == {"limits.enflame.com/gcu": 1}
-    yard.place(pod(name="first", **{GCU: 1}))
-    assert went(yard, pod(**{GCU: 2})) == ("1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict")
-    assert went(yard, pod(**{GCU: 3})) == "NodeInsufficientDevice"
+    yard.place(pod(name="first", **{R.GCU: 1}))
+    assert went(yard, pod(**{R.GCU: 2})) == (
+        "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict"
+    )
+    assert went(yard, pod(**{R.GCU: 3})) == "NodeInsufficientDevice"
 
 
 def test_12_a_card_is_in_one_mode() -> None:
@@ -233,7 +217,7 @@ def test_12_a_card_is_in_one_mode() -> None:
 def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
     text = drs_capacity(drs_card(0, minor="1"), drs_card(1, minor="0"))
     yard = Yard(
-        [node("n1", capacity={"enflame.com/gcu-count": 2, SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text})]
+        [node("n1", capacity={"enflame.com/gcu-count": 2, R.SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text})]
     )
     placed = yard.place(slices(3))
     assert isinstance(placed, Placed)
@@ -246,7 +230,7 @@ def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
 
 
 def test_annotations_of_a_pod_without_cards_in_some_containers() -> None:
-    asking = pod(container("idle"), container("works", **{SLICES: 1}), init=[container("prepares")])
+    asking = pod(container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
     placed = Yard([drs_node()]).place(asking)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == ";;node-a-enflame-drs-0,Enflame,6144,17:;"

@@ -10,24 +10,7 @@ from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.charge import charge_of
 
-from .enflame import (
-    ALLOCATED,
-    COUNT,
-    GCU,
-    PERCENT,
-    SHARED_GCU,
-    SLICES,
-    VGCU,
-    WHOLE,
-    T,
-    drs_capacity,
-    drs_card,
-    drs_node,
-    share,
-    shared_node,
-    slices,
-    went,
-)
+from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
 from .yard import CHART, NOW, Placed, Yard, container, node, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -41,7 +24,7 @@ OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "
     ("size", "per_card", "reason"), [(1, 4, ""), (2, 4, "1/1 ModeNotFit"), (1, 8, "1/1 ModeNotFit"), (None, 8, "")]
 )
 def test_slices_rounded_for_other_nodes_dont_fit(size: int | None, per_card: int, reason: str) -> None:
-    amounts = {VGCU: 1, PERCENT: 25} | ({} if size is None else {SHARED_GCU: size})
+    amounts = {R.VGCU: 1, R.PERCENT: 25} | ({} if size is None else {R.SHARED_GCU: size})
     assert went(Yard([shared_node("n", 1, per_card)]), pod(**amounts), admit=False) == (
         reason or "n-enflame-0,Enflame,25,0:;"
     )
@@ -49,10 +32,10 @@ def test_slices_rounded_for_other_nodes_dont_fit(size: int | None, per_card: int
 
 @pytest.mark.parametrize(
     ("amounts", "record"),
-    [({PERCENT: 26}, "50,0"), ({PERCENT: 0}, "25,0"), ({}, "100,0"), ({PERCENT: 26, SHARED_GCU: 2}, "50,0")],
+    [({R.PERCENT: 26}, "50,0"), ({R.PERCENT: 0}, "25,0"), ({}, "100,0"), ({R.PERCENT: 26, R.SHARED_GCU: 2}, "50,0")],
 )
 def test_a_percentage_admission_has_not_seen_is_rounded_at_placement(amounts: dict[str, object], record: str) -> None:
-    asking = pod(**({VGCU: 1} | amounts))
+    asking = pod(**({R.VGCU: 1} | amounts))
     assert went(Yard([shared_node("n", 1, 4)]), asking, admit=False) == f"n-enflame-0,Enflame,{record}:;"
 
 
@@ -72,8 +55,8 @@ def test_uuid_lists(key: str, text: str, where: str) -> None:
 def test_both_uuid_lists_hold_at_once() -> None:
     lists = {"enflame.com/use-gpuuuid": "a-enflame-drs-0", "enflame.com/nouse-gpuuuid": "a-enflame-drs-0"}
     assert went(Yard([drs_node("a", 2)]), slices(1, **lists)) == "2/2 CardUuidMismatch"
-    whole = Yard([node("n", capacity={GCU: 1})])
-    ignored = pod(annotations={"enflame.com/nouse-gpuuuid": "n-GCU-0"}, **{GCU: 1})
+    whole = Yard([node("n", capacity={R.GCU: 1})])
+    ignored = pod(annotations={"enflame.com/nouse-gpuuuid": "n-GCU-0"}, **{R.GCU: 1})
     assert went(whole, ignored, WHOLE) == "n-GCU-0,GCU,100,100:;"
 
 
@@ -100,7 +83,7 @@ def test_a_card_with_broken_slices_is_full_earlier() -> None:
 
 
 def two(first: int, second: int, **annotations: str) -> dict[str, Any]:
-    return pod(container("a", **{SLICES: first}), container("b", **{SLICES: second}), annotations=annotations)
+    return pod(container("a", **{R.SLICES: first}), container("b", **{R.SLICES: second}), annotations=annotations)
 
 
 def test_the_first_card_is_one_that_takes_every_container() -> None:
@@ -114,9 +97,9 @@ def test_the_first_card_is_one_that_takes_every_container() -> None:
 
 def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
     yard = Yard([shared_node("n", 2, 4)])
-    halves = pod(container("a", **{VGCU: 1, PERCENT: 50}), container("b", **{VGCU: 1, PERCENT: 50}))
+    halves = pod(container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 50}))
     assert went(yard, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
-    more = pod(container("a", **{VGCU: 1, PERCENT: 50}), container("b", **{VGCU: 1, PERCENT: 75}))
+    more = pod(container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
     assert went(yard, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
 
 
@@ -124,15 +107,15 @@ def test_an_init_container_uses_the_card_of_the_apps() -> None:
     yard = Yard([drs_node("n", 2)])
     yard.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
     notes = {"hami.io/gpu-scheduler-policy": "binpack"}
-    asking = pod(container("app", **{SLICES: 6}), init=[container("i", **{SLICES: 1})], annotations=notes)
+    asking = pod(container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
     assert went(yard, asking) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
     usage = next(yard.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
     assert (usage.slots, usage.memory) == (6, 40960)
 
 
 def test_none_of_the_forms_adds_to_the_node_score() -> None:
-    yard = Yard([drs_node("n", 1, capacity={GCU: 1})])
-    for asking in (slices(1), pod(**{GCU: 1})):
+    yard = Yard([drs_node("n", 1, capacity={R.GCU: 1})])
+    for asking in (slices(1), pod(**{R.GCU: 1})):
         placed = yard.place(asking, keep=False)
         assert isinstance(placed, Placed)
         assert placed.score == 0
@@ -162,7 +145,7 @@ def test_the_size_is_counted_anew_when_the_table_becomes_known_or_changes() -> N
 
 
 def test_a_card_that_is_held_but_no_longer_registered_keeps_its_mode() -> None:
-    yard = Yard([node("n", capacity={COUNT: 1, SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
+    yard = Yard([node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
     yard.place(slices(1, "drs"))
     yard.state.set_node(shared_node("n", 1, 4), NOW)
     assert went(yard, share(25)) == "1/1 ModeNotFit"
@@ -182,7 +165,7 @@ def test_each_form_reads_its_own_entries_of_the_annotation() -> None:
 
 def test_an_annotation_nobody_can_read_is_told_of_once() -> None:
     yard = Yard([drs_node()])
-    raw = pod(annotations={"hami.io/vgpu-node": "node-a", ALLOCATED: "x,Enflame,many,1:;"}, **{SLICES: 1})
+    raw = pod(annotations={"hami.io/vgpu-node": "node-a", ALLOCATED: "x,Enflame,many,1:;"}, **{R.SLICES: 1})
     bound = Pod.from_object(raw | {"spec": raw["spec"] | {"nodeName": "node-a"}})
     yard.state.set_pod(bound, NOW)
     (problem,) = yard.state.problems()

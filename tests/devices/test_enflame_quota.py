@@ -12,18 +12,7 @@ from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.charge import waiting_charge
 
-from .enflame import (
-    CORE,
-    GCU,
-    MEMORY,
-    PERCENT,
-    SLICES,
-    VGCU,
-    drs_node,
-    share,
-    shared_node,
-    slices,
-)
+from .enflame import R, drs_node, share, shared_node, slices
 from .yard import CHART, Placed, Yard, container, node, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -31,43 +20,43 @@ OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "
 
 
 def test_managed_keys() -> None:
-    assert CHART["GCU"].quota_keys() == (QuotaKey(f"limits.{GCU}", Dimension.COUNT),)
+    assert CHART["GCU"].quota_keys() == (QuotaKey(f"limits.{R.GCU}", Dimension.COUNT),)
     assert CHART["Enflame"].quota_keys() == (
-        QuotaKey(f"limits.{VGCU}", Dimension.COUNT),
-        QuotaKey(f"limits.{PERCENT}", Dimension.MEMORY),
+        QuotaKey(f"limits.{R.VGCU}", Dimension.COUNT),
+        QuotaKey(f"limits.{R.PERCENT}", Dimension.MEMORY),
     )
     assert CHART["Enflame-DRS"].quota_keys() == (
-        QuotaKey(f"limits.{SLICES}", Dimension.COUNT),
-        QuotaKey(f"limits.{MEMORY}", Dimension.MEMORY, 1, binary_is_bytes=True),
-        QuotaKey(f"limits.{CORE}", Dimension.CORES),
+        QuotaKey(f"limits.{R.SLICES}", Dimension.COUNT),
+        QuotaKey(f"limits.{R.MEMORY}", Dimension.MEMORY, 1, binary_is_bytes=True),
+        QuotaKey(f"limits.{R.CORE}", Dimension.CORES),
     )
 
 
 def drs_debit(count: int, memory: int, cores: int) -> dict[str, int]:
-    amounts = {f"limits.{SLICES}": count, f"limits.{MEMORY}": memory, f"limits.{CORE}": cores}
+    amounts = {f"limits.{R.SLICES}": count, f"limits.{R.MEMORY}": memory, f"limits.{R.CORE}": cores}
     return {key: amount for key, amount in amounts.items() if amount}
 
 
 def shared_debit(count: int, percent: int) -> dict[str, int]:
-    return {f"limits.{VGCU}": count, f"limits.{PERCENT}": percent}
+    return {f"limits.{R.VGCU}": count, f"limits.{R.PERCENT}": percent}
 
 
 @pytest.mark.parametrize(
     ("asking", "debit"),
     [
         (slices(3), drs_debit(3, 20480, 50)),
-        (pod(**{CORE: 40}), drs_debit(3, 20480, 50)),
-        (pod(**{MEMORY: 6144}), drs_debit(1, 6144, 17)),
+        (pod(**{R.CORE: 40}), drs_debit(3, 20480, 50)),
+        (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 17)),
         (share(26), shared_debit(1, 50)),
         (share(30, count=2), shared_debit(2, 200)),
         (share(51), shared_debit(1, 75)),
         (share(None), shared_debit(1, 100)),
-        (pod(**{GCU: 2}), {f"limits.{GCU}": 2}),
-        (pod(container("app", **{SLICES: 1}), init=[container("i", **{SLICES: 3})]), drs_debit(3, 20480, 50)),
+        (pod(**{R.GCU: 2}), {f"limits.{R.GCU}": 2}),
+        (pod(container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
     ],
 )
 def test_the_waiting_charge_is_what_placement_will_debit(asking: dict[str, Any], debit: dict[str, int]) -> None:
-    yard = Yard([drs_node(), shared_node("shared", 2, 4), node("whole", capacity={GCU: 2})])
+    yard = Yard([drs_node(), shared_node("shared", 2, 4), node("whole", capacity={R.GCU: 2})])
     admitted = yard.admit(asking).pod
     assert admitted is not None
     assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit
@@ -79,11 +68,11 @@ def test_the_waiting_charge_is_what_placement_will_debit(asking: dict[str, Any],
 @pytest.mark.parametrize(
     ("asking", "nowhere", "differing"),
     [
-        (pod(**{MEMORY: 6144}), drs_debit(1, 6144, 0), drs_debit(1, 6144, 0)),
-        (pod(**{MEMORY: "7Gi"}), drs_debit(1, 7168, 0), drs_debit(1, 7168, 0)),
-        (pod(**{MEMORY: 5000, CORE: 40}), drs_debit(1, 5000, 40), drs_debit(1, 5000, 40)),
-        (pod(**{MEMORY: 20}), drs_debit(1, 1, 0), drs_debit(1, 20480, 0)),
-        (pod(**{CORE: 40}), drs_debit(1, 1, 40), drs_debit(1, 20480, 40)),
+        (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 0), drs_debit(1, 6144, 0)),
+        (pod(**{R.MEMORY: "7Gi"}), drs_debit(1, 7168, 0), drs_debit(1, 7168, 0)),
+        (pod(**{R.MEMORY: 5000, R.CORE: 40}), drs_debit(1, 5000, 40), drs_debit(1, 5000, 40)),
+        (pod(**{R.MEMORY: 20}), drs_debit(1, 1, 0), drs_debit(1, 20480, 0)),
+        (pod(**{R.CORE: 40}), drs_debit(1, 1, 40), drs_debit(1, 20480, 40)),
         (slices(3), drs_debit(3, 1, 0), drs_debit(3, 20480, 50)),
         (slices(1), drs_debit(1, 1, 0), drs_debit(1, 6144, 13)),
         (slices(5), drs_debit(5, 1, 0), drs_debit(5, 1, 0)),
@@ -105,17 +94,17 @@ TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
 @pytest.mark.parametrize(
     ("room", "where"),
     [
-        ({f"limits.{CORE}": 50}, "node-a"),
-        ({f"limits.{CORE}": 49}, "node-c"),
-        ({f"limits.{CORE}": 39}, None),
-        ({f"limits.{MEMORY}": 20479}, "node-c"),
-        ({f"limits.{SLICES}": 2}, "node-c"),
-        ({f"limits.{SLICES}": 1}, None),
+        ({f"limits.{R.CORE}": 50}, "node-a"),
+        ({f"limits.{R.CORE}": 49}, "node-c"),
+        ({f"limits.{R.CORE}": 39}, None),
+        ({f"limits.{R.MEMORY}": 20479}, "node-c"),
+        ({f"limits.{R.SLICES}": 2}, "node-c"),
+        ({f"limits.{R.SLICES}": 1}, None),
     ],
 )
 def test_a_node_whose_profile_overflows_the_quota_is_refused(room: dict[str, int], where: str | None) -> None:
     yard = Yard([drs_node(), TWENTY_PERCENT])
-    asking = Pod.from_object(pod(**{CORE: 40}))
+    asking = Pod.from_object(pod(**{R.CORE: 40}))
     ask = read_ask(asking, CHART, "spread")
     assert ask is not None
     budget = PodBudget(room, asking.kinds, CHART)

@@ -71,21 +71,21 @@ class DrsGcu(SlicedGcu):
         if text is None:
             return among_gcus(self.section, node, ())
         try:
-            table, records = read_capacity(text)
+            table, registered = read_capacity(text)
         except RegistrationError as error:
             return among_gcus(self.section, node, (), warnings=(f"{DRS_CAPACITY}: {error}",))
         cards = [
             Device(
                 vendor=self.key,
-                uuid=f"{node.name}-{DRS_WORD}-{record.index}",
-                index=record.index,
-                slots=record.slices,
+                uuid=f"{node.name}-{DRS_WORD}-{index}",
+                index=index,
+                slots=slices,
                 memory=table.gigabytes * 1024,
                 cores=100,
                 type=self.word,
-                extra=DrsCard(record.minor, table),
+                extra=DrsCard(minor, table),
             )
-            for record in records
+            for index, minor, slices in registered
         ]
         return among_gcus(self.section, node, cards, table)
 
@@ -134,10 +134,12 @@ class DrsGcu(SlicedGcu):
 
     def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
         shared = self.section.resource_name_vgcu
-        if shared and any(self.amount(container, shared) for container in pod.containers):
+        also = next((container for container in pod.containers if self.amount(container, shared)), None)
+        if also is not None:
+            mine = next(container for container in pod.containers if asks_for_drs(self.section, container))
             raise BadRequest(
-                f"{shared} and {self.count_name} can't be in one pod: its slices are all shared or all DRS; "
-                "use two pods"
+                f"{shared} {self.amount(also, shared)} in container {also.name} can't be in one pod with "
+                f"{self.count_name} in container {mine.name}: a pod's slices are all shared or all DRS; use two pods"
             )
 
     # request extraction (6)

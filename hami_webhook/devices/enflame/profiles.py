@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from hami_webhook.devices.codecs import lower_keys
-from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.codecs import lower_keys, parse_json
+from hami_webhook.devices.model import FixedMemory, RegistrationError
 from hami_webhook.kube.quantity import Format, Quantity
 
 MOST_SLICES = 6
@@ -25,28 +23,20 @@ _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """A partition the driver can make: `size` slices, GB of memory, percent of the cores.
+class Profile(FixedMemory):
+    """A partition the driver can make: its memory, slices and percent of the cores.
 
-    As the memory of a request it is what the profile has. `name` and `id` are as the plugin registered them.
+    `name` and `id` are as the plugin registered them.
     """
 
     size: int
-    gigabytes: int
     cores: int
     name: str
     id: str
 
     @property
-    def mebibytes(self) -> int:
-        return self.gigabytes * 1024
-
-    @property
-    def declared(self) -> int | None:
-        return self.mebibytes
-
-    def on(self, card_memory: int) -> int:
-        return self.mebibytes
+    def gigabytes(self) -> int:
+        return self.mebibytes // 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,34 +113,20 @@ class DrsCard:
     table: ProfileTable
 
 
-@dataclass(frozen=True, slots=True)
-class DrsRecord:
-    """A card of the annotation; `slices` are those in order."""
-
-    index: int
-    minor: str
-    slices: int
-
-
-def read_capacity(text: str) -> tuple[ProfileTable, tuple[DrsRecord, ...]]:
-    """The table and the cards, by index, of `enflame.com/gcu-drs-capacity`. Raises `RegistrationError`."""
-    try:
-        written = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise RegistrationError(f"not valid JSON: {error}") from error
-    if not isinstance(written, dict):
-        raise RegistrationError("must be a JSON object with devices and profiles")
-    fields = lower_keys(written)
+def read_capacity(text: str) -> tuple[ProfileTable, list[tuple[int, str, int]]]:
+    """The table, and of every card index, minor and slices in order, by index. Raises `RegistrationError`."""
+    written = parse_json(text)
+    fields = lower_keys(written) if isinstance(written, dict) else {}
     devices, profiles = fields.get("devices") or [], fields.get("profiles") or {}
     if not isinstance(devices, list) or not isinstance(profiles, dict):
         raise RegistrationError("devices must be an array and profiles an object")
-    records = sorted((_record(item, position) for position, item in enumerate(devices)), key=lambda r: r.index)
-    if len({record.index for record in records}) < len(records):
+    cards = sorted(_card(item, position) for position, item in enumerate(devices))
+    if len({index for index, *_ in cards}) < len(cards):
         raise RegistrationError("two devices have the same index")
-    return _table(profiles), tuple(records)
+    return _table(profiles), cards
 
 
-def _record(item: Any, position: int) -> DrsRecord:
+def _card(item: Any, position: int) -> tuple[int, str, int]:
     if not isinstance(item, dict):
         raise RegistrationError(f"device {position} must be a JSON object")
     fields = lower_keys(item)
@@ -158,7 +134,7 @@ def _record(item: Any, position: int) -> DrsRecord:
     number = int(index) if _DIGITS.fullmatch(index) else position
     if not _DIGITS.fullmatch(slices) or int(slices) == 0:
         raise RegistrationError(f"device {position}: capacity must be a number of slices above 0")
-    return DrsRecord(number, minor or str(number), int(slices))
+    return number, minor or str(number), int(slices)
 
 
 def _text(fields: Mapping[str, Any], key: str, position: int) -> str:
@@ -185,7 +161,7 @@ def _table(written: Mapping[str, Any]) -> ProfileTable:
     slices = max(size for size, *_ in parsed)
     return ProfileTable(
         tuple(
-            Profile(size, gigabytes, -(-size * 100 // slices), name, id_)
+            Profile(gigabytes * 1024, size, -(-size * 100 // slices), name, id_)
             for size, gigabytes, name, id_ in sorted(parsed)
         )
     )
