@@ -255,8 +255,3 @@ def test_a_slot_for_every_container_and_nothing_else() -> None:
         [DeviceEntry("DCU-A", "DCU", 2000, 60)],
         [DeviceEntry("DCU-B", "DCU", 65520, 100), DeviceEntry("DCU-A", "DCU", 65520, 100)],
     ]
-
-
-def test_no_vendor_shares_its_annotations() -> None:
-    keys = [key for vendor in CHART.values() for key in vendor.keys.owned]
-    assert len(keys) == len(set(keys))

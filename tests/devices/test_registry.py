@@ -1,8 +1,15 @@
 """Which vendors a device configuration enables."""
 
-from .yard import configured
+from itertools import combinations
+
+from .yard import CHART, configured
 
 
 def test_a_section_without_its_count_name_manages_nothing() -> None:
     vendors = configured("nvidia: {resourceMemoryName: nvidia.com/gpumem, resourceCoreName: nvidia.com/gpucores}")
     assert (list(vendors), vendors.resource_names, dict(vendors.quota_keys)) == ([], frozenset(), {})
+
+
+def test_only_vendors_of_one_name_share_their_annotations() -> None:
+    for one, other in combinations(CHART.values(), 2):
+        assert one.known_as == other.known_as or not {*one.keys.owned} & {*other.keys.owned}, (one.key, other.key)

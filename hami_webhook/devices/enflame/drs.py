@@ -6,7 +6,6 @@ Source: the enflame chapter. A slot of a card is one of its slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import cast
 
 import orjson
@@ -39,7 +38,7 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import Check, Trial
-from hami_webhook.devices.vendor import MAX_INT32, Dimension, Fleet, QuotaKey
+from hami_webhook.devices.vendor import MAX_INT32, Fleet
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import Quantity, parse_whole
@@ -56,6 +55,7 @@ class DrsGcu(SlicedGcu):
     """Cards `<node>-enflame-drs-<index>`."""
 
     key = DRS
+    memory_may_be_bytes = True
     checks = (*SlicedGcu.checks, FREE_SLICES)
 
     def __init__(self, section: EnflameSection) -> None:
@@ -82,7 +82,7 @@ class DrsGcu(SlicedGcu):
                 slots=slices,
                 memory=table.gigabytes * 1024,
                 cores=100,
-                type=self.word,
+                type=self.known_as,
                 extra=DrsCard(minor, table),
             )
             for index, minor, slices in registered
@@ -175,9 +175,6 @@ class DrsGcu(SlicedGcu):
         return Booking(profile.mebibytes, profile.cores, profile.name, slots=profile.size)
 
     # quota (10)
-
-    def quota_keys(self) -> tuple[QuotaKey, ...]:
-        return tuple(replace(k, binary_is_bytes=k.dimension is Dimension.MEMORY) for k in super().quota_keys())
 
     def floor(self, request: Request, device: Device) -> int | None:
         profile = cast("Wanted", request.memory).profile(_table(device))

@@ -88,7 +88,9 @@ class SharedGcu(SlicedGcu):
         if per_card == 0:
             return among_gcus(self.section, node, ())
         healthy = _numbers_in_order(node.annotations.get(SHARED_CAPACITY), count)
-        cards = counted(self.key, node, SHARED_WORD, count, slots=SHARED_SLOTS, memory=100, cores=100, model=self.word)
+        cards = counted(
+            self.key, node, SHARED_WORD, count, slots=SHARED_SLOTS, memory=100, cores=100, model=self.known_as
+        )
         return among_gcus(
             self.section, node, [replace(card, healthy=card.index in healthy) for card in cards], per_card
         )

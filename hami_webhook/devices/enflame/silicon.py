@@ -117,7 +117,7 @@ class SlicedGcu(Vendor):
         self.section = section
 
     @property
-    def word(self) -> str:
+    def known_as(self) -> str:
         return "Enflame"
 
     # admission (chapter section 5)
