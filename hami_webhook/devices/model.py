@@ -1,12 +1,16 @@
 """The core's values: devices, what is taken of them, what a container asks, what it got.
 
 Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
+A `mask` says which cores of a card are meant, bit b for core b, where the vendor tells them apart (else it is 0);
+`cores` is then their number. Masks are joined by OR, never added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any, Protocol
 
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
@@ -31,12 +35,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod on a card, with what it holds there at its peak."""
+    """A pod on a card, with what it holds there at its peak; `mask` has every core that it may use at some time."""
 
     pod: Pod
     slots: int
     memory: int
     cores: int
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,31 @@ class Usage:
     cores: int = 0
     holders: tuple[Holder, ...] = ()
     marks: tuple[Any, ...] = ()
+    mask: int = 0
+
+    @classmethod
+    def of(cls, holders: tuple[Holder, ...], marks: tuple[Any, ...] = ()) -> Usage:
+        """What pods take of a card together."""
+        mask = reduce(or_, (holder.mask for holder in holders), 0)
+        return cls(
+            sum(holder.slots for holder in holders),
+            sum(holder.memory for holder in holders),
+            mask.bit_count() or sum(holder.cores for holder in holders),
+            holders,
+            marks,
+            mask,
+        )
 
     def plus(self, booking: Booking) -> Usage:
         """The usage after one more container took `booking`."""
+        mask = self.mask | booking.mask
         return Usage(
             self.slots + booking.slots,
             self.memory + booking.memory,
-            self.cores + booking.cores,
+            mask.bit_count() or self.cores + booking.cores,
             self.holders,
             self.marks if booking.mark is None else (*self.marks, booking.mark),
+            mask,
         )
 
 
@@ -151,6 +172,7 @@ class Booking:
     mark: Any = None
     counted: int | None = None
     slots: int = 1
+    mask: int = 0
 
     @property
     def quota_cores(self) -> int:
@@ -195,6 +217,7 @@ class Hold:
     memory: int
     cores: int
     slots: int = 1
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +273,7 @@ class Overlay:
 
 def hold_of(vendor: str, uuid: str, row: int, booking: Booking) -> Hold:
     """The hold of a container that is booked on a card, as quota counts it."""
-    return Hold(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots)
+    return Hold(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots, booking.mask)
 
 
 def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:

@@ -59,6 +59,7 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
             entry.memory,
             vendor.countable_cores(entry.cores),
             vendor.slots_held(entry, pod.containers[row] if aligned else None, cards.get(entry.uuid)),
+            entry.cores if vendor.masks_cores else 0,
         )
         for row, entries in enumerate(rows)
         for entry in entries

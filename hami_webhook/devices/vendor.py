@@ -144,6 +144,7 @@ class Vendor:
     `unended_card`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
+    `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
@@ -172,6 +173,7 @@ class Vendor:
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
+    masks_cores: bool = False
     several_are_whole: bool = False
     explains_memory: bool = False
     limits_only: bool = False
@@ -425,7 +427,7 @@ class Vendor:
 
     def countable_cores(self, cores: int) -> int:
         """The cores quota counts for the cores field of an entry."""
-        return cores
+        return cores.bit_count() if self.masks_cores else cores
 
     def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
         """The cores quota counts for an entry whose card is charged with `cores`.
@@ -446,7 +448,12 @@ class Vendor:
         """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
         found = [row.get(self.key) for row in rows]
         entries = [
-            [DeviceEntry(d.uuid, self.word(d), d.booking.memory, d.booking.cores) for d in allocation.devices]
+            [
+                DeviceEntry(
+                    d.uuid, self.word(d), d.booking.memory, d.booking.mask if self.masks_cores else d.booking.cores
+                )
+                for d in allocation.devices
+            ]
             if allocation
             else []
             for allocation in found

@@ -298,13 +298,7 @@ class ClusterState:
                 entry.usage.pop(card, None)
                 continue
             holders = tuple(part.holder for part in parts if part.holder is not None)
-            entry.usage[card] = Usage(
-                sum(holder.slots for holder in holders),
-                sum(holder.memory for holder in holders),
-                sum(holder.cores for holder in holders),
-                holders,
-                tuple(mark for part in parts for mark in part.marks),
-            )
+            entry.usage[card] = Usage.of(holders, tuple(mark for part in parts for mark in part.marks))
         self._touch(entry)
 
     def _closed(self, entry: _NodeEntry) -> frozenset[Card]:
@@ -340,7 +334,7 @@ def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card,
     marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
     shares = {card: _Share(None, found) for card, found in marks.items()}
     for card, debit in debits.items():
-        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores), marks.get(card, ()))
+        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ()))
     return shares
 
 
@@ -360,6 +354,6 @@ def _same_resident(one: _Resident, other: _Resident) -> bool:
 
 def _amounts(resident: _Resident) -> dict[Card, tuple[object, ...]]:
     return {
-        card: (share.marks, *((h.slots, h.memory, h.cores) if (h := share.holder) else ()))
+        card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
         for card, share in resident.shares.items()
     }
