@@ -143,7 +143,7 @@ class Gate:
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
-        asked = validate(pod, self._vendors)
+        asked = validate(pod, self._vendors, self._fleet)
         if asked:
             policy.check(pod, await self._namespace(pod), self._policies(), asked)
         return bool(asked)

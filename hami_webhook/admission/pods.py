@@ -17,7 +17,7 @@ from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Fleet, Vendor
+from hami_webhook.devices.vendor import NO_FLEET, Fleet, Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -145,13 +145,13 @@ def mutate(
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
+def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
 
     Raises `Denied`.
     """
     refuse_unfit(pod, vendors)
-    asked = requested_vendors(pod, vendors)
+    asked = requested_vendors(pod, vendors, fleet)
     if asked:
         refuse_privileged(pod)
         refuse_node_name(pod)
@@ -206,7 +206,7 @@ def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
                 raise Denied(403, f"ephemeral container {name}: {named[0]} can't be given to an ephemeral container")
 
 
-def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
+def requested_vendors(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
     for vendor in vendors.values():
@@ -214,6 +214,7 @@ def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
             for container in pod.containers:
                 if vendor.asks(container):
                     vendor.check_amounts(container)
+                    vendor.check_fleet(container, fleet)
                     if vendor.asked(container, pod) is not None and vendor not in asked:
                         asked.append(vendor)
             if vendor in asked:

@@ -206,11 +206,12 @@ class Vendor:
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
-        count = self.amount(container, self.count_name) or 0
-        if count > 0:
+        self.check_fleet(container.container, fleet)
+        asks = self.request(container.container) is not None
+        if asks:
             for doubt in self.doubts(container):
                 pod.warn(f"container {container.name}: {doubt}")
-        return count > 0 or (self.named_is_ours and any(name in container.limits for name in self.resource_names))
+        return asks or (self.named_is_ours and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
@@ -226,6 +227,9 @@ class Vendor:
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self.bounds())
+
+    def check_fleet(self, container: Container, fleet: Fleet) -> None:
+        """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_representable(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that no request can hold."""

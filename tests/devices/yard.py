@@ -162,7 +162,7 @@ class Yard:
             draft = PodDraft(manifest)
             normalise(draft, self.vendors, self.state)
             after = jsonpatch.apply_patch(manifest, draft.operations())
-            requested_vendors(Pod.from_object(after), self.vendors)
+            requested_vendors(Pod.from_object(after), self.vendors, self.state)
             again = PodDraft(after)
             normalise(again, self.vendors, self.state)
         except Denied as denial:
