@@ -57,7 +57,7 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
             entry.uuid,
             row,
             entry.memory,
-            vendor.countable_cores(entry.cores),
+            entry.cores.bit_count() if vendor.masks_cores else entry.cores,
             vendor.slots_held(entry, pod.containers[row] if aligned else None, cards.get(entry.uuid)),
             entry.cores if vendor.masks_cores else 0,
         )

@@ -278,6 +278,15 @@ class Vendor:
         """The memory asked for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
+    def decided_later(self, request: Request) -> frozenset[Dimension]:
+        """What of the request only a node or a card decides: what is charged for that before is a floor."""
+        blind = bool(self.memory_name) and request.memory.declared is None
+        return frozenset((Dimension.MEMORY,)) if blind else frozenset()
+
+    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
+        """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
+        return request
+
     # what is registered
 
     def inventory(self, node: Node) -> Inventory | None:
@@ -401,10 +410,6 @@ class Vendor:
         booking = self.book(request, device, IDLE)
         return booking.memory if booking else self.memory_needed(request, device)
 
-    def waiting_cores(self, request: Request, eligible: Sequence[Device]) -> int:
-        """Cores of each device that quota counts until it is chosen, the least that any eligible card may take."""
-        return request.cores
-
     def retakes(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card."""
         return False
@@ -428,10 +433,6 @@ class Vendor:
     def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
         """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
         return 1
-
-    def countable_cores(self, cores: int) -> int:
-        """The cores quota counts for the cores field of an entry."""
-        return cores.bit_count() if self.masks_cores else cores
 
     def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
         """The cores quota counts for an entry whose card is charged with `cores`.

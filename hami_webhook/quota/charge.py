@@ -14,7 +14,7 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import MEBIBYTE, Dimension, Vendor
+from hami_webhook.devices.vendor import MEBIBYTE, Dimension, Fleet, NoFleet, Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 
@@ -23,15 +23,15 @@ NODE_LOCK_TIMEOUT = 300.0
 _SETTLED = "quota: settled charge"
 
 
-class Catalog(Protocol):
-    """The registered cards, for the floor of requests whose size depends on the card."""
+class Catalog(Fleet, Protocol):
+    """The registered cards, for the floor of requests whose size depends on the card or the node."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
         ...
 
 
-class NoCards:
+class NoCards(NoFleet):
     """A catalog without cards."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
@@ -40,7 +40,7 @@ class NoCards:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Amounts by managed key, zeros left out; `floors` are the keys in which the smallest eligible card was assumed.
+    """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
@@ -74,10 +74,9 @@ class _Sheet:
     problems: list[str] = field(default_factory=list)
     placed: bool = False
 
-    def add(self, vendor: Vendor, debit: Debit, *, floor: bool = False) -> None:
+    def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         self.debits[vendor.key] = debit
-        if floor:
-            self.floors |= {k.name for k in vendor.quota_keys() if k.dimension is Dimension.MEMORY}
+        self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors)
@@ -162,21 +161,20 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:
-    requests = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
-    if not any(requests):
+    asked = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
+    if not any(asked):
         return
-    floor = any(request and request.memory.declared is None for request in requests)
-    limited = vendor.memory_name or vendor.core_name
-    cards = list(catalog.eligible(vendor, pod)) if floor and limited else []
+    floors = frozenset(dimension for request in asked if request for dimension in vendor.decided_later(request))
+    cards = list(catalog.eligible(vendor, pod)) if floors else []
+    requests = [request and vendor.least(request, catalog, cards) for request in asked]
 
     def rows(amount: Sequence[int]) -> int:
         return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
 
     slots = rows([request.count * request.slots if request else 0 for request in requests])
     memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
-    each = [vendor.waiting_cores(request, cards) if request else 0 for request in requests]
-    cores = rows([r.count * vendor.countable_cores(c) if r else 0 for r, c in zip(requests, each, strict=True)])
-    sheet.add(vendor, Debit(slots, memory, cores), floor=floor and bool(vendor.memory_name))
+    cores = rows([request.count * request.cores if request else 0 for request in requests])
+    sheet.add(vendor, Debit(slots, memory, cores), floors)
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:

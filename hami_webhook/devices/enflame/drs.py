@@ -6,6 +6,7 @@ Source: the enflame chapter. A slot of a card is one of its slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import orjson
@@ -38,7 +39,7 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import Check, Trial
-from hami_webhook.devices.vendor import MAX_INT32, Fleet
+from hami_webhook.devices.vendor import MAX_INT32, Dimension, Fleet
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import Quantity, parse_whole
@@ -180,12 +181,18 @@ class DrsGcu(SlicedGcu):
         profile = cast("Wanted", request.memory).profile(_table(device))
         return profile.mebibytes if profile else None
 
-    def waiting_cores(self, request: Request, eligible: Sequence[Device]) -> int:
+    def decided_later(self, request: Request) -> frozenset[Dimension]:
+        """Which slices serve a need, and what cores slices come with, is in the node's table."""
+        by_need = cast("Wanted", request.memory).size is None
+        return super().decided_later(request) | {Dimension.COUNT if by_need else Dimension.CORES}
+
+    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
         """The percent written, or else the least that any table has for the slices."""
         wanted = cast("Wanted", request.memory)
         if wanted.size is None:
-            return request.cores
-        return min((p.cores for card in eligible if (p := wanted.profile(_table(card)))), default=0)
+            return request
+        known = (profile for card in eligible if (profile := wanted.profile(_table(card))))
+        return replace(request, cores=min((profile.cores for profile in known), default=0))
 
     def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
         """Slices from the percent of the cores; while the card's table isn't known, from what was asked first."""
