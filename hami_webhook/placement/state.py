@@ -5,6 +5,7 @@ A node has a generation that grows with every change; its `NodeView` is immutabl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -18,6 +19,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+
+logger = logging.getLogger(__name__)
 
 _TIME_DIGITS = 18
 """As many digits of a placement's time as are read."""
@@ -315,6 +318,8 @@ class ClusterState:
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
         if problem.text:
+            if self._problems.get(key) != problem:
+                logger.info("%s %s: %s", problem.kind, problem.name, problem.text)
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
