@@ -160,6 +160,8 @@ FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
 NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
 UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
 
+ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
+"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
 ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_container_has_it)
 """No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
 
