@@ -7,6 +7,7 @@ from typing import Any
 
 from hami_webhook.config import DeviceConfig
 from hami_webhook.devices.amd import Amd
+from hami_webhook.devices.awsneuron import AwsNeuron
 from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
@@ -31,6 +32,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "cambricon": lambda section: (Cambricon(section),),
     "vastai": lambda section: (Vastai(section),),
     "enflame": gcus,
+    "awsneuron": lambda section: (AwsNeuron(section),) if section.resource_count_name else (),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
