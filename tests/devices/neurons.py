@@ -31,6 +31,9 @@ def inferentia(devices: int, name: str = "n1") -> Node:
     return instance("inf2.48xlarge", devices, name=name)
 
 
+INF1 = instance("inf1.24xlarge", 16, cores=4, name="inf1")
+
+
 def asks(devices: Any = None, cores: Any = None, name: str = "main", **more: Any) -> JSON:
     """A container that asks for devices, cores, both or neither."""
     limits = {DEVICES: devices, CORES: cores}
