@@ -194,7 +194,7 @@ class AwsNeuron(Vendor):
     def decided_later(self, request: Request) -> frozenset[Dimension]:
         return frozenset((Dimension.COUNT if _neuron(request).of_cores else Dimension.CORES,))
 
-    def least(self, request: Request, fleet: Fleet) -> Request:
+    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
         asked = _neuron(request)
         suiting = [found for cores in self._geometries(fleet) if (found := asked.on(cores)) is not None]
         return min(suiting, key=lambda found: (found.count, found.cores), default=asked)

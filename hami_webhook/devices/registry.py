@@ -32,7 +32,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "cambricon": lambda section: (Cambricon(section),),
     "vastai": lambda section: (Vastai(section),),
     "enflame": gcus,
-    "awsneuron": lambda section: (AwsNeuron(section),) if section.resource_count_name else (),
+    "awsneuron": lambda section: (AwsNeuron(section),),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 

@@ -114,6 +114,12 @@ def test_lists_hold_for_blocks_too_and_both_must_agree():
     assert masks(yard.place(pod(asks(1), annotations=notes, name="q"))) == whole(2)
 
 
+def test_a_container_without_cores_keeps_its_device_out_of_a_block():
+    yard = Yard([inferentia(4)])
+    occupy(yard, {1: 0})
+    assert masks(yard.place(pod(asks(2)))) == whole(2, 3)
+
+
 def test_every_device_counts_under_the_first_check_it_fails():
     yard = Yard([inferentia(6)])
     occupy(yard, {1: 1, 2: 1, 3: 1}, {3: 2})

@@ -120,6 +120,23 @@ def test_compute_units_are_shown_in_percent_of_their_card():
     )
 
 
+def test_cores_on_a_mask_are_counted():
+    """AWS Neuron writes masks; people read numbers."""
+    capacity = {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "4"}
+    record = "n1-AWSNeuron-0,AWSNeuron,0,12:;"
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/aws-neuron-devices-allocated": record}
+    found = scrape(
+        (Kind.NODES, {"metadata": {"name": "n1"}, "status": {"capacity": capacity}}),
+        (Kind.PODS, pod(container(), annotations=notes, uid="u1", node="n1")),
+        vendors=Vendors.from_config(builtin_device_config().config),
+    )
+    device = {"zone": "vGPU", "node": "n1", "device_uuid": "n1-AWSNeuron-0", "device_index": "0"}
+    assert found["hami_gpu_core_limit_ratio"] == {labelled(**device, device_type="AWSNeuron"): 4}
+    assert found["hami_gpu_core_allocated_ratio"] == {labelled(**device, device_type="AWSNeuron"): 2}
+    (held,) = found["hami_vgpu_core_allocated_ratio"].values()
+    assert held == 2
+
+
 @pytest.mark.parametrize(
     ("obj", "shown"),
     [
