@@ -49,8 +49,9 @@ TRAINIUM_GROUPS = (1, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class NeuronRequest(Request):
-    """What a container asks: `count` whole devices, or `of_cores`: so many cores, until a node says how many a device
-    has, those of one device.
+    """What a container asks: `count` whole devices, or, if `of_cores`, single cores.
+
+    Until a node says how many cores a device has, a whole device has none here, and all single cores are of one device.
     """
 
     of_cores: bool = False
