@@ -7,7 +7,7 @@ from dataclasses import replace
 from hami_webhook.config import BirenSection, VastaiSection
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.model import Device, FixedMemory, Memory
-from hami_webhook.devices.trial import FREE_SLOT, HEALTHY, MUTEX, UUID_LISTS, WITHIN_QUOTA
+from hami_webhook.devices.trial import ACCESS_CHECKS, WITHIN_QUOTA
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container
 
@@ -16,7 +16,7 @@ class SlotVendor(Vendor):
     """A vendor with a count resource and nothing else; quota counts the slots."""
 
     named_is_ours = True
-    checks = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA)
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA)
 
     def __init__(self, section: BirenSection | VastaiSection) -> None:
         self.count_name = section.resource_count_name

@@ -40,7 +40,7 @@ def test_the_charts_names_and_keys():
     assert VENDOR.resource_names == (DEVICES, CORES)
     assert VENDOR.quota_keys() == (QuotaKey(DEVICES_KEY, Dimension.COUNT), QuotaKey(CORES_KEY, Dimension.CORES))
     assert all(is_scheduler_owned(key) for key in VENDOR.keys.owned)
-    assert not VENDOR.locks_node
+    assert VENDOR.lock is None
 
 
 @pytest.mark.parametrize("text", ["", "awsneuron: {}", "awsneuron: {resourceCoreName: aws.amazon.com/neuroncore}"])

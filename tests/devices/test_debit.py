@@ -72,7 +72,7 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
     row = st.integers(0, len(kinds) - 1)
     held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
-    holds = [Hold("AWSNeuron", "d", row, 0, mask.bit_count(), mask) for row, mask in held]
+    holds = [Hold("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
     cores, ever, running = 0, set(), set()
     for number, kind in enumerate(kinds):
         mine = {bit for row, mask in held if row == number for bit in range(4) if mask >> bit & 1}
