@@ -125,9 +125,11 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
         if choice is not None:
             return vendor.refusal(trial, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
-    for group in walk.groups[:-1]:
+    *others, collected = walk.groups
+    for group in filter(None, others):
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
-    walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += len(walk.groups[-1])
+    if collected:
+        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += vendor.usable(trial, collected)
     return vendor.refusal(trial, cards, reasons.counted(walk.counts, len(trial.inventory.devices)))
 
 
@@ -140,7 +142,7 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
     if fitting < count:
         for group in walk.groups:
             _fill(walk, group, count)
-    roomy = [group for group in walk.groups if len(group) >= count]
+    roomy = [group for group in walk.groups if walk.vendor.usable(walk.trial, group) >= count]
     best: Choice | None = None
     refused: Rejection | None = None
     for group in roomy:
@@ -156,7 +158,7 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
     if roomy:
         # every card passed by itself, but no set of them passes the quota
         walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
-        walk.groups = [[] if len(group) >= count else group for group in walk.groups]
+        walk.groups = [[] if group in roomy else group for group in walk.groups]
     return None
 
 

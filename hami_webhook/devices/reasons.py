@@ -46,5 +46,5 @@ class Rejection:
 
 
 def counted(counts: Counter[str], cards: int) -> Rejection:
-    """A rejection of the labels that were counted at least once."""
-    return Rejection({label: count for label, count in counts.items() if count > 0}, cards)
+    """A rejection of the labels that were counted, out of `cards`."""
+    return Rejection(dict(counts), cards)

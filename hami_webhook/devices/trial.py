@@ -68,6 +68,7 @@ class Bookkeeper(Protocol):
     def memory_needed(self, request: Request, device: Device) -> int: ...
 
     def cores_needed(self, request: Request, device: Device) -> int: ...
+    def total_cores(self, trial: Trial, device: Device) -> int: ...
 
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None: ...
 
@@ -75,7 +76,18 @@ class Bookkeeper(Protocol):
 class Candidate:
     """A card on trial: its usage as the container would find it, and what it would be booked with."""
 
-    __slots__ = ("_booking", "_bookkeeper", "_resolved", "cores", "device", "memory", "position", "trial", "usage")
+    __slots__ = (
+        "_booking",
+        "_bookkeeper",
+        "_resolved",
+        "cores",
+        "device",
+        "memory",
+        "position",
+        "total_cores",
+        "trial",
+        "usage",
+    )
 
     def __init__(self, bookkeeper: Bookkeeper, trial: Trial, device: Device, usage: Usage, position: int) -> None:
         self.trial = trial
@@ -84,6 +96,7 @@ class Candidate:
         self.position = position
         self.memory = bookkeeper.memory_needed(trial.request, device)
         self.cores = bookkeeper.cores_needed(trial.request, device)
+        self.total_cores = bookkeeper.total_cores(trial, device)
         self._bookkeeper = bookkeeper
         self._booking: Booking | None = None
         self._resolved = False
@@ -129,16 +142,16 @@ def _free_memory(candidate: Candidate) -> bool:
 
 
 def _free_cores(candidate: Candidate) -> bool:
-    return candidate.device.cores - candidate.usage.cores >= candidate.cores
+    return candidate.total_cores - candidate.usage.cores >= candidate.cores
 
 
 def _not_shared_whole(candidate: Candidate) -> bool:
-    return not (candidate.device.cores == 100 == candidate.cores and candidate.usage.slots > 0)
+    return not (candidate.total_cores == 100 == candidate.cores and candidate.usage.slots > 0)
 
 
 def _units_left(candidate: Candidate) -> bool:
-    device = candidate.device
-    return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.cores == 0)
+    total = candidate.total_cores
+    return not (total != 0 and candidate.usage.cores >= total and candidate.cores == 0)
 
 
 def _every_container_has_it(candidate: Candidate) -> bool:

@@ -396,6 +396,10 @@ class Vendor:
         """The cores the request needs on this card, in the unit in which the card's are registered."""
         return request.cores
 
+    def total_cores(self, trial: Trial, device: Device) -> int:
+        """What the container may at most reckon with of the card's cores, used ones included."""
+        return device.cores
+
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
         return Booking(
@@ -420,6 +424,10 @@ class Vendor:
 
     def selection(self, trial: Trial) -> Selection:
         return FIRST_FIT
+
+    def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
+        """How many of the cards that passed the container could have at most, quota aside, by the selection's rule."""
+        return len(passed)
 
     def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """How a node that can't serve the request is told; `cards` are all it has.
