@@ -27,6 +27,7 @@ class ContainerDraft:
         self.requests = MapDraft(f"{path}/resources/requests", resources.get("requests"))
         self._env: dict[int, dict[str, Any]] = {}
         self._new_env: list[dict[str, Any]] = []
+        self._gone_env: set[int] = set()
 
     @property
     def container(self) -> Container:
@@ -60,8 +61,11 @@ class ContainerDraft:
             if resource not in lacking and resource in written:
                 lacking[resource] = written[resource]
 
-    def set_env(self, name: str, value: str) -> None:
-        """Set an environment variable: in place where it exists, else at the end."""
+    def set_env(self, name: str, value: str, *, once: bool = False) -> None:
+        """Set an environment variable: in place where it exists, else at the end.
+
+        A name that occurs repeatedly is set wherever it does, or, with `once`, kept only where it occurs first.
+        """
         entry = {"name": name, "value": value}
         found = False
         env = self._raw.get("env")
@@ -69,11 +73,13 @@ class ContainerDraft:
             raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
         for index, item in enumerate(env or ()):
             if isinstance(item, Mapping) and item.get("name") == name:
-                found = True
-                if dict(item) == entry:
+                if found and once:
+                    self._gone_env.add(index)
+                elif {"value": "", **item} == entry:  # the API server leaves an empty value out
                     self._env.pop(index, None)
                 else:
                     self._env[index] = entry
+                found = True
         for added in self._new_env:
             if added["name"] == name:
                 found = True
@@ -89,7 +95,10 @@ class ContainerDraft:
             yield from self.limits.operations()
             yield from self.requests.operations()
         for index, entry in self._env.items():
-            yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
+            if index not in self._gone_env:
+                yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
+        for index in sorted(self._gone_env, reverse=True):
+            yield {"op": "remove", "path": f"{self._path}/env/{index}"}
         if self._new_env and self._raw.get("env") is None:
             yield {"op": "add", "path": f"{self._path}/env", "value": self._new_env}
         else:

@@ -136,6 +136,48 @@ def test_a_variable_set_twice_has_its_last_value_once():
         assert applied(raw, draft)["spec"]["containers"][0]["env"] == [{"name": "A", "value": "2"}]
 
 
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [{"name": "A", "value": ""}]),
+        ([{"name": "B"}], [{"name": "B"}, {"name": "A", "value": ""}]),
+        ([{"name": "A", "valueFrom": {"fieldRef": {}}}, {"name": "B"}], [{"name": "A", "value": ""}, {"name": "B"}]),
+        (
+            [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A"}, {"name": "C"}, {"name": "A", "value": "2"}],
+            [{"name": "A", "value": ""}, {"name": "B"}, {"name": "C"}],
+        ),
+        ([{"name": "A", "value": ""}, {"name": "A", "value": ""}], [{"name": "A", "value": ""}]),
+        ([{"name": "A"}], [{"name": "A"}]),  # how the API server writes an empty value
+    ],
+)
+def test_a_variable_set_once_stays_where_it_was_first(env, after):
+    raw = one(env=env)
+    draft = PodDraft(raw)
+    for _ in range(2):
+        draft.containers[0].set_env("A", "", once=True)
+    changed = applied(raw, draft)
+    assert changed["spec"]["containers"][0]["env"] == after
+    again = PodDraft(changed)
+    again.containers[0].set_env("A", "", once=True)
+    assert again.operations() == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: 1, "cpu": 1}}, {"limits": {GPU: "2", "cpu": 1}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: "2"}, "requests": {GPU: "1"}}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
+    ],
+)
+def test_an_amount_is_written_to_both_limits_and_requests(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
 def test_a_variable_set_back_to_what_it_was_is_no_change():
     draft = PodDraft(one(env=[{"name": "A", "value": "0"}]))
     for value in ("1", "0"):
