@@ -14,7 +14,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.model import AllocatedDevice, Allocation
 from hami_webhook.devices.policy import order
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import NUMA_GROUP, Candidate, Choice, Selection, Trial
+from hami_webhook.devices.trial import FIRST_FIT, FIRST_OF_ALL, NUMA_GROUP, Candidate, Choice, Selection, Trial
 from hami_webhook.devices.vendor import Vendor
 
 
@@ -101,6 +101,8 @@ class _Walk:
 def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_bound: bool) -> Allocation | Rejection:
     """Check the cards in order and let the selection choose."""
     selection = vendor.selection(trial)
+    if selection is FIRST_FIT and trial.terms.policy.topology_aware:
+        selection = FIRST_OF_ALL  # such a pod prefers the node with the fewest cards that would do
     count = trial.request.count
     every = selection.looks_at_all
     walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))

@@ -216,4 +216,23 @@ class FirstFit:
         return Choice(passed, len(passed))
 
 
+class TakeInOrder:
+    """The first cards of an order of preference; those the quota doesn't allow besides the ones taken are skipped."""
+
+    looks_at_all = True
+
+    def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
+        """The cards that passed, the one to be taken first in front; here as they were tried."""
+        return passed
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+        chosen: list[Candidate] = []
+        for card in self.preferred(passed, trial.request.count):
+            if len(chosen) < trial.request.count and trial.admits([*chosen, card]):
+                chosen.append(card)
+        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+
+
 FIRST_FIT = FirstFit()
+FIRST_OF_ALL = TakeInOrder()
+"""As `FIRST_FIT`, but every card is looked at, so that it is known how many would do."""
