@@ -172,7 +172,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "serve needs --embedded-cluster FILE: the connection to a real API server isn't part of this version yet"
         )
-    vendors = Vendors.from_config(_device_config(settings.device_config_file).config)
+    if settings.ignored_sections:
+        logging.info("device-config.yaml: %s ignored, not enabled by flag", ", ".join(settings.ignored_sections))
+    config = _device_config(settings.device_config_file).config
+    vendors = Vendors.from_config(config.without(settings.ignored_sections))
     policies = _policies(settings.policy_file, vendors)
     process = EmbeddedProcess(_bundle(arguments.embedded_cluster), vendors, settings, policies)
     try:
