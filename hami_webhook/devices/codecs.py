@@ -60,6 +60,14 @@ def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: 
     return cards
 
 
+def custom_info(record: CardRecord) -> Mapping[str, Any]:
+    """What a card's plugin registered besides, its keys in lower case. Raises `RegistrationError`."""
+    found = record.extra.get("custominfo")
+    if found is not None and not isinstance(found, Mapping):
+        raise RegistrationError(f"card {record.id}: custominfo must be an object, not {found!r}")
+    return lower_keys(found or {})
+
+
 _STANDARD_NAMES = {
     name: name for name in ("id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health")
 }
