@@ -362,6 +362,10 @@ class Vendor:
         """
         return 0.0
 
+    def hint(self, label: str, views: Sequence[NodeView]) -> str:
+        """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
+        return ""
+
     def terms(self, pod: Pod, default_policy: str) -> Terms:
         """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
         notes = pod.annotations

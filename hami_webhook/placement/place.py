@@ -17,6 +17,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
     Scored,
     failure_messages,
+    hints,
     ranked,
     remarks,
     score,
@@ -158,12 +159,8 @@ class Placer:
                 raise
             await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(views)))
             return replace(placement, failed=failed)
-        hints = [
-            vendor.unregistered_hint
-            for vendor in map(self._vendors.__getitem__, ask.vendors)
-            if vendor.unregistered_hint and not any(self._state.inventories(vendor.key))
-        ]
-        return await self._unplaced(pod, failed, len(views), hints)
+        advice = hints(failed, ask, known, self._vendors, self._state)
+        return await self._unplaced(pod, failed, len(views), advice)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Bind a placed pod to its node and say so."""
@@ -195,9 +192,9 @@ class Placer:
         return Placement(fit.node, scored.score, fit.rows, annotations, stored)
 
     async def _unplaced(
-        self, pod: Pod, failed: Mapping[str, Rejection], candidates: int, hints: Sequence[str] = ()
+        self, pod: Pod, failed: Mapping[str, Rejection], candidates: int, advice: Sequence[str] = ()
     ) -> Unplaced:
-        for message in (*failure_messages(failed, candidates), *hints):
+        for message in [*failure_messages(failed, candidates), *advice]:
             await self._event(pod, "Warning", "FilteringFailed", message)
         return Unplaced(failed)
 
