@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
+from hami_webhook.devices import ascend
 from hami_webhook.devices.amd import Amd
 from hami_webhook.devices.awsneuron import AwsNeuron
 from hami_webhook.devices.biren import Biren
@@ -33,6 +34,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "vastai": lambda section: (Vastai(section),),
     "enflame": gcus,
     "awsneuron": lambda section: (AwsNeuron(section),),
+    "vnpus": ascend.vendors,
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
