@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import Node
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.fit import fit_pod, read_ask
 
 from . import yard
 
@@ -17,12 +19,13 @@ CORES = {B3: 20, B4: 20, B41: 20, A: 30, C: 20, P: 8, "Ascend910B2": 24}
 SLOTS = {B3: 4, B4: 4, B41: 4, A: 15, C: 4, P: 7, "Ascend910B2": 8}
 MODE = "huawei.com/vnpu-mode"
 SOFT = {MODE: "hami-core"}
+POLICY = "hami.io/gpu-scheduler-policy"
 
 
-def npus(count: int, word: str = B3, groups: list[Any] | None = None, **fields: Any) -> list[JSON]:
+def npus(number: int, word: str = B3, /, groups: list[Any] | None = None, **fields: Any) -> list[JSON]:
     """`NPU-0`, `NPU-1`, … as the device plugin registers them: zeros left out; `groups` are their NetworkIDs."""
     made = []
-    for index in range(count):
+    for index in range(number):
         record: JSON = {"id": f"NPU-{index}", "index": index, "count": SLOTS[word], "devmem": MEMORY[word]}
         record |= {"devcore": CORES[word], "type": word, "health": True}
         if groups is not None and groups[index] is not None:
@@ -66,3 +69,36 @@ def chips(*, soft: bool = False, **fields: Any) -> Vendors:
         "memoryCapacity": 24576,
     }
     return yard.configured(json.dumps({"vnpus": {"hamiVnpuCore": soft, "configs": [b3, p]}}))
+
+
+UNBOUND = yard.configured(
+    "vnpus: [{commonWord: Ascend910C, resourceName: huawei.com/Ascend910C, memoryAllocatable: 65536,"
+    " resourceMemoryName: huawei.com/Ascend910C-memory, templates: [{name: t, memory: 16384}]}]"
+)
+"""A 910C whose modules are not bound."""
+
+
+def chosen(
+    cards: list[JSON],
+    *,
+    word: str = B3,
+    vendors: Vendors = yard.CHART,
+    budget: Any = None,
+    **amounts: Any,
+) -> list[int] | str:
+    """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
+    scene = yard.Yard([node(cards, word)], vendors)
+    asking = Pod.from_object(yard.pod(**asks(word=word, **amounts)))
+    ask = read_ask(asking, vendors, "spread")
+    assert ask is not None
+    view = scene.state.view("n1")
+    assert view is not None
+    result = fit_pod(view, ask, vendors, budget and budget(asking.kinds))
+    if isinstance(result, Rejection):
+        return str(result)
+    return [int(device.uuid.removeprefix("NPU-")) for device in result.rows[0][word].devices]
+
+
+def sick(cards: list[JSON], *which: int) -> list[JSON]:
+    """The same NPUs, of which these are unhealthy."""
+    return [card | ({"health": False} if card.get("index", 0) in which else {}) for card in cards]
