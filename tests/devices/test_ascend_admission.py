@@ -97,6 +97,8 @@ def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
     assert env_after(container("a", **asks(1, word=P)) | {"env": seen}, plain, none) == [seen, [BLANK], [BLANK]]
     assert env_after(container("a", **asks(1)) | {"env": seen}) == [seen]
     assert env_after(container() | {"env": seen}, vendors=chips()) == [seen]
+    unaskable = chips(overwriteEnv=True, resourceName="", resourceMemoryName="", resourceCoreName="")
+    assert env_after(container() | {"env": seen}, vendors=unaskable) == [[BLANK]], "any entry that says so counts"
     assert env_after(container() | {"env": seen}, vendors=CHART) == [seen]
 
 
@@ -234,6 +236,8 @@ def test_the_user_is_told_what_rounding_made():
     assert told() == told(memory=16384) == told(memory=65536) == told(SOFT, memory=100) == []
     (text,) = told(SOFT, memory=65537)
     assert "65537 is more than the 65536 MiB" in text
+    between = YARD.admit(pod(annotations=SOFT, **asks(1, 24576, word=P)))
+    assert list(between.warnings) == [], "above what a card gives, but not above what it has"
 
 
 def test_a_request_that_differs_is_put_right():
