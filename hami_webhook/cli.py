@@ -258,6 +258,8 @@ def _check_config(arguments: argparse.Namespace) -> int:
         console.print(table)
         for note in section.notes:
             console.print(f"  {escape(note)}")
+        if section.needs_flag:
+            console.print(f"  serve ignores it without {section.needs_flag}")
     _warn(loaded.warnings)
     return 0
 
