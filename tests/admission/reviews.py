@@ -108,7 +108,7 @@ def parsed(written: JSON) -> Review:
 
 
 def body(written: object) -> bytes:
-    return orjson.dumps(written)
+    return orjson.dumps(written, option=orjson.OPT_NON_STR_KEYS)
 
 
 def patched(obj: JSON, answer: Answer) -> JSON:
