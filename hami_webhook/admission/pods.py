@@ -109,6 +109,11 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     return asked
 
 
+def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
+    """The vendors of which a container names any resource."""
+    return tuple(vendor for vendor in vendors.values() if any(vendor.asks(each) for each in draft.containers))
+
+
 def mutate(
     draft: PodDraft,
     asked: tuple[Vendor, ...],
@@ -117,12 +122,18 @@ def mutate(
     namespace: Namespace,
     policies: Policies,
     fleet: Fleet,
+    refusal: Denied | None = None,
 ) -> Mutation:
-    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`."""
+    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`.
+
+    `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
+    """
     pod = draft.original
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
+        if refusal is not None:
+            raise refusal
         return Mutation(draft.untouched())
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
@@ -130,7 +141,9 @@ def mutate(
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
-            draft = governed
+            draft, refusal = governed, None
+    if refusal is not None:
+        raise refusal
     refuse_privileged(pod)
     acted = list(outcome.rules)
     if scheduler and draft.scheduler_name != scheduler:
