@@ -6,8 +6,7 @@ A container gets whole NPUs, or a slice of one: in template mode one of the few 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -15,22 +14,18 @@ import orjson
 from hami_webhook.config import AscendChip, AscendTemplate, VnpusSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord, custom_info
+from hami_webhook.devices.groups import LargestGroups, togetherness
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
 from hami_webhook.devices.policy import split_list
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.topology import largest_groups_first
 from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
     AMOUNT_CHECKS,
     FIRST_FIT,
-    FREE_SLOT,
-    HEALTHY,
-    MUTEX,
-    UUID_LISTS,
     WITHIN_QUOTA,
     Candidate,
     Choice,
     Selection,
-    TakeInOrder,
     Trial,
 )
 from hami_webhook.devices.vendor import DeviceKeys, Fleet, Vendor
@@ -75,16 +70,6 @@ def _facts(trial: Trial) -> NodeFacts:
     return facts
 
 
-class LargestGroupsFirst(TakeInOrder):
-    """The NPUs of the largest HCCS group, then of the next; where there is no choice, as they were tried."""
-
-    def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
-        if len(passed) <= count:
-            return passed
-        groups = [card.device.extra for card in passed]
-        return [passed[position] for position in largest_groups_first(groups, len(passed))]
-
-
 @dataclass(frozen=True, slots=True)
 class WholeModules:
     """Modules of which both NPUs passed; with `splits` one NPU more for an odd count, best one without its sibling."""
@@ -116,11 +101,13 @@ class WholeModules:
         return chosen
 
 
-LARGEST_GROUPS_FIRST = LargestGroupsFirst()
+BY_GROUP = LargestGroups(lambda device: device.extra)
+"""By HCCS group."""
 
 
 class Ascend(Vendor):
-    checks = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, *AMOUNT_CHECKS)
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
+    explains_memory = True
 
     def __init__(self, chip: AscendChip, section: VnpusSection) -> None:
         word = chip.common_word
@@ -217,7 +204,7 @@ class Ascend(Vendor):
             most = chip.memory_capacity // self.memory_factor
             raise BadRequest(
                 f"{name} {units} is invalid: container {container.name} may ask for at most {most}, in units of "
-                f"{self.memory_factor} MiB (16 GiB is written {self._sixteen_gib}, not 16Gi), or for none to get whole "
+                f"{self.memory_factor} MiB (16 GiB is {self.sixteen_gib}, not 16Gi), or for none to get whole "
                 f"NPUs"
             )
         template = self.template(mebibytes)
@@ -227,15 +214,6 @@ class Ascend(Vendor):
             pod.warn(f"container {container.name}: {name} {units} becomes {carved}, {what}")
         container.set_both(name, carved)
         return template
-
-    @property
-    def _sixteen_gib(self) -> int:
-        return -(-16384 // self.memory_factor)
-
-    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        for name, least, most, what in super().bounds():
-            hint = f" (16 GiB is written {self._sixteen_gib}, not 16Gi)" if name == self.memory_name else ""
-            yield name, least, most, what + hint
 
     def template(self, mebibytes: int) -> AscendTemplate | None:
         """The smallest template with so many MiB; None where only a whole NPU has them."""
@@ -287,17 +265,17 @@ class Ascend(Vendor):
             return FIRST_FIT
         if self.paired:
             return self.modules
-        return LARGEST_GROUPS_FIRST if _facts(trial).grouped else FIRST_FIT
+        return BY_GROUP if _facts(trial).grouped else FIRST_FIT
 
     def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
         if self.paired and trial.request.count > 1:
             return len(self.modules.pick(passed, trial.request.count))
         return len(passed)
 
-    def labels_out_of(self, trial: Trial) -> int:
+    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """NPUs that must come in modules are counted out of those wanted."""
         count = trial.request.count
-        return count if self.paired and count > 1 else super().labels_out_of(trial)
+        return replace(usual, cards=count) if self.paired and count > 1 else usual
 
     # node choice (8)
 
@@ -306,10 +284,10 @@ class Ascend(Vendor):
         if not self.key.startswith(GROUPED):
             return 0.0
         group = {device.uuid: device.extra for device in view.inventories[self.key].devices}
-        found = [[group[d.uuid] for d in row[self.key].devices] for row in rows if self.key in row]
-        if any(None in groups for groups in found):
+        given = [device.uuid for row in rows if self.key in row for device in row[self.key].devices]
+        if any(group[uuid] is None for uuid in given):
             return 0.0
-        reward = 10 * sum(max(Counter(groups).values()) / len(groups) for groups in found)
+        reward = 10 * togetherness(self.key, rows, group)
         return -reward if policy == "spread" else reward
 
     def hint(self, label: str, views: Sequence[NodeView]) -> str:

@@ -7,32 +7,23 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from hami_webhook.devices.model import Device, Rows
 from hami_webhook.devices.topology import largest_groups_first
-from hami_webhook.devices.trial import Candidate, Choice, Trial
+from hami_webhook.devices.trial import Candidate, TakeInOrder
 
 
-class LargestGroups:
+class LargestGroups(TakeInOrder):
     """Of the cards that passed those of the largest groups; `key` tells a card's group.
 
-    If no more passed than are asked, all of them in scan order. A card that the quota doesn't allow on top of those
-    chosen before it is passed over.
+    If no more passed than are asked, all of them in scan order.
     """
-
-    looks_at_all = True
 
     def __init__(self, key: Callable[[Device], Hashable]) -> None:
         self._key = key
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
-        count = trial.request.count
-        ordered = passed
-        if len(passed) > count:
-            keys = [self._key(card.device) for card in passed]
-            ordered = [passed[position] for position in largest_groups_first(keys, len(passed))]
-        chosen: list[Candidate] = []
-        for card in ordered:
-            if len(chosen) < count and trial.admits([*chosen, card]):
-                chosen.append(card)
-        return Choice(chosen, len(passed)) if len(chosen) == count else None
+    def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
+        if len(passed) <= count:
+            return passed
+        keys = [self._key(card.device) for card in passed]
+        return [passed[position] for position in largest_groups_first(keys, len(passed))]
 
 
 def togetherness(vendor: str, rows: Rows, group_of: Mapping[str, Hashable]) -> float:

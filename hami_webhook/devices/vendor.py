@@ -49,7 +49,6 @@ from hami_webhook.kube.quantity import parse_whole
 
 MAX_INT32 = 2**31 - 1
 MEBIBYTE = 2**20
-_SIXTEEN_GIB = 16 * 1024
 _HANDSHAKE_SECONDS = 60.0
 _HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
@@ -241,10 +240,15 @@ class Vendor:
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
-        example = f" (16 GiB is {-(-_SIXTEEN_GIB // self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
+        example = f" (16 GiB is {self.sixteen_gib}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
         yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}{example}"
         yield self.core_name, 0, MAX_INT32, "an integer"
+
+    @property
+    def sixteen_gib(self) -> int:
+        """The units of the memory resource that are 16 GiB, for an example."""
+        return -(-16 * 1024 // self.memory_factor)
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""

@@ -264,13 +264,13 @@ def test_a_factor_is_applied_before_rounding_and_taken_out_after(factor, wish, g
     vendors = chips(memoryFactor=factor)
     assert memory_of(vendors=vendors, memory=wish) == given
     asked = Pod.from_object(pod(**asks(1, given)))
-    assert vendors[B3].asked(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, template)
+    assert vendors[B3].asked(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, profile=template)
 
 
 def test_a_factor_bounds_what_may_be_written():
     vendors = chips(memoryFactor=1024)
     assert "at most 64" in memory_of(vendors=vendors, memory=65)
-    assert "16 GiB is written 16" in memory_of(vendors=vendors, memory=2**21)
+    assert "16 GiB is 16" in memory_of(vendors=vendors, memory=2**21)
     assert "between 0 and 2097151" in memory_of(vendors=vendors, memory=2**21)
 
 
@@ -378,7 +378,7 @@ def extracted(notes=None, word=B3, vendors=CHART, **amounts):
         ({}, None, Request(1, ShareOfCard(100), 0)),
         ({"memory": 0}, None, Request(1, ShareOfCard(100), 0)),
         ({"memory": 0}, SOFT, Request(1, ShareOfCard(100), 0)),
-        ({"memory": 10000}, None, Request(1, FixedMemory(16384), 0, "vir05_1c_16g")),
+        ({"memory": 10000}, None, Request(1, FixedMemory(16384), 0, profile="vir05_1c_16g")),
         ({"memory": 10000}, SOFT, Request(1, FixedMemory(10000), 0)),
         ({"memory": 16384}, SOFT, Request(1, FixedMemory(16384), 0)),
         ({"memory": 50000}, None, Request(1, FixedMemory(65536), 0)),
@@ -394,7 +394,7 @@ def test_what_a_container_asks(amounts, notes, request_):
 
 def test_requests_are_read_where_there_are_no_limits():
     asking = Pod.from_object(pod(container(requests=asks(2, 16384))))
-    assert CHART[B3].asked(asking.containers[0], asking) == Request(2, FixedMemory(16384), 0, "vir05_1c_16g")
+    assert CHART[B3].asked(asking.containers[0], asking) == Request(2, FixedMemory(16384), 0, profile="vir05_1c_16g")
 
 
 def test_extraction_refuses_what_admission_would_have():
