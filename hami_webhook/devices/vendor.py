@@ -482,6 +482,10 @@ class Vendor:
         text = encode_pod_devices(entries)
         return {key: text for key in (self.keys.to_allocate, self.keys.allocated) if key}
 
+    def encode_containers(self, pod: Pod, rows: Rows) -> dict[str, str]:
+        """The annotations of a placement that depend on what the pod's containers are: their names, their kinds."""
+        return {}
+
     def decode(self, pod: Pod) -> list[list[DeviceEntry]] | None:
         """What the pod was allocated of this vendor, row by row; None if nothing. Raises `BadAnnotation`."""
         text = pod.annotations.get(self.keys.allocated)

@@ -178,7 +178,7 @@ class Placer:
         if self._clock() - started > _ANNOTATE_WITHIN:
             await commitment.undo()
             raise ClusterError(f"charging the placement took more than {_ANNOTATE_WITHIN:g} s; it is tried anew")
-        annotations = placement_annotations(fit, scored.view, self._vendors, now)
+        annotations = placement_annotations(pod, fit, scored.view, self._vendors, now)
         try:
             stored = await self._cluster.patch(
                 Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace
@@ -206,12 +206,14 @@ class Placer:
             logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
 
 
-def placement_annotations(fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
-    """The annotations a placement writes: node, time (Unix seconds) and each vendor's own."""
+def placement_annotations(
+    pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float
+) -> dict[str, str]:
+    """The annotations a placement of the pod writes: node, time (Unix seconds) and each vendor's own."""
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():
         if any(key in row for row in fit.rows):
-            written |= vendor.encode(fit.rows, view.node, now)
+            written |= vendor.encode(fit.rows, view.node, now) | vendor.encode_containers(pod, fit.rows)
     return written
 
 

@@ -183,7 +183,7 @@ class Yard:
         if not result.fits:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]
-        notes = placement_annotations(best.fit, best.view, self.vendors, NOW)
+        notes = placement_annotations(asking, best.fit, best.view, self.vendors, NOW)
         meta = {**manifest["metadata"], "annotations": {**manifest["metadata"]["annotations"], **notes}}
         bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
         if keep:
