@@ -115,13 +115,17 @@ class ShareOfCard:
 
 @dataclass(frozen=True, slots=True)
 class WholeCard:
-    """All of a card that has at least so many MiB; what was written (0: nothing) is what quota hears of it first."""
+    """All of a card that has at least so many MiB.
+
+    What was written (0: nothing) is what quota hears of it first: `least`, or `stated` where no card is too small.
+    """
 
     least: int = 0
+    stated: int = 0
 
     @property
     def declared(self) -> int | None:
-        return self.least or None
+        return self.stated or self.least or None
 
     def on(self, card_memory: int) -> int:
         return max(card_memory, self.least)

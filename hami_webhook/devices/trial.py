@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage, hold_of
+from hami_webhook.devices.model import (
+    Booking,
+    Device,
+    Hold,
+    Inventory,
+    Overlay,
+    Request,
+    Usage,
+    WholeCard,
+    hold_of,
+)
 from hami_webhook.devices.policy import CardPolicy, ListRule, Weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
@@ -160,6 +170,23 @@ def _every_container_has_it(candidate: Candidate) -> bool:
     return {hold.row for hold in mine} == {hold.row for hold in mine if hold.uuid == device.uuid}
 
 
+def _whole_card_unshared(candidate: Candidate) -> bool:
+    return not (isinstance(candidate.trial.request.memory, WholeCard) and candidate.usage.slots > 0)
+
+
+def _nobody_beside_has_another(candidate: Candidate) -> bool:
+    trial, device = candidate.trial, candidate.device
+    return not any(
+        hold.vendor == device.vendor and hold.uuid != device.uuid and _beside(trial.pod.kinds[hold.row], trial.kind)
+        for hold in trial.holds
+    )
+
+
+def _beside(one: ContainerKind, other: ContainerKind) -> bool:
+    """Whether containers of these kinds are compared: ordinary init containers are over before app containers run."""
+    return one is other or ContainerKind.SIDECAR in (one, other)
+
+
 HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
 TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.trial.terms.types.admits_type(c.device.type))
 UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.trial.terms.uuids.admits(c.device.uuid))
@@ -171,12 +198,17 @@ WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.trial.admits([*
 FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
 FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
 NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
+WHOLE_CARD_UNSHARED = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _whole_card_unshared)
 UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
 
 ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
 """The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
+
 ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_container_has_it)
 """No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
+
+ONE_CARD_AT_A_TIME = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _nobody_beside_has_another)
+"""No container that may run beside this one got another card. The first one's card is theirs, or the node won't do."""
 
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
