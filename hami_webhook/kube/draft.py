@@ -43,7 +43,12 @@ class ContainerDraft:
         return resource in self.limits or resource in self.requests
 
     def set_limit(self, resource: str, amount: int) -> None:
-        """Write a limit, and the request of that name where there is one (the API server demands that they agree)."""
+        """Write a limit, and the request of that name where there is one (the API server demands that they agree).
+
+        A resource without a name isn't configured: nothing is written.
+        """
+        if not resource:
+            return
         if parse_whole(self.limits.get(resource)) != amount:
             self.limits[resource] = str(amount)
         if resource in self.requests and parse_whole(self.requests[resource]) != amount:
@@ -68,10 +73,7 @@ class ContainerDraft:
         """
         entry = {"name": name, "value": value}
         found = False
-        env = self._raw.get("env")
-        if env is not None and not isinstance(env, list):
-            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
-        for index, item in enumerate(env or ()):
+        for index, item in enumerate(self._written_env()):
             if isinstance(item, Mapping) and item.get("name") == name:
                 if found and once:
                     self._gone_env.add(index)
@@ -86,6 +88,19 @@ class ContainerDraft:
                 added["value"] = value
         if not found:
             self._new_env.append(entry)
+
+    def default_env(self, name: str, value: str) -> None:
+        """Add an environment variable unless the container has one of that name, whatever its value."""
+        items = [*self._written_env(), *self._new_env]
+        if not any(isinstance(item, Mapping) and item.get("name") == name for item in items):
+            self._new_env.append({"name": name, "value": value})
+
+    def _written_env(self) -> list[Any]:
+        """The variables of the manifest. Raises `MalformedObject`."""
+        env = self._raw.get("env")
+        if env is not None and not isinstance(env, list):
+            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
+        return env or []
 
     def operations(self) -> Iterator[Operation]:
         if self._resources is None and (self.limits.changed or self.requests.changed):

@@ -206,9 +206,7 @@ class Placer:
             logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
 
 
-def placement_annotations(
-    pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float
-) -> dict[str, str]:
+def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
     """The annotations a placement of the pod writes: node, time (Unix seconds) and each vendor's own."""
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():

@@ -185,10 +185,35 @@ def test_a_variable_set_back_to_what_it_was_is_no_change():
     assert draft.operations() == []
 
 
-def test_an_environment_that_is_no_list_cant_be_written_to():
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [{"name": "A", "value": "1"}]),
+        (["odd", {"name": "B"}], ["odd", {"name": "B"}, {"name": "A", "value": "1"}]),
+        ([{"name": "A", "value": "0"}], [{"name": "A", "value": "0"}]),
+        ([{"name": "A", "valueFrom": {}}], [{"name": "A", "valueFrom": {}}]),
+    ],
+)
+def test_a_default_variable_is_added_once_and_changes_none(env, after):
+    raw = one(env=env)
+    draft = PodDraft(raw)
+    for value in ("1", "2"):
+        draft.containers[0].default_env("A", value)
+    assert applied(raw, draft)["spec"]["containers"][0]["env"] == after
+    assert len(draft.operations()) == (env != after)
+
+
+@pytest.mark.parametrize("write", ["set_env", "default_env"])
+def test_an_environment_that_is_no_list_cant_be_written_to(write):
     draft = PodDraft(one(env={}))
     with pytest.raises(MalformedObject, match=r"spec\.containers\.0\.env must be a list"):
-        draft.containers[0].set_env("A", "1")
+        getattr(draft.containers[0], write)("A", "1")
+
+
+def test_a_resource_without_a_name_is_written_nowhere():
+    draft = PodDraft(one(resources={"limits": {"": "1"}}))
+    draft.containers[0].set_limit("", 2)
+    assert draft.operations() == []
 
 
 @pytest.mark.parametrize(
@@ -249,7 +274,9 @@ def test_each_warning_is_told_once():
 KEYS = st.sampled_from([GPU, "a/b", "~", ""])
 STEPS = st.lists(
     st.tuples(st.just("limit"), st.integers(0, 2), KEYS, st.integers(0, 3))
-    | st.tuples(st.just("env"), st.integers(0, 2), st.sampled_from("AB"), st.sampled_from("01"))
+    | st.tuples(
+        st.sampled_from(["env", "default env"]), st.integers(0, 2), st.sampled_from("AB"), st.sampled_from("01")
+    )
     | st.tuples(st.just("note"), KEYS, st.sampled_from("01"))
     | st.tuples(st.just("unnote"), KEYS),
     max_size=8,
@@ -286,6 +313,8 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
                 draft.containers[rest[0]].set_limit(rest[1], rest[2])
             case "env":
                 draft.containers[rest[0]].set_env(rest[1], rest[2])
+            case "default env":
+                draft.containers[rest[0]].default_env(rest[1], rest[2])
             case "note":
                 draft.annotations[rest[0]] = rest[1]
             case "unnote" if rest[0] in draft.annotations:
