@@ -19,7 +19,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CardRecord:
-    """One card of a registration, before a vendor reads it. `extra` has the JSON form's other keys, lower-cased."""
+    """One card of a registration, before a vendor reads it.
+
+    `extra` has the JSON form's other keys, lower-cased; `indexed` is False where the form has no room for an index,
+    which is 0 then.
+    """
 
     id: str
     index: int
@@ -31,6 +35,7 @@ class CardRecord:
     mode: str
     health: bool
     extra: Mapping[str, Any]
+    indexed: bool = True
 
 
 def parse_bool(text: str) -> bool | None:
@@ -142,6 +147,7 @@ def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
                 mode=fields[8] if len(fields) == 9 else "hami-core",
                 health=health,
                 extra={},
+                indexed=len(fields) == 9,
             )
         )
     return cards

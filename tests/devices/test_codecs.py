@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -29,18 +30,22 @@ def rec(uuid, index=0, count=10, devmem=49140, devcore=100, numa=0, mode="hami-c
     return CardRecord(uuid, index, count, devmem, devcore, "NVIDIA-NVIDIA L40S", numa, mode, health, extra)
 
 
+def seven(uuid, **fields):
+    return replace(rec(uuid, **fields), indexed=False)
+
+
 @pytest.mark.parametrize(
     ("text", "cards"),
     [
-        (f"{SEVEN}:{NINE}:", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
-        (f"{SEVEN}:{NINE}", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
-        (SEVEN, [rec("GPU-fc28")]),
+        (f"{SEVEN}:{NINE}:", [seven("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (f"{SEVEN}:{NINE}", [seven("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (SEVEN, [seven("GPU-fc28")]),
         (NINE, [rec("GPU-b97d", 1)]),
-        (f"  {SEVEN}:\n", [rec("GPU-fc28")]),
-        (f"::{SEVEN}: :", [rec("GPU-fc28")]),
+        (f"  {SEVEN}:\n", [seven("GPU-fc28")]),
+        (f"::{SEVEN}: :", [seven("GPU-fc28")]),
         (":", []),
-        (SEVEN.replace("true", "F") + ":", [rec("GPU-fc28", health=False)]),
-        (SEVEN.replace(",0,true", ",-1,1") + ":", [rec("GPU-fc28", numa=-1)]),
+        (SEVEN.replace("true", "F") + ":", [seven("GPU-fc28", health=False)]),
+        (SEVEN.replace(",0,true", ",-1,1") + ":", [seven("GPU-fc28", numa=-1)]),
     ],
 )
 def test_the_colon_form_is_read(text, cards):
