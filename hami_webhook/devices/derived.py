@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.devices.model import Device, RegistrationError
+from hami_webhook.devices.model import Device, Inventory, RegistrationError
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
@@ -54,3 +55,15 @@ def split(
     share = capacity(node, memory) * unit * card_cores // total
     count = -(-total // card_cores)
     return tuple(counted(vendor, node, word, count, slots=SHARED_SLOTS, memory=share, cores=card_cores, model=model))
+
+
+def summed(vendor: Vendor, node: Node, word: str, card_cores: int) -> Inventory | None:
+    """What `split` makes of the vendor's own memory and core resources; None for no card."""
+    cores, memory, unit = vendor.core_name, vendor.memory_name, vendor.memory_factor
+    devices = split(vendor.key, node, word, cores=cores, memory=memory, unit=unit, card_cores=card_cores)
+    return Inventory(devices) if devices else None
+
+
+def index_of(uuid: str) -> int:
+    """The index in the id of a card made here: the number behind the last hyphen."""
+    return int(uuid.rpartition("-")[2])
