@@ -13,14 +13,21 @@ from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.hygon import Hygon
+from hami_webhook.devices.iluvatar import OldFamily, PerChip
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
+from hami_webhook.devices.mthreads import Mthreads
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import MEBIBYTE, Dimension, QuotaKey, Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""
+
+
+def _named(*vendors: Vendor) -> tuple[Vendor, ...]:
+    """Those whose count has a name: nothing can ask for the cards of the others, so they are as good as absent."""
+    return tuple(vendor for vendor in vendors if vendor.count_name)
 
 
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
@@ -35,6 +42,9 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "enflame": gcus,
     "awsneuron": lambda section: (AwsNeuron(section),),
     "vnpus": ascend.vendors,
+    "mthreads": lambda section: _named(Mthreads(section)),
+    "iluvatars": lambda chips: _named(*map(PerChip, chips)),
+    "iluvatar": lambda section: _named(OldFamily(section)),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
