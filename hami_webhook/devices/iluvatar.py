@@ -15,7 +15,15 @@ from hami_webhook.devices import derived, reasons
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.model import Device, Inventory, Rows
 from hami_webhook.devices.placed import nanoseconds
-from hami_webhook.devices.trial import SHARE_CHECKS, UNITS_LEFT, Candidate, Check
+from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
+    FREE_CORES,
+    FREE_MEMORY,
+    UNITS_LEFT,
+    WITHIN_QUOTA,
+    Candidate,
+    Check,
+)
 from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
@@ -39,7 +47,7 @@ class Iluvatar(Vendor):
 
     memory_factor = 256
     several_are_whole = True
-    checks = (*SHARE_CHECKS, ALL_CORES_ALONE, UNITS_LEFT)
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
 
     def __init__(self, section: CountMemoryCore) -> None:
         self.count_name = section.resource_count_name

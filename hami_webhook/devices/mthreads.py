@@ -21,7 +21,15 @@ from hami_webhook.devices.model import (
     WholeCard,
 )
 from hami_webhook.devices.placed import nanoseconds
-from hami_webhook.devices.trial import ONE_CARD_AT_A_TIME, SHARE_CHECKS, UNITS_LEFT, WHOLE_CARD_UNSHARED
+from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
+    FREE_CORES,
+    FREE_MEMORY,
+    ONE_CARD_AT_A_TIME,
+    UNITS_LEFT,
+    WHOLE_CARD_UNSHARED,
+    WITHIN_QUOTA,
+)
 from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Vendor, check_bounds
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node
@@ -46,7 +54,15 @@ class Mthreads(Vendor):
         use_uuid=("mthreads.ai/use-gpuuuid",),
         nouse_uuid=("mthreads.ai/nouse-gpuuuid",),
     )
-    checks = (*SHARE_CHECKS, WHOLE_CARD_UNSHARED, UNITS_LEFT, ONE_CARD_AT_A_TIME)
+    checks = (
+        *ACCESS_CHECKS,
+        WITHIN_QUOTA,
+        FREE_MEMORY,
+        FREE_CORES,
+        WHOLE_CARD_UNSHARED,
+        UNITS_LEFT,
+        ONE_CARD_AT_A_TIME,
+    )
 
     def __init__(self, section: MthreadsSection) -> None:
         self.count_name = section.resource_count_name

@@ -25,11 +25,6 @@ PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time",
 """The scheduler-owned annotations that every vendor shares."""
 
 
-def _named(*vendors: Vendor) -> tuple[Vendor, ...]:
-    """Those whose count has a name: nothing can ask for the cards of the others, so they are as good as absent."""
-    return tuple(vendor for vendor in vendors if vendor.count_name)
-
-
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "amd": lambda section: (Amd(section),),
     "biren": lambda section: (Biren(section),),
@@ -42,9 +37,9 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "enflame": gcus,
     "awsneuron": lambda section: (AwsNeuron(section),),
     "vnpus": ascend.vendors,
-    "mthreads": lambda section: _named(Mthreads(section)),
-    "iluvatars": lambda chips: _named(*map(PerChip, chips)),
-    "iluvatar": lambda section: _named(OldFamily(section)),
+    "mthreads": lambda section: (Mthreads(section),),
+    "iluvatars": lambda chips: map(PerChip, chips),
+    "iluvatar": lambda section: (OldFamily(section),),
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
