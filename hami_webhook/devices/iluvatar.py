@@ -47,6 +47,7 @@ class Iluvatar(Vendor):
 
     memory_factor = 256
     several_are_whole = True
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
 
     def __init__(self, section: CountMemoryCore) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hami_webhook.config import MthreadsSection
-from hami_webhook.devices import derived
+from hami_webhook.devices import derived, reasons
 from hami_webhook.devices.model import (
     BadRequest,
     FixedMemory,
@@ -48,6 +48,7 @@ class Mthreads(Vendor):
     key = "Mthreads"
     memory_factor = 512
     lock = None
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     keys = DeviceKeys(
         allocated="hami.io/mthreads-vgpu-devices-allocated",
         extra=("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time"),

@@ -144,6 +144,7 @@ class Vendor:
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
+    `without_cards`: the label of a node that has registered other vendors' cards only.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
@@ -169,6 +170,7 @@ class Vendor:
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
+    without_cards: str = reasons.NODE_UNREGISTERED
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
@@ -292,6 +294,13 @@ class Vendor:
         return request
 
     # what is registered
+
+    @property
+    def source(self) -> str:
+        """Where a node tells of the vendor's cards, for people who look for what is missing."""
+        if self.register_annotation:
+            return f"annotation {self.register_annotation}"
+        return f"status.capacity[{self.core_name or self.count_name}]"
 
     def inventory(self, node: Node) -> Inventory | None:
         """The vendor's cards on the node, None if it registers none. Raises `RegistrationError`.

@@ -66,8 +66,9 @@ def fit_pod(view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | None
     Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
     stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
     """
-    if any(key not in view.inventories for key in ask.vendors):
-        return Rejection(bare=reasons.NODE_UNREGISTERED)
+    missing = [key for key in ask.vendors if key not in view.inventories]
+    if missing:
+        return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
     first = _fit(view, ask, vendors, budget, _Attempt.in_order)
     if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
         return first

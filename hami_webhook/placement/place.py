@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -159,6 +159,8 @@ class Placer:
                 raise
             await self._event(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(views)))
             return replace(placement, failed=failed)
+        for line in unregistered(ask, known, self._vendors):
+            logger.info("%s: %s", pod.key, line)
         advice = hints(failed, ask, known, self._vendors, self._state)
         return await self._unplaced(pod, failed, len(views), advice)
 
@@ -204,6 +206,15 @@ class Placer:
             await self._cluster.record_event(note)
         except ClusterError as error:
             logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
+
+
+def unregistered(ask: PodAsk, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
+    """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
+    for key in ask.vendors:
+        without = [view.name for view in views if key not in view.inventories]
+        if without:
+            more = f" and {len(without) - 10} more" if len(without) > 10 else ""
+            yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
 
 
 def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
