@@ -1,13 +1,11 @@
 """What Iluvatar containers ask, where they go, what is written and charged (iluvatar chapter, sections 6 to 10)."""
 
-from collections import Counter
 
 import pytest
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
-from hami_webhook.quota.charge import charge_of
 
 from .iluvatars import (
     ALLOCATED,
@@ -29,7 +27,7 @@ from .iluvatars import (
     placed,
     yard,
 )
-from .yard import NOW, Placed, container, node, pod
+from .yard import Placed, container, node, pod
 
 # 6: requests
 
@@ -183,14 +181,6 @@ KEYS = [f"limits.{name}" for name in (VMEM, VCORE)]
 FOUR = "".join(A.replace("1111", str(i)) for i in range(4))
 
 
-def held(where):
-    """The charges of all pods placed so far."""
-    sums = Counter()
-    for each in where.state.pods():
-        sums.update(charge_of(each, where.vendors, where.state, NOW).amounts)
-    return sums
-
-
 def amounts(sums):
     return tuple(sums.get(key, 0) for key in KEYS)
 
@@ -227,15 +217,15 @@ def test_the_chapters_quota_table():
     a, b, c = pod(asks(n=1, mem=64, core=50), name="a"), pod(asks(n=1), name="b"), pod(asks(n=2), name="c")
     where = yard(chip_node(FOUR), hard=dict(zip(KEYS, (256, 250), strict=True)))
     assert isinstance(where.place(a), Placed)
-    assert amounts(held(where)) == (64, 50)
+    assert amounts(where.charged()) == (64, 50)
     assert isinstance(where.place(b), Placed)
-    assert amounts(held(where)) == (192, 50)
+    assert amounts(where.charged()) == (192, 50)
     assert placed(where, c) == "4/4 ResourceQuotaNotFit"
     where.remove("b")
     assert placed(where, c) == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
     where.remove("a")
     assert isinstance(where.place(c), Placed)
-    assert amounts(held(where)) == (256, 200)
+    assert amounts(where.charged()) == (256, 200)
 
 
 def test_cores_are_counted_once_for_every_card():

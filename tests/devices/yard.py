@@ -218,10 +218,15 @@ class Yard:
         usage = view.used(vendor, uuid)
         return (usage.slots, usage.memory, usage.cores)
 
-    def _budget(self, asking: Pod) -> PodBudget | None:
+    def charged(self) -> Counter[str]:
+        """What the pods placed so far are charged, by quota key."""
         held: Counter[str] = Counter()
         for other in self.state.pods():
             held.update(charge_of(other, self.vendors, self.state, NOW).amounts)
+        return held
+
+    def _budget(self, asking: Pod) -> PodBudget | None:
+        held = self.charged()
         left = {key: amount - held[key] for key, amount in self.hard.items()}
         return PodBudget(left, asking.kinds, self.vendors) if left else None
 
