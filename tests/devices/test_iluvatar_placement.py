@@ -1,6 +1,5 @@
 """What Iluvatar containers ask, where they go, what is written and charged (iluvatar chapter, sections 6 to 10)."""
 
-
 import pytest
 
 from hami_webhook.devices import reasons
