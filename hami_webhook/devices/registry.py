@@ -27,19 +27,19 @@ PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time",
 
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
     "amd": lambda section: (Amd(section),),
+    "awsneuron": lambda section: (AwsNeuron(section),),
     "biren": lambda section: (Biren(section),),
+    "cambricon": lambda section: (Cambricon(section),),
+    "enflame": gcus,
+    "hygon": lambda section: (Hygon(section),),
+    "iluvatar": lambda section: (OldFamily(section),),
+    "iluvatars": lambda chips: map(PerChip, chips),
     "kunlun": lambda section: (KunlunXpu(section), KunlunVxpu(section)),
     "metax": lambda section: (MetaxGpu(section), MetaxSgpu(section)),
-    "nvidia": lambda section: (Nvidia(section),),
-    "hygon": lambda section: (Hygon(section),),
-    "cambricon": lambda section: (Cambricon(section),),
-    "vastai": lambda section: (Vastai(section),),
-    "enflame": gcus,
-    "awsneuron": lambda section: (AwsNeuron(section),),
-    "vnpus": ascend.vendors,
     "mthreads": lambda section: (Mthreads(section),),
-    "iluvatars": lambda chips: map(PerChip, chips),
-    "iluvatar": lambda section: (OldFamily(section),),
+    "nvidia": lambda section: (Nvidia(section),),
+    "vastai": lambda section: (Vastai(section),),
+    "vnpus": ascend.vendors,
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 

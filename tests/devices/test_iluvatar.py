@@ -6,6 +6,7 @@ import pytest
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError, load_device_config
+from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 
@@ -48,7 +49,7 @@ def test_the_charts_four_chips_are_backends_with_keys_of_their_common_words(chip
     keys = vendor.keys
     assert keys.owned == (f"hami.io/{chip}-devices-allocated", f"hami.io/{chip}-devices-to-allocate")
     assert (keys.use_uuid, keys.nouse_uuid) == ((f"hami.io/use-{chip}-uuid",), (f"hami.io/no-use-{chip}-uuid",))
-    assert vendor.locks_node
+    assert vendor.lock is COMMON_LOCK
 
 
 def test_the_chart_has_no_old_family_and_its_section_alone_makes_one():
@@ -66,7 +67,7 @@ def test_the_chart_has_no_old_family_and_its_section_alone_makes_one():
         ("iluvatar.ai/use-gpuuuid",),
         ("iluvatar.ai/nouse-gpuuuid",),
     )
-    assert not vendor.locks_node
+    assert vendor.lock is None
 
 
 def test_a_backend_whose_count_has_no_name_is_absent():

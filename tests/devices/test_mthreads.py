@@ -27,7 +27,7 @@ from .yard import NOW, Placed, Yard, configured, node, pod
 
 def test_names_keys_and_units():
     assert VENDOR.resource_names == (VGPU, MEM, CORE)
-    assert not VENDOR.locks_node
+    assert VENDOR.lock is None
     assert VENDOR.keys.owned == (
         ALLOCATED,
         "mthreads.com/gpu-index",
