@@ -29,8 +29,8 @@ from hami_webhook.admission.pods import (
 )
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Fleet
 from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)

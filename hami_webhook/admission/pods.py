@@ -13,11 +13,12 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
+from hami_webhook.devices.fleet import NO_FLEET, Fleet
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import NO_FLEET, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError

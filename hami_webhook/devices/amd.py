@@ -11,6 +11,9 @@ from datetime import tzinfo
 
 from hami_webhook.config import AmdSection
 from hami_webhook.devices.derived import capacity
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
     AllocatedDevice,
     BadRequest,
@@ -32,7 +35,7 @@ from hami_webhook.devices.trial import (
     UUID_LISTS,
     WITHIN_QUOTA,
 )
-from hami_webhook.devices.vendor import DeviceKeys, Fleet, Health, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole

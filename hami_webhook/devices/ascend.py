@@ -14,7 +14,9 @@ import orjson
 from hami_webhook.config import AscendChip, AscendTemplate, VnpusSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord, custom_info
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
 from hami_webhook.devices.policy import split_list
 from hami_webhook.devices.reasons import Rejection
@@ -28,7 +30,7 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import DeviceKeys, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from hami_webhook.config import AwsNeuronSection
 from hami_webhook.devices import derived, reasons
+from hami_webhook.devices.amounts import MAX_INT32
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys, Dimension
 from hami_webhook.devices.model import (
     BadRequest,
     Booking,
@@ -27,7 +30,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.placed import nanoseconds
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import ACCESS_CHECKS, WITHIN_QUOTA, Candidate, Check, Choice, Selection, Trial
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Dimension, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole

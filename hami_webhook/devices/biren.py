@@ -6,8 +6,8 @@ card's index, so indices repeat and only ids tell them apart.
 
 from __future__ import annotations
 
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.slots import SlotVendor
-from hami_webhook.devices.vendor import DeviceKeys
 
 
 class Biren(SlotVendor):

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from hami_webhook.config import CambriconSection
 from hami_webhook.devices.derived import split
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, Rows
 from hami_webhook.devices.nodelock import NodeLock
-from hami_webhook.devices.vendor import DeviceKeys, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node
 

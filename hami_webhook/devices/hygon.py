@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hami_webhook.config import HygonSection
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft
 
 

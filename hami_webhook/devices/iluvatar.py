@@ -12,7 +12,10 @@ from dataclasses import replace
 from hami_webhook.config import IluvatarChip
 from hami_webhook.config.devices import CountMemoryCore
 from hami_webhook.devices import derived, reasons
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import CardRecord
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, Inventory, Rows
 from hami_webhook.devices.placed import nanoseconds
 from hami_webhook.devices.trial import (
@@ -24,7 +27,7 @@ from hami_webhook.devices.trial import (
     Candidate,
     Check,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import parse_whole

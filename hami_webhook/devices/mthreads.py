@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from hami_webhook.config import MthreadsSection
 from hami_webhook.devices import derived, reasons
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
     BadRequest,
     FixedMemory,
@@ -30,7 +33,7 @@ from hami_webhook.devices.trial import (
     WHOLE_CARD_UNSHARED,
     WITHIN_QUOTA,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Vendor, check_bounds
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node
 from hami_webhook.kube.quantity import parse_whole

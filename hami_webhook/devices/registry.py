@@ -14,12 +14,13 @@ from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.iluvatar import OldFamily, PerChip
+from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
 from hami_webhook.devices.mthreads import Mthreads
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
-from hami_webhook.devices.vendor import MEBIBYTE, Dimension, QuotaKey, Vendor
+from hami_webhook.devices.vendor import Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""

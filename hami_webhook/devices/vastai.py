@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, NodeView, Rows
 from hami_webhook.devices.slots import SlotVendor
 from hami_webhook.devices.trial import (
@@ -25,7 +26,6 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import DeviceKeys
 from hami_webhook.kube.objects import Pod
 
 

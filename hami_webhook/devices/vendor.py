@@ -6,14 +6,11 @@ how it resolves memory and cores on a card, its selection. Nothing here does I/O
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from enum import Enum
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import tzinfo
 
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.codecs import (
     CardRecord,
     DeviceEntry,
@@ -22,10 +19,12 @@ from hami_webhook.devices.codecs import (
     encode_pod_devices,
     parse_bool,
 )
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health, common_health
+from hami_webhook.devices.keys import DeviceKeys, Dimension, QuotaKey
 from hami_webhook.devices.model import (
     IDLE,
     AllocatedDevice,
-    BadRequest,
     Booking,
     Device,
     FixedMemory,
@@ -46,91 +45,6 @@ from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
-
-MAX_INT32 = 2**31 - 1
-MEBIBYTE = 2**20
-_HANDSHAKE_SECONDS = 60.0
-_HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
-
-
-class Dimension(Enum):
-    """What a quota key counts."""
-
-    COUNT = "count"
-    MEMORY = "memory"
-    CORES = "cores"
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaKey:
-    """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
-
-    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then told in bytes.
-    """
-
-    name: str
-    dimension: Dimension
-    factor: int = 1
-    binary_is_bytes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKeys:
-    """A vendor's annotation keys: what placement writes, and the lists users select devices with.
-
-    Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
-    """
-
-    allocated: str
-    to_allocate: str = ""
-    extra: tuple[str, ...] = ()
-    use_uuid: tuple[str, ...] = ()
-    nouse_uuid: tuple[str, ...] = ()
-    use_type: tuple[str, ...] = ()
-    nouse_type: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-
-    @property
-    def owned(self) -> tuple[str, ...]:
-        """The scheduler-owned keys: users may not set them."""
-        return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
-
-    `until` is Unix seconds (None: for good); `request_handshake` asks the leader to write a new handshake.
-    """
-
-    healthy: bool
-    until: float | None = None
-    request_handshake: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A pod's placement of this vendor can't be read; the text says why."""
-
-    reason: str
-
-
-class Fleet(Protocol):
-    """The cards registered in the cluster, for admission rules that depend on them."""
-
-    def inventories(self, vendor: str) -> Iterable[Inventory]:
-        """What each node has registered of a vendor, by backend key, in the order of the nodes' names."""
-        ...
-
-
-class NoFleet:
-    """No node is known."""
-
-    def inventories(self, vendor: str) -> Iterable[Inventory]:
-        return ()
-
-
-NO_FLEET = NoFleet()
 
 
 class Vendor:
@@ -341,13 +255,7 @@ class Vendor:
         if not self.handshake_annotation:
             return Health(healthy=True)
         handshake = node.annotations.get(self.handshake_annotation, "")
-        if "Requesting" not in handshake:
-            return Health(healthy=True, request_handshake=True)
-        asked = _handshake_time(handshake, zone)
-        if asked is None or self.allocatable(node) > 0:
-            return Health(healthy=True)
-        deadline = asked + _HANDSHAKE_SECONDS
-        return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
+        return common_health(handshake, self.allocatable(node), now, zone)
 
     def allocatable(self, node: Node) -> int:
         """How many of the vendor's count resource kubelet offers on the node."""
@@ -517,40 +425,3 @@ class Vendor:
             for name, dimension, factor, may_be_bytes in named
             if name
         )
-
-
-def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
-    """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
-    for name, least, most, what in bounds:
-        for written in (container.limits, container.requests):
-            check_whole(container.name, written, name, most, what, least)
-
-
-def check_whole(
-    container: str, written: Mapping[str, object], resource: str, most: int, what: str, least: int = 0
-) -> None:
-    """Raises `BadRequest` unless the amount of `resource` in `written` is absent or an integer `least` to `most`."""
-    value = written.get(resource)
-    if not resource or value is None:
-        return
-    amount = parse_whole(value)
-    if amount is None or not least <= amount <= most:
-        raise bad_amount(container, resource, value, f"{what} between {least} and {most}")
-
-
-def bad_amount(container: str, resource: str, value: object, what: str) -> BadRequest:
-    """The refusal of an amount, which would have to be `what`."""
-    text = value if isinstance(value, str) else repr(value)
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
-
-
-def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
-    """The time behind the first `_`, `YYYY-MM-DD HH:MM:SS`; None if there is none."""
-    text = handshake.partition("_")[2].strip()
-    if not _HANDSHAKE_TIME.fullmatch(text):
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
-    except (ValueError, OverflowError):
-        return None

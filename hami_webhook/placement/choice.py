@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.policy import NODE_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Fleet
 from hami_webhook.placement.fit import NodeFit, PodAsk
 
 _TIE = 1e-6

@@ -11,10 +11,12 @@ from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.fleet import Fleet, NoFleet
+from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import MEBIBYTE, Dimension, Fleet, NoFleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 

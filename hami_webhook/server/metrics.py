@@ -13,8 +13,8 @@ from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.placed import NODE, placement_counts, read_placed
-from hami_webhook.devices.vendor import Dimension
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
 from hami_webhook.server.app import BUCKETS, ReviewCounts

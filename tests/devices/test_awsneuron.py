@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from hami_webhook.devices.derived import MOST_CARDS
+from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.owned import is_scheduler_owned
-from hami_webhook.devices.vendor import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.fit import read_ask
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.devices.vendor import Dimension, QuotaKey
+from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget

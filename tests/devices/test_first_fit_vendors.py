@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.debit import Debit, per_device
+from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.placement.fit import fit_pod, read_ask

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.devices.model import FixedMemory, RegistrationError, Request, ShareOfCard
 from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.devices.placed import read_placed
 from hami_webhook.devices.policy import GPU_POLICY
-from hami_webhook.devices.vendor import Health
 from hami_webhook.kube.objects import Pod
 
 from . import xpus

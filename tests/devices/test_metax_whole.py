@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.metax.whole import read_table
 from hami_webhook.devices.model import FixedMemory, Request
-from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.placement.state import ClusterState

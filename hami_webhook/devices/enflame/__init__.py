@@ -11,9 +11,10 @@ from hami_webhook.devices.derived import capacity, counted
 from hami_webhook.devices.enflame.drs import DrsGcu
 from hami_webhook.devices.enflame.shared import SharedGcu
 from hami_webhook.devices.enflame.silicon import among_gcus
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Inventory
 from hami_webhook.devices.trial import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 
 

@@ -13,6 +13,7 @@ import orjson
 
 from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.enflame.profiles import MOST_SLICES, DrsCard, Profile, ProfileTable, Wanted, read_capacity
 from hami_webhook.devices.enflame.silicon import (
@@ -27,6 +28,8 @@ from hami_webhook.devices.enflame.silicon import (
     among_gcus,
     asks_for_drs,
 )
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.model import (
     Allocation,
     BadRequest,
@@ -39,7 +42,6 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import Check, Trial
-from hami_webhook.devices.vendor import MAX_INT32, Dimension, Fleet
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import Quantity, parse_whole

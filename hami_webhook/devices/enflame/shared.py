@@ -15,6 +15,7 @@ import orjson
 
 from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted
 from hami_webhook.devices.enflame.silicon import (
     GCU_COUNT,
@@ -26,10 +27,10 @@ from hami_webhook.devices.enflame.silicon import (
     among_gcus,
     asks_for_drs,
 )
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, Memory, Request
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import Trial
-from hami_webhook.devices.vendor import MAX_INT32, Fleet
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node
 

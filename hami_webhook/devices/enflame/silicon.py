@@ -14,6 +14,8 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.derived import capacity
 from hami_webhook.devices.enflame.profiles import DrsCard
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Allocation, Device, Inventory, NodeView, Rows
 from hami_webhook.devices.placed import nanoseconds
 from hami_webhook.devices.trial import (
@@ -27,7 +29,7 @@ from hami_webhook.devices.trial import (
     Candidate,
     Check,
 )
-from hami_webhook.devices.vendor import DeviceKeys, Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 

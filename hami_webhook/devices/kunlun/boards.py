@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hami_webhook.devices import reasons
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.kunlun import wings
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import MUTEX, UUID_LISTS, Candidate, Check, Choice, Trial
-from hami_webhook.devices.vendor import Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 
 WHOLE = 98304

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.kunlun import boards, wings
 from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, Memory, Request
@@ -25,7 +27,6 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import DeviceKeys, Fleet
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole

@@ -8,11 +8,11 @@ from dataclasses import replace
 from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.kunlun import boards, wings
 from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.model import Booking, Device, Inventory, NodeView, Request, Rows, Usage
 from hami_webhook.devices.trial import HEALTHY, UUID_LISTS, Check, Selection, Trial
-from hami_webhook.devices.vendor import DeviceKeys
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Node, Pod
 

@@ -9,7 +9,10 @@ from typing import Any
 import orjson
 
 from hami_webhook.config import MetaxSection
+from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.devices.codecs import CardRecord, integer_in, parse_bool, string_in
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
 from hami_webhook.devices.metax import tenants
 from hami_webhook.devices.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
 from hami_webhook.devices.metax.tenants import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
@@ -28,7 +31,7 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, MEBIBYTE, DeviceKeys, Fleet, Vendor, bad_amount
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, parse_whole

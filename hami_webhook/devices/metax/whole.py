@@ -13,9 +13,10 @@ import orjson
 from hami_webhook.config import MetaxSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.derived import capacity, counted
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import FixedMemory, Inventory, Memory, NodeView, Rows
 from hami_webhook.devices.trial import AMOUNT_CHECKS, FREE_SLOT, HEALTHY, MUTEX, WITHIN_QUOTA, Candidate, Check
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 

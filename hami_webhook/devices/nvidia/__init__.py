@@ -12,7 +12,11 @@ from datetime import tzinfo
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
     Booking,
     Device,
@@ -44,7 +48,7 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Health, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
