@@ -59,10 +59,8 @@ class Amd(Vendor):
     commas_shut = True
 
     def __init__(self, section: AmdSection) -> None:
+        super().__init__(section)
         self.percentage_name = section.resource_memory_percentage_name
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
 
     # admission and request (A5, A6)
 

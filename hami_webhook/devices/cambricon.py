@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config import CambriconSection
 from hami_webhook.devices.derived import split
 from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.keys import DeviceKeys
@@ -45,11 +44,6 @@ class Cambricon(Vendor):
     several_are_whole = True
     explains_memory = True
     lock = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
-
-    def __init__(self, section: CambriconSection) -> None:
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
 
     # node side (chapter section 3)
 

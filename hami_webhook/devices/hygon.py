@@ -34,9 +34,7 @@ class Hygon(Vendor):
     explains_memory = True
 
     def __init__(self, section: HygonSection) -> None:
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
+        super().__init__(section)
         self.memory_factor = section.factor
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:

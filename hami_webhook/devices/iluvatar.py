@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hami_webhook.config import IluvatarChip
-from hami_webhook.config.devices import CountMemoryCore
 from hami_webhook.devices import derived, reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import CardRecord
@@ -52,11 +51,6 @@ class Iluvatar(Vendor):
     several_are_whole = True
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
-
-    def __init__(self, section: CountMemoryCore) -> None:
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
 
     # admission (chapter section 5)
 

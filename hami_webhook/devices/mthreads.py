@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config import MthreadsSection
 from hami_webhook.devices import derived, reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.fleet import Fleet
@@ -67,11 +66,6 @@ class Mthreads(Vendor):
         UNITS_LEFT,
         ONE_CARD_AT_A_TIME,
     )
-
-    def __init__(self, section: MthreadsSection) -> None:
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
 
     # admission (chapter section 5)
 

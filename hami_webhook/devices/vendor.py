@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
+from typing import Protocol
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
@@ -45,6 +46,19 @@ from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+
+
+class ThreeNames(Protocol):
+    """A section of the configuration with the usual names."""
+
+    @property
+    def resource_count_name(self) -> str: ...
+
+    @property
+    def resource_memory_name(self) -> str: ...
+
+    @property
+    def resource_core_name(self) -> str: ...
 
 
 class Vendor:
@@ -96,6 +110,11 @@ class Vendor:
     named_is_ours: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
+
+    def __init__(self, section: ThreeNames) -> None:
+        self.count_name = section.resource_count_name
+        self.memory_name = section.resource_memory_name
+        self.core_name = section.resource_core_name
 
     @property
     def known_as(self) -> str:

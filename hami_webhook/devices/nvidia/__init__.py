@@ -134,10 +134,8 @@ class Nvidia(Vendor):
     unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: NvidiaSection) -> None:
+        super().__init__(section)
         self.section = section
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
         self.memory_factor = section.factor
