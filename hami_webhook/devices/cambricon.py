@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.devices.derived import split
+from hami_webhook.devices.derived import index_of, split
 from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, Rows
@@ -96,6 +96,6 @@ class Cambricon(Vendor):
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         first = next(row[self.key] for row in rows if self.key in row).devices[0]
-        index = first.uuid.rpartition("-")[2]
+        index = index_of(first.uuid)
         profile = f"{index}_{first.booking.cores}_{first.booking.memory // UNIT}"
         return super().encode(rows, node, now) | dict.fromkeys(ASSIGNED, "false") | {PROFILE: profile}

@@ -118,12 +118,12 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
             if not every and len(walk.groups[-1]) == count:
                 choice = selection.choose(trial, walk.groups[-1])
                 assert isinstance(choice, Choice)
-                return _allocation(vendor, trial, choice)
+                return _allocation(vendor, choice)
             card = None if every else walk.again(card)
     if every:
         choice = _choose(walk, selection, count)
         if isinstance(choice, Choice):
-            return _allocation(vendor, trial, choice)
+            return _allocation(vendor, choice)
         if choice is not None:
             return vendor.refusal(trial, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
@@ -179,7 +179,6 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
             card = walk.again(card)
 
 
-def _allocation(vendor: Vendor, trial: Trial, choice: Choice) -> Allocation:
+def _allocation(vendor: Vendor, choice: Choice) -> Allocation:
     devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
-    container = trial.pod.containers[trial.row].name
-    return Allocation(vendor.key, devices, choice.candidates, choice.link_quality, container)
+    return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)

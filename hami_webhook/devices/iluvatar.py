@@ -136,7 +136,7 @@ class OldFamily(Iluvatar):
         stamp = {"iluvatar.ai/gpu-assigned": "false", "iluvatar.ai/predicate-time": nanoseconds(now)}
         return super().encode(rows, node, now) | stamp
 
-    def encode_containers(self, pod: Pod, rows: Rows) -> dict[str, str]:
+    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
         """The cards of each app container, by its place among them."""
         apps = [row.get(self.key) for row, kind in zip(rows, pod.kinds, strict=True) if kind is ContainerKind.APP]
         return {

@@ -195,7 +195,7 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The cards one container got of one vendor, in the order chosen; `container` is its name.
+    """The cards one container got of one vendor, in the order chosen.
 
     `candidates` is how many cards passed every check, and `link_quality` how good the chosen set's links are (larger is
     better); both are for the choice among nodes and only set where the selection is topology-aware.
@@ -205,7 +205,6 @@ class Allocation:
     devices: tuple[AllocatedDevice, ...]
     candidates: int = 0
     link_quality: int = 0
-    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -418,7 +418,7 @@ class Vendor:
         text = encode_pod_devices(entries)
         return {key: text for key in (self.keys.to_allocate, self.keys.allocated) if key}
 
-    def encode_containers(self, pod: Pod, rows: Rows) -> dict[str, str]:
+    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
         """The annotations of a placement that depend on what the pod's containers are: their names, their kinds."""
         return {}
 

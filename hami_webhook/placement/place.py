@@ -222,7 +222,8 @@ def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendo
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():
         if any(key in row for row in fit.rows):
-            written |= vendor.encode(fit.rows, view.node, now) | vendor.encode_containers(pod, fit.rows)
+            written |= vendor.encode(fit.rows, view.node, now)
+            written |= vendor.encode_containers(pod, fit.rows, view.node)
     return written
 
 

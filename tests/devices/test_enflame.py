@@ -118,8 +118,7 @@ def test_shared_cards() -> None:
 )
 def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None:
     inventory = CHART["Enflame"].inventory(node("n", capacity={R.COUNT: count, R.SHARED_GCU: shared}))
-    assert inventory is not None
-    assert (inventory.facts, len(inventory.devices)) == ((f, count) if f else (None, 0))
+    assert (inventory and (inventory.facts, len(inventory.devices))) == ((f, count) if f else None)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +246,8 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 def test_a_node_without_the_wanted_form_has_too_few_cards(asking: dict[str, Any], reason: str) -> None:
     assert went(Yard([drs_node()]), asking) == reason
     assert went(Yard([node("n")]), asking) == "node unregistered"
+    others = node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
+    assert went(Yard([others]), asking) == "NodeInsufficientDevice"
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:

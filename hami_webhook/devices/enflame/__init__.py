@@ -7,10 +7,10 @@ in two modes and have one type word and one annotation on the wire.
 from __future__ import annotations
 
 from hami_webhook.config import EnflameSection
+from hami_webhook.devices import reasons
 from hami_webhook.devices.derived import capacity, counted
 from hami_webhook.devices.enflame.drs import DrsGcu
 from hami_webhook.devices.enflame.shared import SharedGcu
-from hami_webhook.devices.enflame.silicon import among_gcus
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Inventory
 from hami_webhook.devices.trial import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
@@ -26,17 +26,17 @@ class WholeGcu(Vendor):
         allocated="hami.io/enflame-gcu-devices-allocated", to_allocate="hami.io/enflame-gcu-devices-to-allocate"
     )
     lock = None
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)
     default_cores = 100
 
     def __init__(self, section: EnflameSection) -> None:
-        self.section = section
         self.count_name = section.resource_name_gcu
 
     def inventory(self, node: Node) -> Inventory | None:
         count = capacity(node, self.count_name)
         cards = tuple(counted(self.key, node, "GCU", count, slots=1, memory=100, cores=100))
-        return among_gcus(self.section, node, cards)
+        return Inventory(cards) if cards else None
 
 
 def gcus(section: EnflameSection) -> tuple[Vendor, ...]:

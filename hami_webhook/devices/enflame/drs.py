@@ -25,7 +25,6 @@ from hami_webhook.devices.enflame.silicon import (
     DRS_WORD,
     REQUEST_SIZE,
     SlicedGcu,
-    among_gcus,
     asks_for_drs,
 )
 from hami_webhook.devices.fleet import Fleet
@@ -38,12 +37,13 @@ from hami_webhook.devices.model import (
     Inventory,
     RegistrationError,
     Request,
+    Rows,
     Usage,
 )
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import Check, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import Container, Node
+from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Quantity, parse_whole
 
 FREE_SLICES = Check(reasons.CARD_INSUFFICIENT_CORE, lambda c: c.device.slots - c.usage.slots >= c.trial.request.slots)
@@ -72,11 +72,11 @@ class DrsGcu(SlicedGcu):
     def inventory(self, node: Node) -> Inventory | None:
         text = node.annotations.get(DRS_CAPACITY)
         if text is None:
-            return among_gcus(self.section, node, ())
+            return None
         try:
             table, registered = read_capacity(text)
         except RegistrationError as error:
-            return among_gcus(self.section, node, (), warnings=(f"{DRS_CAPACITY}: {error}",))
+            return Inventory((), warnings=(f"{DRS_CAPACITY}: {error}",))
         cards = [
             Device(
                 vendor=self.key,
@@ -90,7 +90,7 @@ class DrsGcu(SlicedGcu):
             )
             for index, minor, slices in registered
         ]
-        return among_gcus(self.section, node, cards, table)
+        return Inventory(tuple(cards), table)
 
     # admission (5)
 
@@ -209,14 +209,24 @@ class DrsGcu(SlicedGcu):
         assert inventory is not None
         cards = {device.uuid: device for device in inventory.devices}
         card = cards[allocations[0].devices[0].uuid]
-        got = {a.container: _table(card).named(a.devices[0].booking.profile) for a in allocations}
-        partitions = {
-            container: {"allocated": False, "request": p.size, "profileID": p.id, "profileName": p.name}
-            for container, p in sorted(got.items())
-        }
         return {
             ASSIGNED_INDEX: str(card.index),
             ASSIGNED_MINOR: cast("DrsCard", card.extra).minor,
-            REQUEST_SIZE: str(sum(profile.size for profile in got.values())),
-            CONTAINERS: orjson.dumps(partitions).decode(),
+            REQUEST_SIZE: str(sum(allocation.devices[0].booking.slots for allocation in allocations)),
         }
+
+    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
+        """The profile each container got."""
+        inventory = self.inventory(node)
+        assert inventory is not None
+        partitions = {}
+        for container, row in zip(pod.containers, rows, strict=True):
+            if self.key in row:
+                profile = inventory.facts.named(row[self.key].devices[0].booking.profile)
+                partitions[container.name] = {
+                    "allocated": False,
+                    "request": profile.size,
+                    "profileID": profile.id,
+                    "profileName": profile.name,
+                }
+        return {CONTAINERS: orjson.dumps(dict(sorted(partitions.items()))).decode()}

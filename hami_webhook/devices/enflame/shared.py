@@ -24,7 +24,6 @@ from hami_webhook.devices.enflame.silicon import (
     SHARED_GCU,
     SHARED_WORD,
     SlicedGcu,
-    among_gcus,
     asks_for_drs,
 )
 from hami_webhook.devices.fleet import Fleet
@@ -87,14 +86,12 @@ class SharedGcu(SlicedGcu):
         count = capacity(node, GCU_COUNT)
         per_card = capacity(node, SHARED_GCU) // count if count else 0
         if per_card == 0:
-            return among_gcus(self.section, node, ())
+            return None
         healthy = _numbers_in_order(node.annotations.get(SHARED_CAPACITY), count)
         cards = counted(
             self.key, node, SHARED_WORD, count, slots=SHARED_SLOTS, memory=100, cores=100, model=self.known_as
         )
-        return among_gcus(
-            self.section, node, [replace(card, healthy=card.index in healthy) for card in cards], per_card
-        )
+        return Inventory(tuple(replace(card, healthy=card.index in healthy) for card in cards), per_card)
 
     # admission (5)
 

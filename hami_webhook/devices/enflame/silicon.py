@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import DeviceEntry
-from hami_webhook.devices.derived import capacity
+from hami_webhook.devices.derived import index_of
 from hami_webhook.devices.enflame.profiles import DrsCard
 from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Allocation, Device, Inventory, NodeView, Rows
+from hami_webhook.devices.model import Allocation, Device, NodeView, Rows
 from hami_webhook.devices.placed import nanoseconds
 from hami_webhook.devices.trial import (
     FREE_MEMORY,
@@ -52,16 +51,6 @@ CONTAINERS = "assigned-containers"
 DRS_WORD = "enflame-drs"
 SHARED_WORD = "enflame"
 _DRS_CARD = re.compile(rf".*-{DRS_WORD}-[0-9]+", re.ASCII)
-
-
-def among_gcus(
-    section: EnflameSection, node: Node, cards: Sequence[Device], facts: Any = None, warnings: tuple[str, ...] = ()
-) -> Inventory | None:
-    """One form's inventory; of a node that has Enflame's cards in other forms only, an empty one."""
-    names = (section.resource_name_gcu, GCU_COUNT, SHARED_GCU)
-    if cards or DRS_CAPACITY in node.annotations or any(capacity(node, name) for name in names):
-        return Inventory(tuple(cards), facts, warnings)
-    return None
 
 
 def asks_for_drs(section: EnflameSection, container: Container | ContainerDraft) -> bool:
@@ -110,6 +99,7 @@ class SlicedGcu(Vendor):
         nouse_uuid=("enflame.com/nouse-gpuuuid",),
     )
     lock = None
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks: tuple[Check, ...] = (
         *(HEALTHY, IN_MODE, ONE_CARD_PER_POD, UUID_LISTS),
         *(FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY),
@@ -144,7 +134,7 @@ class SlicedGcu(Vendor):
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         allocations = [row[self.key] for row in rows if self.key in row]
-        numbers = ",".join(device.uuid.rpartition("-")[2] for device in allocations[0].devices)
+        numbers = ",".join(str(index_of(device.uuid)) for device in allocations[0].devices)
         written = super().encode(rows, node, now)
         written |= {ASSIGNED: "false", ASSIGNED_TIME: nanoseconds(now), ASSIGNED_ID: numbers, ASSIGNED_MINOR: numbers}
         return written | self.stamps(allocations, node)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted
+from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted, index_of
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.kunlun import boards, wings
 from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
@@ -56,13 +56,13 @@ class KunlunXpu(Kunlunxin):
         devices = [device for inventory in view.inventories.values() for device in inventory.devices]
         if any("kunlun" not in device.type for device in devices):
             return 0.0
-        index_of = {card.uuid: card.index for card in view.inventories[self.key].devices}
-        before = {index for uuid, index in index_of.items() if view.used(self.key, uuid).slots}
-        given = {index_of[device.uuid] for row in rows if self.key in row for device in row[self.key].devices}
+        indices = {card.uuid: card.index for card in view.inventories[self.key].devices}
+        before = {index for uuid, index in indices.items() if view.used(self.key, uuid).slots}
+        given = {indices[device.uuid] for row in rows if self.key in row for device in row[self.key].devices}
         better = wings.score(before, before | given)
         return float(-better if policy == "spread" else better)
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         uuids = (device.uuid for row in rows if self.key in row for device in row[self.key].devices)
-        indices = dict.fromkeys(uuid.rpartition("-")[2] for uuid in uuids)
+        indices = dict.fromkeys(str(index_of(uuid)) for uuid in uuids)
         return super().encode(rows, node, now) | {DEVICE_INDEX: ",".join(indices)}
