@@ -44,14 +44,7 @@ from hami_webhook.kube.quantity import parse_whole
 class Amd(Vendor):
     key = "AMD"
     register_annotation = "hami.io/node-amd-register"
-    keys = DeviceKeys(
-        to_allocate="hami.io/amd-devices-to-allocate",
-        allocated="hami.io/amd-devices-allocated",
-        use_uuid=("amd.com/use-gpu-uuid",),
-        nouse_uuid=("amd.com/nouse-gpu-uuid",),
-        use_type=("amd.com/use-gputype",),
-        nouse_type=("amd.com/nouse-gputype",),
-    )
+    keys = DeviceKeys.usual("amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype")
     checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
     default_cores = 100
     limits_only = True

@@ -119,13 +119,8 @@ class Ascend(Vendor):
         self.memory_name = chip.resource_memory_name
         self.core_name = chip.resource_core_name
         self.memory_factor = chip.factor
-        self.keys = DeviceKeys(
-            to_allocate=f"hami.io/{word}-devices-to-allocate",
-            allocated=f"hami.io/{word}-devices-allocated",
-            extra=(f"huawei.com/{word}", PLACED_AT),
-            use_uuid=(f"hami.io/use-{word}-uuid",),
-            nouse_uuid=(f"hami.io/no-use-{word}-uuid",),
-            choices=(MODE,),
+        self.keys = DeviceKeys.usual(
+            word, uuid=f"hami.io/[no-]use-{word}-uuid", extra=(f"huawei.com/{word}", PLACED_AT), choices=(MODE,)
         )
         self.register_annotation = f"hami.io/node-register-{word}"
         self.handshake_annotation = f"hami.io/node-handshake-{word}"

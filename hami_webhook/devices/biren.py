@@ -14,9 +14,4 @@ class Biren(SlotVendor):
     key = "Biren"
     register_annotation = "hami.io/node-biren-register"
     handshake_annotation = "hami.io/node-handshake-biren"
-    keys = DeviceKeys(
-        to_allocate="hami.io/Biren-devices-to-allocate",
-        allocated="hami.io/Biren-devices-allocated",
-        use_uuid=("birentech.com/use-gpuuuid",),
-        nouse_uuid=("birentech.com/nouse-gpuuuid",),
-    )
+    keys = DeviceKeys.usual("Biren", uuid="birentech.com/[no]use-gpuuuid")

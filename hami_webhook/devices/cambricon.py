@@ -30,14 +30,11 @@ ASSIGNED = ("CAMBRICON_DSMLU_ASSIGHED", "CAMBRICON_DSMLU_ASSIGNED")
 
 class Cambricon(Vendor):
     key = "MLU"
-    keys = DeviceKeys(
-        to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
-        allocated="hami.io/cambricon-mlu-devices-allocated",
+    keys = DeviceKeys.usual(
+        "cambricon-mlu",
+        uuid="cambricon.com/[no]use-gpuuuid",
+        model="cambricon.com/[no]use-mlutype",
         extra=(*ASSIGNED, PROFILE),
-        use_uuid=("cambricon.com/use-gpuuuid",),
-        nouse_uuid=("cambricon.com/nouse-gpuuuid",),
-        use_type=("cambricon.com/use-mlutype",),
-        nouse_type=("cambricon.com/nouse-mlutype",),
     )
     memory_factor = UNIT
     default_cores = 100

@@ -21,14 +21,7 @@ class Hygon(Vendor):
         "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, "
         "Hygon's, which offers hygon.com/dcu, does not"
     )
-    keys = DeviceKeys(
-        to_allocate="hami.io/dcu-devices-to-allocate",
-        allocated="hami.io/dcu-devices-allocated",
-        use_uuid=("hygon.com/use-gpuuuid",),
-        nouse_uuid=("hygon.com/nouse-gpuuuid",),
-        use_type=("hygon.com/use-dcutype",),
-        nouse_type=("hygon.com/nouse-dcutype",),
-    )
+    keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-dcutype")
     default_cores = 100
     several_are_whole = True
     explains_memory = True

@@ -92,12 +92,7 @@ class PerChip(Iluvatar):
         word = self.key = chip.common_word
         self.register_annotation = f"hami.io/node-{word}-register"
         self.handshake_annotation = f"hami.io/node-handshake-{word}"
-        self.keys = DeviceKeys(
-            to_allocate=f"hami.io/{word}-devices-to-allocate",
-            allocated=f"hami.io/{word}-devices-allocated",
-            use_uuid=(f"hami.io/use-{word}-uuid",),
-            nouse_uuid=(f"hami.io/no-use-{word}-uuid",),
-        )
+        self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
 
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
         asks = super().admit(container, pod, fleet)
@@ -115,12 +110,10 @@ class OldFamily(Iluvatar):
 
     key = "Iluvatar"
     lock = None
-    keys = DeviceKeys(
-        to_allocate="hami.io/iluvatar-vgpu-devices-to-allocate",
-        allocated="hami.io/iluvatar-vgpu-devices-allocated",
+    keys = DeviceKeys.usual(
+        "iluvatar-vgpu",
+        uuid="iluvatar.ai/[no]use-gpuuuid",
         extra=("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time"),
-        use_uuid=("iluvatar.ai/use-gpuuuid",),
-        nouse_uuid=("iluvatar.ai/nouse-gpuuuid",),
     )
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:

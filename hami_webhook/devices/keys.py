@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
 MEBIBYTE = 2**20
 """Bytes."""
+_BRACKETS = re.compile(r"\[.*?\]")
 
 
 class Dimension(Enum):
@@ -46,7 +48,40 @@ class DeviceKeys:
     nouse_type: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
 
+    @classmethod
+    def usual(
+        cls,
+        devices: str,
+        *,
+        uuid: str = "",
+        model: str = "",
+        extra: tuple[str, ...] = (),
+        choices: tuple[str, ...] = (),
+    ) -> DeviceKeys:
+        """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
+
+        `uuid` and `model` name a pair of lists, what only the deny list's key has in brackets: `acme.com/[no]use-uuid`.
+        """
+        return cls(
+            allocated=f"hami.io/{devices}-devices-allocated",
+            to_allocate=f"hami.io/{devices}-devices-to-allocate",
+            extra=extra,
+            use_uuid=_allow(uuid),
+            nouse_uuid=_deny(uuid),
+            use_type=_allow(model),
+            nouse_type=_deny(model),
+            choices=choices,
+        )
+
     @property
     def owned(self) -> tuple[str, ...]:
         """The scheduler-owned keys: users may not set them."""
         return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
+
+
+def _allow(pair: str) -> tuple[str, ...]:
+    return (_BRACKETS.sub("", pair, count=1),) if pair else ()
+
+
+def _deny(pair: str) -> tuple[str, ...]:
+    return (pair.replace("[", "", 1).replace("]", "", 1),) if pair else ()

@@ -69,12 +69,7 @@ class Vastai(SlotVendor):
     key = "Vastai"
     register_annotation = "hami.io/node-va-register"
     handshake_annotation = "hami.io/node-handshake-va"
-    keys = DeviceKeys(
-        to_allocate="hami.io/Vastai-devices-to-allocate",
-        allocated="hami.io/Vastai-devices-allocated",
-        use_uuid=("vastaitech.com/use-gpuuuid",),
-        nouse_uuid=("vastaitech.com/nouse-gpuuuid",),
-    )
+    keys = DeviceKeys.usual("Vastai", uuid="vastaitech.com/[no]use-gpuuuid")
     checks = (
         HEALTHY,
         UUID_LISTS,

@@ -2,6 +2,9 @@
 
 from itertools import combinations
 
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import VENDORS, Vendors
+
 from .yard import CHART, configured
 
 
@@ -14,3 +17,14 @@ def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
     for one, other in combinations(CHART.values(), 2):
         lists = [{vendor.keys.allocated, vendor.keys.to_allocate} - {""} for vendor in (one, other)]
         assert one.known_as == other.known_as or lists[0].isdisjoint(lists[1]), (one.key, other.key)
+
+
+def test_every_name_of_the_charts_configuration_is_managed() -> None:
+    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards, which no vendor here reads yet."""
+    builtin = builtin_device_config()
+    vendors = Vendors.from_config(builtin.config)
+    parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in ("volcano", "koordinator")}
+    named = {name for part in parts.values() for name in part.resource_names().values()}
+    assert builtin.warnings == ()
+    assert named <= vendors.resource_names
+    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys()

@@ -22,9 +22,7 @@ class WholeGcu(Vendor):
     """Cards that the vendor's own plugin picks: their ids aren't hardware, memory and cores are percent."""
 
     key = "GCU"
-    keys = DeviceKeys(
-        allocated="hami.io/enflame-gcu-devices-allocated", to_allocate="hami.io/enflame-gcu-devices-to-allocate"
-    )
+    keys = DeviceKeys.usual("enflame-gcu")
     lock = None
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)

@@ -82,12 +82,10 @@ class MetaxSgpu(Vendor):
     key = "Metax-SGPU"
     register_annotation = "metax-tech.com/node-gpu-devices"
     card_fields = _CARD_FIELDS
-    keys = DeviceKeys(
-        to_allocate="hami.io/metax-sgpu-devices-to-allocate",
-        allocated="hami.io/metax-sgpu-devices-allocated",
+    keys = DeviceKeys.usual(
+        "metax-sgpu",
+        uuid="metax-tech.com/[no]use-gpuuuid",
         extra=(PLUGIN_ALLOCATED, PLUGIN_TIME),
-        use_uuid=("metax-tech.com/use-gpuuuid",),
-        nouse_uuid=("metax-tech.com/nouse-gpuuuid",),
         choices=(tenants.QOS, tenants.APP_CLASS, TOPOLOGY_AWARE),
     )
     checks = (

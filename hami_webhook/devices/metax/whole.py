@@ -63,10 +63,7 @@ def _one_more_is_usable(candidate: Candidate) -> bool:
 
 class MetaxGpu(Vendor):
     key = "Metax-GPU"
-    keys = DeviceKeys(
-        to_allocate="hami.io/metax-gpu-devices-to-allocate",
-        allocated="hami.io/metax-gpu-devices-allocated",
-    )
+    keys = DeviceKeys.usual("metax-gpu")
     default_cores = 100
     lock = None
     # the tables rank nodes, not the policy that is named like them

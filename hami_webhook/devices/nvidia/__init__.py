@@ -110,14 +110,11 @@ class Nvidia(Vendor):
     handshake_annotation = "hami.io/node-handshake"
     gone_with_allocatable = True
     unended_card = True
-    keys = DeviceKeys(
-        to_allocate="hami.io/vgpu-devices-to-allocate",
-        allocated="hami.io/vgpu-devices-allocated",
+    keys = DeviceKeys.usual(
+        "vgpu",
+        uuid="nvidia.com/[no]use-gpuuuid",
+        model="nvidia.com/[no]use-gputype",
         extra=(mig.ALLOCATIONS,),
-        use_uuid=("nvidia.com/use-gpuuuid",),
-        nouse_uuid=("nvidia.com/nouse-gpuuuid",),
-        use_type=("nvidia.com/use-gputype",),
-        nouse_type=("nvidia.com/nouse-gputype",),
         choices=(MODE, "nvidia.com/numa-bind"),
     )
     checks = (
