@@ -1,8 +1,10 @@
 """Which vendors a device configuration enables."""
 
 from itertools import combinations
+from pathlib import Path
 
 from hami_webhook.config import builtin_device_config
+from hami_webhook.devices import vendor
 from hami_webhook.devices.registry import VENDORS, Vendors
 
 from .yard import CHART, configured
@@ -15,7 +17,7 @@ def test_a_section_without_its_count_name_manages_nothing() -> None:
 
 def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
     for one, other in combinations(CHART.values(), 2):
-        lists = [{vendor.keys.allocated, vendor.keys.to_allocate} - {""} for vendor in (one, other)]
+        lists = [{each.keys.allocated, each.keys.to_allocate} - {""} for each in (one, other)]
         assert one.known_as == other.known_as or lists[0].isdisjoint(lists[1]), (one.key, other.key)
 
 
@@ -28,3 +30,9 @@ def test_every_name_of_the_charts_configuration_is_managed() -> None:
     assert builtin.warnings == ()
     assert named <= vendors.resource_names
     assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys()
+
+
+def test_the_guide_to_a_new_vendor_names_every_hook() -> None:
+    guide = (Path(vendor.__file__).parent / "README.md").read_text(encoding="utf-8")
+    hooks = {name for name in (*vars(vendor.Vendor), *vendor.Vendor.__annotations__) if not name.startswith("_")}
+    assert not [name for name in sorted(hooks) if f"`{name}`" not in guide]
