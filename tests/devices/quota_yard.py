@@ -1,4 +1,4 @@
-"""Pods of any vendor taken through the whole pipeline, quota included: for the chapters' examples of section 10."""
+"""Pods of any vendor through the whole pipeline, the charge at admission included; `Yard(hard=…)` is Fit's part alone."""
 
 from __future__ import annotations
 
