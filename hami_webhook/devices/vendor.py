@@ -111,10 +111,11 @@ class Vendor:
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
 
-    def __init__(self, section: ThreeNames) -> None:
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
+    def __init__(self, section: ThreeNames | None = None) -> None:
+        if section is not None:
+            self.count_name = section.resource_count_name
+            self.memory_name = section.resource_memory_name
+            self.core_name = section.resource_core_name
 
     @property
     def known_as(self) -> str:

@@ -1,4 +1,4 @@
-"""Pods of any vendor through the whole pipeline, the charge at admission included; `Yard(hard=…)` is Fit's part alone."""
+"""Pods of any vendor through the whole pipeline, admission's charge included; `Yard(hard=…)` is Fit's part alone."""
 
 from __future__ import annotations
 
