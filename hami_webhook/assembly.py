@@ -143,13 +143,13 @@ class _Charging:
     async def stamp(self, pod: Pod) -> str:
         found = pod.annotations.get(RESERVATION, "")
         try:
-            amounts = waiting_charge(pod, self._core.vendors, self._core.state).amounts
+            amounts = waiting_charge(pod, self._core.vendors, self._core.state).exact
         except BadRequest as error:
             raise bad_request(error) from error
         return found if found and await self._lives(pod, found, amounts) else self._new_id()
 
     async def _lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
-        """Whether the ledger has the stamp as admitted, with just `amounts` if given, and no other pod goes by it."""
+        """Whether the ledger has the stamp as admitted, with just these exact amounts if given, and no other pod."""
         state = self._core.state
         others = (other for other in state.pods_in(pod.namespace) if other.uid != pod.uid)
         if any(stamp in (other.uid, other.annotations.get(RESERVATION)) for other in others):

@@ -170,7 +170,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     for warning in settings.warnings:
         logging.warning("%s", warning)
-    vendors = Vendors.from_config(_device_config(settings.device_config_file).config)
+    if settings.ignored_sections:
+        logging.info("device-config.yaml: %s ignored, not enabled by flag", ", ".join(settings.ignored_sections))
+    config = _device_config(settings.device_config_file).config
+    vendors = Vendors.from_config(config.without(settings.ignored_sections))
     policies = _policies(settings.policy_file, vendors)
     if arguments.embedded_cluster:
         serving = serve_embedded(_bundle(arguments.embedded_cluster), vendors, settings, policies)
@@ -256,6 +259,8 @@ def _check_config(arguments: argparse.Namespace) -> int:
         console.print(table)
         for note in section.notes:
             console.print(f"  {escape(note)}")
+        if section.needs_flag:
+            console.print(f"  serve ignores it without {section.needs_flag}")
     _warn(loaded.warnings)
     return 0
 

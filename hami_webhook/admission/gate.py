@@ -16,6 +16,7 @@ from hami_webhook.admission.pods import (
     Mutation,
     User,
     mutate,
+    named_vendors,
     names_managed,
     normalise,
     own_to_schedule,
@@ -28,8 +29,8 @@ from hami_webhook.admission.pods import (
 )
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Fleet
 from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)
@@ -126,12 +127,19 @@ class Gate:
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
             return Mutation(draft)
-        asked = normalise(draft, self._vendors, self._fleet)
+        refusal: Denied | None = None
+        try:
+            asked = normalise(draft, self._vendors, self._fleet)
+        except Denied as error:
+            # a mode that policy chooses may allow what the pod alone can't mean
+            asked, refusal = named_vendors(draft, self._vendors), error
+            if not asked:
+                raise
         if not asked:
             own = own_to_schedule(pod, self._rules)
             return Mutation(draft if own else draft.untouched())
         namespace = await self._namespace(pod)
-        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies(), self._fleet)
+        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies(), self._fleet, refusal)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
         if done.ignored_namespace_keys and not review.dry_run:
@@ -143,7 +151,7 @@ class Gate:
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
-        asked = validate(pod, self._vendors)
+        asked = validate(pod, self._vendors, self._fleet)
         if asked:
             policy.check(pod, await self._namespace(pod), self._policies(), asked)
         return bool(asked)

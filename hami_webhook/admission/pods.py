@@ -13,11 +13,12 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
+from hami_webhook.devices.fleet import NO_FLEET, Fleet
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Fleet, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -109,6 +110,11 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     return asked
 
 
+def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
+    """The vendors of which a container names any resource."""
+    return tuple(vendor for vendor in vendors.values() if any(vendor.asks(each) for each in draft.containers))
+
+
 def mutate(
     draft: PodDraft,
     asked: tuple[Vendor, ...],
@@ -117,12 +123,18 @@ def mutate(
     namespace: Namespace,
     policies: Policies,
     fleet: Fleet,
+    refusal: Denied | None = None,
 ) -> Mutation:
-    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`."""
+    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`.
+
+    `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
+    """
     pod = draft.original
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
+        if refusal is not None:
+            raise refusal
         return Mutation(draft.untouched())
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
@@ -130,7 +142,9 @@ def mutate(
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
-            draft = governed
+            draft, refusal = governed, None
+    if refusal is not None:
+        raise refusal
     refuse_privileged(pod)
     acted = list(outcome.rules)
     if scheduler and draft.scheduler_name != scheduler:
@@ -145,13 +159,13 @@ def mutate(
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
+def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
 
     Raises `Denied`.
     """
     refuse_unfit(pod, vendors)
-    asked = requested_vendors(pod, vendors)
+    asked = requested_vendors(pod, vendors, fleet)
     if asked:
         refuse_privileged(pod)
         refuse_node_name(pod)
@@ -206,7 +220,7 @@ def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
                 raise Denied(403, f"ephemeral container {name}: {named[0]} can't be given to an ephemeral container")
 
 
-def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
+def requested_vendors(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
     for vendor in vendors.values():
@@ -214,8 +228,11 @@ def requested_vendors(pod: Pod, vendors: Vendors) -> tuple[Vendor, ...]:
             for container in pod.containers:
                 if vendor.asks(container):
                     vendor.check_amounts(container)
-                    if vendor.request(container) is not None and vendor not in asked:
+                    vendor.check_fleet(container, fleet)
+                    if vendor.asked(container, pod) is not None and vendor not in asked:
                         asked.append(vendor)
+            if vendor in asked:
+                vendor.check_pod(pod)
         except BadRequest as error:
             raise bad_request(error) from error
     return tuple(asked)

@@ -24,9 +24,10 @@ from typing import ClassVar
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.selectors import EVERYTHING, LabelSelector
 from hami_webhook.config.errors import cut
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.owned import owned_in
 from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS, split_list
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 

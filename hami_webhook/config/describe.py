@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hami_webhook.config.checks import spelt
+from hami_webhook.config.checks import Path, spelt
 from hami_webhook.config.devices import (
+    SECTION_SWITCHES,
     AmdSection,
     AscendChip,
     AwsNeuronSection,
@@ -70,7 +71,6 @@ class _Sheet:
     meanings: tuple[_Meaning, ...]
     backends: tuple[str, ...] = ()
     notes: Callable[[Any], Iterator[str]] | None = None
-    needs_flag: str = ""
 
 
 def describe(loaded: LoadedDeviceConfig) -> list[SectionDescription]:
@@ -78,12 +78,12 @@ def describe(loaded: LoadedDeviceConfig) -> list[SectionDescription]:
     vnpus = loaded.config.vnpus
     soft = ("nodes offer soft mode unless they say otherwise",) if vnpus is not None and vnpus.hami_vnpu_core else ()
     return [
-        _described(spelt(path), part, soft if isinstance(part, AscendChip) else ())
+        _described(path, part, soft if isinstance(part, AscendChip) else ())
         for path, part in loaded.config.parts().items()
     ]
 
 
-def _described(path: str, part: Section, more_notes: tuple[str, ...]) -> SectionDescription:
+def _described(path: Path, part: Section, more_notes: tuple[str, ...]) -> SectionDescription:
     sheet = _SHEETS[type(part)]
     names = part.resource_names()
     factor: int = getattr(part, "factor", 1)
@@ -98,9 +98,11 @@ def _described(path: str, part: Section, more_notes: tuple[str, ...]) -> Section
         for entry in sheet.meanings
         if entry.key in names
     )
-    backends = sheet.backends or (str(getattr(part, "common_word", path)),)
+    backends = sheet.backends or (str(getattr(part, "common_word", spelt(path))),)
+    switch = SECTION_SWITCHES.get(str(path[0]), "")
+    flag = f"--{switch.replace('_', '-')}" if switch else ""
     notes = tuple(sheet.notes(part)) if sheet.notes is not None else ()
-    return SectionDescription(path, backends, resources, notes + more_notes, sheet.needs_flag)
+    return SectionDescription(spelt(path), backends, resources, notes + more_notes, flag)
 
 
 def _nvidia_notes(section: NvidiaSection) -> Iterator[str]:
@@ -208,7 +210,7 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ),
         ("Mthreads",),
     ),
-    IluvatarChip: _Sheet(_three("cards", "256 MiB", _PERCENT), needs_flag="--enable-iluvatar"),
+    IluvatarChip: _Sheet(_three("cards", "256 MiB", _PERCENT)),
     IluvatarSection: _Sheet(_three("cards", "256 MiB", _PERCENT), ("Iluvatar",)),
     EnflameSection: _Sheet(
         (
@@ -246,7 +248,6 @@ _SHEETS: dict[type[Section], _Sheet] = {
             _Meaning("resourceCoreName", "compute of each NPU, in soft mode only", _PERCENT),
         ),
         notes=_chip_notes,
-        needs_flag="--enable-ascend",
     ),
     VolcanoSection: _Sheet(
         (*_three("cards", _FACTOR_MIB, _PERCENT), _PERCENTAGE_OF_MEMORY), ("volcano",), _volcano_notes

@@ -6,7 +6,7 @@ nothing. Keys only device plugins read are known here, so that HAMi's own file r
 sections is in `conflicts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -241,6 +241,11 @@ class VnpusSection(Section):
         return {"configs": written} if isinstance(written, (list, tuple)) else written
 
 
+SECTION_SWITCHES: Mapping[str, str] = {"vnpus": "enable_ascend", "iluvatars": "enable_iluvatar"}
+"""The sections that `serve` ignores without a switch, by the name of that setting: vendors' own plugins use the same
+resource names."""
+
+
 class DeviceConfig(Section):
     """A whole device-config.yaml. A section that is None is absent and its vendor disabled; no `iluvatars` is an
     empty tuple.
@@ -262,6 +267,10 @@ class DeviceConfig(Section):
     vnpus: VnpusSection | None = None
     volcano: VolcanoSection | None = None
     koordinator: KoordinatorSection | None = None
+
+    def without(self, sections: Iterable[str]) -> "DeviceConfig":
+        """The configuration as if the file lacked these sections."""
+        return self.model_copy(update={name: type(self).model_fields[name].default for name in sections})
 
     def parts(self) -> dict[tuple[str | int, ...], Section]:
         """Every section that names resources, and every entry of a list of chips, by its path in the file."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hami_webhook.config.devices import SECTION_SWITCHES
 from hami_webhook.config.errors import ConfigError, quoted
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.config.setting_table import KLOG_SWITCHES, KLOG_VALUES, OLD_SWITCHES, OLD_VALUES, SETTINGS, Setting
@@ -79,6 +80,11 @@ class Settings:
     def tls(self) -> bool:
         """Whether the servers speak TLS: only with both a certificate and its key."""
         return bool(self.cert_file and self.key_file)
+
+    @property
+    def ignored_sections(self) -> tuple[str, ...]:
+        """The sections of device-config.yaml that make no backends, because their switch is off."""
+        return tuple(section for section, switch in SECTION_SWITCHES.items() if not getattr(self, switch))
 
     @property
     def trusted_users(self) -> frozenset[str]:

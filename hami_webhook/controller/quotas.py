@@ -13,7 +13,7 @@ from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
 from hami_webhook.controller.sightings import Sightings
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.kube.quantity import Format, Quantity, QuantityError
+from hami_webhook.kube.quantity import is_binary
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.recompute import Recomputed
@@ -186,8 +186,11 @@ class QuotaReconciler:
             for key, limit in sorted(hard.items())
             if result.after.used[key] > limit
         ]
-        binary = [f"{key}: {quota.hard[key]} means {limit} units" for key, limit in sorted(hard.items())
-                  if _is_binary(quota.hard[key])]  # fmt: skip
+        binary = [
+            f"{key}: {quota.hard[key]} means {limit} units"
+            for key, limit in sorted(hard.items())
+            if key not in result.after.in_bytes and is_binary(quota.hard[key])
+        ]
         others = sorted(key for key in quota.hard if key not in hard and _is_native(key)) if hard else []
         mixed = (
             f"also limits {', '.join(others)}, which Kubernetes counts: writes to one object get in each other's way; "
@@ -227,13 +230,6 @@ class QuotaReconciler:
             pod.active_deadline,
             tuple(pod.annotations.get(key) for key in keys),
         )
-
-
-def _is_binary(written: object) -> bool:
-    try:
-        return Quantity.parse(written).format is Format.BINARY_SI
-    except QuantityError:
-        return False
 
 
 def _is_native(key: str) -> bool:

@@ -19,7 +19,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CardRecord:
-    """One card of a registration, before a vendor reads it. `extra` has the JSON form's other keys, lower-cased."""
+    """One card of a registration, before a vendor reads it.
+
+    `extra` has the JSON form's other keys, lower-cased; `indexed` is False where the form has no room for an index,
+    which is 0 then.
+    """
 
     id: str
     index: int
@@ -31,6 +35,7 @@ class CardRecord:
     mode: str
     health: bool
     extra: Mapping[str, Any]
+    indexed: bool = True
 
 
 def parse_bool(text: str) -> bool | None:
@@ -38,10 +43,18 @@ def parse_bool(text: str) -> bool | None:
     return True if text in TRUE_TEXTS else False if text in FALSE_TEXTS else None
 
 
-def decode_cards(text: str) -> list[CardRecord]:
-    """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing."""
+def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: bool = True) -> list[CardRecord]:
+    """A node's card list, in JSON or in the older colon form; raises `RegistrationError`, all or nothing.
+
+    A vendor with a JSON of its own gives the `names` of the standard fields there, in lower case: a standard field that
+    isn't named has no key. There is no colon form of it. `unended`: whether a single card of the colon form may lack
+    its `:`.
+    """
     stripped = text.strip()
-    cards = _decode_json(stripped) if stripped.startswith("[") or stripped == "null" else _decode_colon(stripped)
+    if names is not None or stripped.startswith("[") or stripped == "null":
+        cards = _decode_json(stripped, _STANDARD_NAMES if names is None else names)
+    else:
+        cards = _decode_colon(stripped, unended=unended)
     seen: set[str] = set()
     for card in cards:
         if not card.id or card.id in seen:
@@ -52,7 +65,17 @@ def decode_cards(text: str) -> list[CardRecord]:
     return cards
 
 
-_JSON_FIELDS = {"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health"}
+def custom_info(record: CardRecord) -> Mapping[str, Any]:
+    """What a card's plugin registered besides, its keys in lower case. Raises `RegistrationError`."""
+    found = record.extra.get("custominfo")
+    if found is not None and not isinstance(found, Mapping):
+        raise RegistrationError(f"card {record.id}: custominfo must be an object, not {found!r}")
+    return lower_keys(found or {})
+
+
+_STANDARD_NAMES = {
+    name: name for name in ("id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health")
+}
 
 
 def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,11 +83,16 @@ def lower_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in record.items()}
 
 
-def _decode_json(text: str) -> list[CardRecord]:
+def parse_json(text: str) -> Any:
+    """What a JSON text says; raises `RegistrationError`."""
     try:
-        records = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise RegistrationError(f"not valid JSON: {error}") from error
+
+
+def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
+    records = parse_json(text)
     if records is None:
         return []
     if not isinstance(records, list):
@@ -77,23 +105,23 @@ def _decode_json(text: str) -> list[CardRecord]:
         where = f"card {position}"
         cards.append(
             CardRecord(
-                id=_string(fields, "id", where),
-                index=_integer(fields, "index", where),
-                count=_integer(fields, "count", where),
-                devmem=_integer(fields, "devmem", where),
-                devcore=_integer(fields, "devcore", where),
-                type=_string(fields, "type", where),
-                numa=_integer(fields, "numa", where),
-                mode=_string(fields, "mode", where),
-                health=_boolean(fields, "health", where),
-                extra={key: value for key, value in fields.items() if key not in _JSON_FIELDS},
+                id=string_in(fields, names.get("id", ""), where),
+                index=integer_in(fields, names.get("index", ""), where),
+                count=integer_in(fields, names.get("count", ""), where),
+                devmem=integer_in(fields, names.get("devmem", ""), where),
+                devcore=integer_in(fields, names.get("devcore", ""), where),
+                type=string_in(fields, names.get("type", ""), where),
+                numa=integer_in(fields, names.get("numa", ""), where),
+                mode=string_in(fields, names.get("mode", ""), where),
+                health=boolean_in(fields, names.get("health", ""), where),
+                extra={key: value for key, value in fields.items() if key not in names.values()},
             )
         )
     return cards
 
 
-def _decode_colon(text: str) -> list[CardRecord]:
-    if ":" not in text and text.count(",") not in (6, 8):
+def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
+    if ":" not in text and not (unended and text.count(",") in (6, 8)):
         raise RegistrationError("must be a JSON array, or cards of 7 or 9 comma-separated fields each ended by ':'")
     cards = []
     for position, segment in enumerate(text.split(":")):
@@ -119,6 +147,7 @@ def _decode_colon(text: str) -> list[CardRecord]:
                 mode=fields[8] if len(fields) == 9 else "hami-core",
                 health=health,
                 extra={},
+                indexed=len(fields) == 9,
             )
         )
     return cards
@@ -130,7 +159,8 @@ def _parse_integer(text: str, where: str) -> int:
     return int(text)
 
 
-def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
+def integer_in(fields: Mapping[str, Any], key: str, where: str) -> int:
+    """The 32-bit integer under `key`, 0 for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return 0
@@ -139,7 +169,8 @@ def _integer(fields: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
-def _string(fields: Mapping[str, Any], key: str, where: str) -> str:
+def string_in(fields: Mapping[str, Any], key: str, where: str) -> str:
+    """The text under `key`, empty for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return ""
@@ -148,7 +179,8 @@ def _string(fields: Mapping[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _boolean(fields: Mapping[str, Any], key: str, where: str) -> bool:
+def boolean_in(fields: Mapping[str, Any], key: str, where: str) -> bool:
+    """Whether `key` says true, false for none; `where` is for the `RegistrationError`."""
     value = fields.get(key)
     if value is None:
         return False
@@ -181,7 +213,9 @@ def encode_pod_devices(rows: Iterable[Sequence[DeviceEntry]]) -> str:
 def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     """The rows of a device annotation; raises `BadAnnotation`.
 
-    A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5).
+    A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5). A part
+    without a comma begins an id that has colons itself, as PCI bus ids do (kunlun chapter 9), unless it has a blank in
+    it: then it is no id, and is skipped.
     """
     pieces = text.split(";")
     if pieces and not pieces[-1].strip():
@@ -189,10 +223,13 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     rows = []
     for piece in pieces:
         row = []
+        begun = ""
         for part in piece.split(":"):
             if "," not in part:
+                begun = f"{begun}{part}:" if part and " " not in part else ""
                 continue
-            fields = [field.strip() for field in part.split(",")]
+            fields = [field.strip() for field in f"{begun}{part}".split(",")]
+            begun = ""
             if len(fields) < 4:
                 raise BadAnnotation(f"device {part!r} has {len(fields)} fields, at least 4 are needed")
             uuid, word, memory, cores = fields[:4]
@@ -207,10 +244,7 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
 
 def decode_pair_scores(text: str) -> dict[str, dict[str, int]]:
     """Pair scores `[{"uuid": …, "score": {peer: 100}}]`, numbers or numeric strings; raises `RegistrationError`."""
-    try:
-        records = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise RegistrationError(f"not valid JSON: {error}") from error
+    records = parse_json(text)
     if not isinstance(records, list):
         raise RegistrationError("must be a JSON array of scores")
     scores: dict[str, dict[str, int]] = {}

@@ -1,7 +1,8 @@
 """What a placement costs: the effective usage of each device, which cards are charged with and quota counts.
 
 For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
-ordinary init container takes one slot of a card at most); a pod's debit is the sum over its devices (quota chapter 5).
+ordinary init container takes the slots of one entry of a card at most); a pod's debit is the sum over its devices
+(quota chapter 5). Cores that a vendor tells apart are joined, not added: two containers with the same core hold one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from hami_webhook.devices.model import Hold, Kinds
 from hami_webhook.kube.objects import ContainerKind
@@ -17,11 +20,12 @@ from hami_webhook.kube.requests import effective
 
 @dataclass(frozen=True, slots=True)
 class Debit:
-    """Slots, MiB and cores held at the peak."""
+    """Slots, MiB and cores held at the peak; of one device also every core that is held at some time, by number."""
 
     slots: int = 0
     memory: int = 0
     cores: int = 0
+    mask: int = 0
 
     def __add__(self, other: Debit) -> Debit:
         return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
@@ -36,16 +40,23 @@ def per_device(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = Fal
     for device, entries in by_device.items():
         rows: dict[int, list[int]] = {}
         for hold in entries:
-            sums = rows.setdefault(hold.row, [0, 0, 0])
-            sums[0] += 1
+            sums = rows.setdefault(hold.row, [0, 0, 0, 0, 0])
+            sums[0] += hold.slots
             sums[1] += hold.memory
             sums[2] += hold.cores
+            sums[3] = max(sums[3], hold.slots)
+            sums[4] |= hold.mask
         ordered = [(kinds[row] if row < len(kinds) else ContainerKind.APP, rows[row]) for row in sorted(rows)]
-        slots = [(kind, min(s[0], 1) if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
+        slots = [(kind, s[3] if kind is ContainerKind.INIT else s[0]) for kind, s in ordered]
+        masks = [(kind, s[4]) for kind, s in ordered]
+        mask = reduce(or_, (m for kind, m in masks if not (init_finished and kind is ContainerKind.INIT)), 0)
         debits[device] = Debit(
             effective(slots, init_finished=init_finished),
             effective(((kind, s[1]) for kind, s in ordered), init_finished=init_finished),
-            effective(((kind, s[2]) for kind, s in ordered), init_finished=init_finished),
+            effective(masks, init_finished=init_finished, join=or_, size=int.bit_count)
+            if mask
+            else effective(((kind, s[2]) for kind, s in ordered), init_finished=init_finished),
+            mask,
         )
     return {device: debit for device, debit in debits.items() if debit != Debit()}
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.devices.model import Device
+from hami_webhook.devices.model import Device, Inventory, RegistrationError
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
 SHARED_SLOTS = 100
+MOST_CARDS = 4096
+"""Far more than a node can have: a capacity that makes more is a fault, and would be read at every change."""
+_MOST_MEBIBYTES = 2**31 - 1
 
 
 def capacity(node: Node, resource: str) -> int:
@@ -19,7 +23,12 @@ def capacity(node: Node, resource: str) -> int:
 def counted(
     vendor: str, node: Node, word: str, count: int, *, slots: int, memory: int, cores: int, model: str = ""
 ) -> Iterator[Device]:
-    """`count` equal cards `<node>-<word>-<i>` of `memory` MiB each; type lists match `model`, else `vendor`."""
+    """`count` equal cards `<node>-<word>-<i>` of `memory` MiB each; type lists match `model`, else `vendor`.
+
+    Raises `RegistrationError` for numbers no node can have.
+    """
+    if count > MOST_CARDS or memory > _MOST_MEBIBYTES:
+        raise RegistrationError(f"status.capacity makes {count} {vendor} devices of {memory} MiB, which can't be")
     for index in range(count):
         yield Device(
             vendor=vendor,
@@ -37,7 +46,8 @@ def split(
 ) -> tuple[Device, ...]:
     """The cards of a node that reports only sums: `card_cores` of the resource `cores` make a card.
 
-    Each has its share of the resource `memory`, of which one unit is `unit` MiB, rounded down.
+    Each has its share of the resource `memory`, of which one unit is `unit` MiB, rounded down. Raises
+    `RegistrationError` for numbers no node can have.
     """
     total = capacity(node, cores)
     if total == 0:
@@ -45,3 +55,15 @@ def split(
     share = capacity(node, memory) * unit * card_cores // total
     count = -(-total // card_cores)
     return tuple(counted(vendor, node, word, count, slots=SHARED_SLOTS, memory=share, cores=card_cores, model=model))
+
+
+def summed(vendor: Vendor, node: Node, word: str, card_cores: int) -> Inventory | None:
+    """What `split` makes of the vendor's own memory and core resources; None for no card."""
+    cores, memory, unit = vendor.core_name, vendor.memory_name, vendor.memory_factor
+    devices = split(vendor.key, node, word, cores=cores, memory=memory, unit=unit, card_cores=card_cores)
+    return Inventory(devices) if devices else None
+
+
+def index_of(uuid: str) -> int:
+    """The index in the id of a card made here: the number behind the last hyphen."""
+    return int(uuid.rpartition("-")[2])

@@ -14,7 +14,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.model import AllocatedDevice, Allocation
 from hami_webhook.devices.policy import order
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import NUMA_GROUP, Candidate, Choice, Selection, Trial
+from hami_webhook.devices.trial import FIRST_FIT, FIRST_OF_ALL, NUMA_GROUP, Candidate, Choice, Selection, Trial
 from hami_webhook.devices.vendor import Vendor
 
 
@@ -40,6 +40,7 @@ def _attempt(vendor: Vendor, trial: Trial, *, numa_bound: bool) -> Allocation | 
     cards = [
         Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
         for position, device in enumerate(trial.inventory.devices)
+        if device.uuid not in trial.barred
     ]
     ordered = [cards[i] for i in order(cards, trial.terms.policy, trial.terms.weights, numa_bound=numa_bound)]
     first = _walk(vendor, trial, ordered, numa_bound=numa_bound)
@@ -100,6 +101,8 @@ class _Walk:
 def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_bound: bool) -> Allocation | Rejection:
     """Check the cards in order and let the selection choose."""
     selection = vendor.selection(trial)
+    if selection is FIRST_FIT and trial.terms.policy.topology_aware:
+        selection = FIRST_OF_ALL  # such a pod prefers the node with the fewest cards that would do
     count = trial.request.count
     every = selection.looks_at_all
     walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))
@@ -113,37 +116,51 @@ def _walk(vendor: Vendor, trial: Trial, cards: Sequence[Candidate], *, numa_boun
                 break
             walk.collect(walk.groups[-1], card)
             if not every and len(walk.groups[-1]) == count:
-                return _allocation(vendor, selection.choose(trial, walk.groups[-1]))
+                choice = selection.choose(trial, walk.groups[-1])
+                assert isinstance(choice, Choice)
+                return _allocation(vendor, choice)
             card = None if every else walk.again(card)
     if every:
         choice = _choose(walk, selection, count)
-        if choice is not None:
+        if isinstance(choice, Choice):
             return _allocation(vendor, choice)
+        if choice is not None:
+            return vendor.refusal(trial, cards, choice)
         walk.groups.sort(key=len)  # the largest group is what was collected
-    for group in walk.groups[:-1]:
+    *others, collected = walk.groups
+    for group in filter(None, others):
         walk.counts[reasons.NUMA_NOT_FIT] += len(group)
-    walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += len(walk.groups[-1])
-    return reasons.counted(walk.counts, len(trial.inventory.devices))
+    if collected:
+        walk.counts[reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] += vendor.usable(trial, collected)
+    return vendor.refusal(trial, cards, reasons.counted(walk.counts, len(trial.inventory.devices)))
 
 
-def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | None:
-    """The best choice among the NUMA groups that hold enough cards; further shares of cards where none does."""
+def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection | None:
+    """The best choice among the NUMA groups that hold enough cards; further shares of cards where none does.
+
+    The selection's own reason if it gave one for a group and chose in none.
+    """
     fitting = max(len(group) for group in walk.groups)
     if fitting < count:
         for group in walk.groups:
             _fill(walk, group, count)
-    roomy = [group for group in walk.groups if len(group) >= count]
+    roomy = [group for group in walk.groups if walk.vendor.usable(walk.trial, group) >= count]
     best: Choice | None = None
+    refused: Rejection | None = None
     for group in roomy:
         choice = selection.choose(walk.trial, group)
-        if choice is not None and (best is None or choice.link_quality > best.link_quality):
+        if isinstance(choice, Rejection):
+            refused = refused or choice
+        elif choice is not None and (best is None or choice.link_quality > best.link_quality):
             best = choice
     if best is not None:
         return Choice(best.chosen, fitting, best.link_quality)
+    if refused is not None:
+        return refused
     if roomy:
         # every card passed by itself, but no set of them passes the quota
         walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
-        walk.groups = [[] if len(group) >= count else group for group in walk.groups]
+        walk.groups = [[] if group in roomy else group for group in walk.groups]
     return None
 
 
@@ -162,7 +179,6 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
             card = walk.again(card)
 
 
-def _allocation(vendor: Vendor, choice: Choice | None) -> Allocation:
-    assert choice is not None
-    devices = tuple(AllocatedDevice(card.device.uuid, card.booked) for card in choice.chosen)
+def _allocation(vendor: Vendor, choice: Choice) -> Allocation:
+    devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
     return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)

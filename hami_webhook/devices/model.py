@@ -1,13 +1,17 @@
 """The core's values: devices, what is taken of them, what a container asks, what it got.
 
 Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
+A `mask` says which cores of a card are meant, bit b for core b, where the vendor tells them apart (else it is 0);
+`cores` is then their number. Masks are joined by OR, never added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Any, Protocol
 
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 
@@ -31,12 +35,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod on a card, with what it holds there at its peak."""
+    """A pod on a card, with what it holds there at its peak; `mask` has every core that it may use at some time."""
 
     pod: Pod
     slots: int
     memory: int
     cores: int
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,31 @@ class Usage:
     cores: int = 0
     holders: tuple[Holder, ...] = ()
     marks: tuple[Any, ...] = ()
+    mask: int = 0
+
+    @classmethod
+    def of(cls, holders: tuple[Holder, ...], marks: tuple[Any, ...] = ()) -> Usage:
+        """What pods take of a card together."""
+        mask = reduce(or_, (holder.mask for holder in holders), 0)
+        return cls(
+            sum(holder.slots for holder in holders),
+            sum(holder.memory for holder in holders),
+            mask.bit_count() or sum(holder.cores for holder in holders),
+            holders,
+            marks,
+            mask,
+        )
 
     def plus(self, booking: Booking) -> Usage:
         """The usage after one more container took `booking`."""
+        mask = self.mask | booking.mask
         return Usage(
-            self.slots + 1,
+            self.slots + booking.slots,
             self.memory + booking.memory,
-            self.cores + booking.cores,
+            mask.bit_count() or self.cores + booking.cores,
             self.holders,
             self.marks if booking.mark is None else (*self.marks, booking.mark),
+            mask,
         )
 
 
@@ -94,28 +115,48 @@ class ShareOfCard:
 
 @dataclass(frozen=True, slots=True)
 class WholeCard:
-    """All of a card that has at least so many MiB; what was written (0: nothing) is what quota hears of it first."""
+    """All of a card that has at least so many MiB.
+
+    What was written (0: nothing) is what quota hears of it first: `least`, or `stated` where no card is too small.
+    """
 
     least: int = 0
+    stated: int = 0
 
     @property
     def declared(self) -> int | None:
-        return self.least or None
+        return self.stated or self.least or None
 
     def on(self, card_memory: int) -> int:
         return max(card_memory, self.least)
 
 
-Memory = FixedMemory | ShareOfCard | WholeCard
+class Memory(Protocol):
+    """How much of a card's memory a request wants; a vendor may have kinds of its own."""
+
+    @property
+    def declared(self) -> int | None:
+        """MiB that are known before a card is chosen; None if they depend on the card."""
+        ...
+
+    def on(self, card_memory: int) -> int:
+        """MiB of a card that has `card_memory`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one container asks of one vendor: `count` devices with this memory and these cores each."""
+    """What one container asks of one vendor: `count` devices with this memory and these cores each.
+
+    `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
+    hardware slice asked for, where it is known before a card is chosen.
+    """
 
     count: int
     memory: Memory
     cores: int
+    slots: int = 1
+    profile: str | None = None
 
 
 class BadRequest(ValueError):
@@ -124,20 +165,32 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people."""
+    """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
+
+    `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
+    """
 
     memory: int
     cores: int
     profile: str | None = None
     mark: Any = None
+    counted: int | None = None
+    slots: int = 1
+    mask: int = 0
+
+    @property
+    def quota_cores(self) -> int:
+        """The cores quota counts."""
+        return self.cores if self.counted is None else self.counted
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A card a container got, and what it was booked with."""
+    """A card a container got, what it was booked with, and the model it is registered as."""
 
     uuid: str
     booking: Booking
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +209,18 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One entry of a pod's placement: the container in row `row` (init containers first) holds a slot of a card."""
+    """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
+
+    `cores` are in the card's unit or in quota's, by whom they are for.
+    """
 
     vendor: str
     uuid: str
     row: int
     memory: int
     cores: int
+    slots: int = 1
+    mask: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +274,15 @@ class Overlay:
         self._taken[vendor, uuid] = self.used(vendor, uuid).plus(booking)
 
 
+def hold_of(vendor: str, uuid: str, row: int, booking: Booking) -> Hold:
+    """The hold of a container that is booked on a card, as quota counts it."""
+    return Hold(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots, booking.mask)
+
+
 def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:
-    """The holds of allocations given with their rows."""
+    """The holds of allocations given with their rows, as quota counts them."""
     return [
-        Hold(allocation.vendor, device.uuid, row, device.booking.memory, device.booking.cores)
+        hold_of(allocation.vendor, device.uuid, row, device.booking)
         for row, allocation in allocations
         for device in allocation.devices
     ]

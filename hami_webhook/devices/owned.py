@@ -36,12 +36,20 @@ _ENFLAME = (
     "assigned-containers",
 )
 _ASCEND = ("predicate-time",)
-# Cambricon's plugin misspells its key, so both spellings are written.
-_CAMBRICON = ("CAMBRICON_DSMLU_ASSIGNED", "CAMBRICON_DSMLU_ASSIGHED", "CAMBRICON_DSMLU_PROFILE")
+# Cambricon's plugin misspells its key, so both spellings are written; the last key the plugin writes itself.
+_CAMBRICON = (
+    "CAMBRICON_DSMLU_ASSIGNED",
+    "CAMBRICON_DSMLU_ASSIGHED",
+    "CAMBRICON_DSMLU_PROFILE",
+    "CAMBRICON_DSMLU_PROFILE_INSTANCE",
+)
 _ILUVATAR = ("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time")
 # mthreads.com/request-gpu-num is not among them: admission itself writes, corrects or removes it.
 _MTHREADS = ("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time")
 _AMD = ("hami.io/amd-cu-allocated",)
+
+PLUGIN_KEPT = frozenset(_AMD)
+"""Those that no placement writes: the device plugin keeps them itself, so none removes them either."""
 
 _EXACT = frozenset(
     (

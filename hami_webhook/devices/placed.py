@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.model import Device, Hold, Kinds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import ContainerKind, Pod
 
@@ -17,21 +17,31 @@ TIME = "hami.io/vgpu-time"
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by."""
+    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
+
+    `holds` are what the cards are charged with, `counted` the same holds in the units of quota.
+    """
 
     holds: tuple[Hold, ...]
     kinds: Kinds
+    counted: tuple[Hold, ...]
 
     def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
+        """What each card is charged with."""
         return per_device(self.holds, self.kinds, init_finished=init_finished)
 
     def debit(self, *, init_finished: bool) -> Debit:
-        """The sum over devices of the effective usage."""
-        return sum(per_vendor(self.holds, self.kinds, init_finished=init_finished).values(), Debit())
+        """What quota counts: the sum over devices of the effective usage."""
+        return sum(per_vendor(self.counted, self.kinds, init_finished=init_finished).values(), Debit())
 
 
-def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
+_NO_CARDS: Mapping[str, Device] = {}
+
+
+def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARDS) -> Placed | None:
     """The vendor's part of the pod's placement, None if it has none. Raises `BadAnnotation`.
+
+    `cards` are those that the pod's node is known to have, by UUID.
 
     Slots stand for containers, init containers first. A list with another number of slots than containers (HAMi 2.7
     wrote app containers only) counts as app containers throughout.
@@ -39,13 +49,26 @@ def read_placed(vendor: Vendor, pod: Pod) -> Placed | None:
     rows = vendor.decode(pod)
     if rows is None:
         return None
-    kinds: Sequence[ContainerKind] = pod.kinds if len(rows) == len(pod.kinds) else [ContainerKind.APP] * len(rows)
+    aligned = len(rows) == len(pod.kinds)
+    kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
     holds = tuple(
-        Hold(vendor.key, entry.uuid, row, entry.memory, vendor.countable_cores(entry.cores))
+        Hold(
+            vendor.key,
+            entry.uuid,
+            row,
+            entry.memory,
+            entry.cores.bit_count() if vendor.masks_cores else entry.cores,
+            vendor.slots_held(entry, pod.containers[row] if aligned else None, cards.get(entry.uuid)),
+            entry.cores if vendor.masks_cores else 0,
+        )
         for row, entries in enumerate(rows)
         for entry in entries
     )
-    return Placed(holds, kinds)
+    counted = tuple(
+        replace(hold, cores=vendor.quota_cores(hold.cores, [pod.containers[hold.row]] if aligned else pod.containers))
+        for hold in holds
+    )
+    return Placed(holds, kinds, counted)
 
 
 def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
@@ -56,4 +79,10 @@ def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
     return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < lapse
 
 
-__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "placement_counts", "read_placed"]
+def nanoseconds(now: float) -> str:
+    """Unix seconds as a decimal number of nanoseconds, exact where `now` is whole."""
+    whole = int(now)
+    return str(whole * 1_000_000_000 + int((now - whole) * 1_000_000_000))
+
+
+__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "nanoseconds", "placement_counts", "read_placed"]

@@ -117,29 +117,43 @@ class ListRule:
     """Allow lists and a deny list that hold together; an empty allow list is no constraint.
 
     `also` are the allow lists under a vendor's further (alias) keys: a card must be in every list that isn't empty.
+    `shut`: an allow list was given that names nothing, and that means no card.
     """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     also: tuple[tuple[str, ...], ...] = ()
+    shut: bool = False
 
     @classmethod
     def read(
-        cls, annotations: Mapping[str, str], allow_keys: Sequence[str], deny_keys: Sequence[str], *, fold: bool = False
+        cls,
+        annotations: Mapping[str, str],
+        allow_keys: Sequence[str],
+        deny_keys: Sequence[str],
+        *,
+        fold: bool = False,
+        commas_shut: bool = False,
     ) -> ListRule:
-        """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items."""
+        """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items.
+
+        A blank value is no constraint. Nor is one of empty items only (`,`), unless with `commas_shut`.
+        """
         allows = [items for key in allow_keys if (items := _list_under(annotations, key, fold=fold))]
         denies = [item for key in deny_keys for item in _list_under(annotations, key, fold=fold)]
-        return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]))
+        shut = commas_shut and any(
+            text.strip() and not split_list(text) for text in (annotations.get(key, "") for key in allow_keys)
+        )
+        return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]), shut)
 
     def admits(self, text: str) -> bool:
         """Exact match, for UUIDs."""
-        return all(text in items for items in self._allows()) and text not in self.deny
+        return not self.shut and all(text in items for items in self._allows()) and text not in self.deny
 
     def admits_type(self, model: str) -> bool:
         """Case-insensitive substring match, for card models (the items are lower case)."""
         folded = model.lower()
-        if not all(any(item in folded for item in items) for items in self._allows()):
+        if self.shut or not all(any(item in folded for item in items) for items in self._allows()):
             return False
         return not any(item in folded for item in self.deny)
 

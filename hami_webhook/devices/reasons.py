@@ -14,12 +14,16 @@ CARD_TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"
 CARD_INSUFFICIENT_MEMORY = "CardInsufficientMemory"
 CARD_INSUFFICIENT_CORE = "CardInsufficientCore"
 CARD_COMPUTE_UNITS_EXHAUSTED = "CardComputeUnitsExhausted"
+CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
 CARD_MIG_TOPOLOGY_INFEASIBLE = "CardMigTopologyInfeasible"
 EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT = "ExclusiveDeviceAllocateConflict"
 NUMA_NOT_FIT = "NumaNotFit"
 RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
 ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
+MODE_NOT_FIT = "ModeNotFit"
+CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
 NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
+NODE_INSUFFICIENT_HANDLE = "NodeInsufficientHandle"
 NODE_UNREGISTERED = "node unregistered"
 
 
@@ -43,5 +47,5 @@ class Rejection:
 
 
 def counted(counts: Counter[str], cards: int) -> Rejection:
-    """A rejection of the labels that were counted at least once."""
-    return Rejection({label: count for label, count in counts.items() if count > 0}, cards)
+    """A rejection of the labels that were counted, out of `cards`."""
+    return Rejection(dict(counts), cards)

@@ -6,15 +6,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
+from hami_webhook.devices import ascend
+from hami_webhook.devices.amd import Amd
+from hami_webhook.devices.awsneuron import AwsNeuron
+from hami_webhook.devices.biren import Biren
+from hami_webhook.devices.cambricon import Cambricon
+from hami_webhook.devices.enflame import gcus
+from hami_webhook.devices.hygon import Hygon
+from hami_webhook.devices.iluvatar import OldFamily, PerChip
+from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
+from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
+from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
+from hami_webhook.devices.mthreads import Mthreads
 from hami_webhook.devices.nvidia import Nvidia
-from hami_webhook.devices.vendor import QuotaKey, Vendor
+from hami_webhook.devices.vastai import Vastai
+from hami_webhook.devices.vendor import Vendor
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""
 
 
 VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
+    "amd": lambda section: (Amd(section),),
+    "awsneuron": lambda section: (AwsNeuron(section),),
+    "biren": lambda section: (Biren(section),),
+    "cambricon": lambda section: (Cambricon(section),),
+    "enflame": gcus,
+    "hygon": lambda section: (Hygon(section),),
+    "iluvatar": lambda section: (OldFamily(section),),
+    "iluvatars": lambda chips: map(PerChip, chips),
+    "kunlun": lambda section: (KunlunXpu(section), KunlunVxpu(section)),
+    "metax": lambda section: (MetaxGpu(section), MetaxSgpu(section)),
+    "mthreads": lambda section: (Mthreads(section),),
     "nvidia": lambda section: (Nvidia(section),),
+    "vastai": lambda section: (Vastai(section),),
+    "vnpus": ascend.vendors,
 }
 """What each section of device-config.yaml enables: the vendors it describes."""
 
@@ -28,12 +54,14 @@ class Vendors(Mapping[str, Vendor]):
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
+        self.bytes_per_unit = self._bytes_per_unit()
 
     @classmethod
     def from_config(cls, config: DeviceConfig) -> Vendors:
-        """The vendors of a configuration: a section that is present enables its vendor."""
+        """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
         sections = ((getattr(config, name), build) for name, build in VENDORS.items())
-        return cls([vendor for section, build in sections if section is not None for vendor in build(section)])
+        found = [vendor for section, build in sections if section is not None for vendor in build(section)]
+        return cls([vendor for vendor in found if not vendor.inert])
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]
@@ -49,4 +77,13 @@ class Vendors(Mapping[str, Vendor]):
         for key in self._by_key:
             for quota_key in self.keys_of[key]:
                 found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
+        return found
+
+    def _bytes_per_unit(self) -> dict[str, int]:
+        """The quota keys a hard may count in bytes, with the bytes of a unit; vendors that share one must agree."""
+        found: dict[str, int] = {}
+        for name, shared in self.quota_keys.items():
+            factors = {key.factor for _, key in shared if key.binary_is_bytes and key.dimension is Dimension.MEMORY}
+            if len(factors) == 1 and all(key.binary_is_bytes for _, key in shared):
+                found[name] = factors.pop() * MEBIBYTE
         return found

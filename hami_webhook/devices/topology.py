@@ -1,8 +1,10 @@
-"""Exact searches over card sets: the best mutual connectivity, the least connected single card (nvidia chapter 7.6)."""
+"""Choices among linked cards: the best mutual connectivity, the least connected single card (nvidia chapter 7.6), cards
+of the largest groups (ascend chapter 7, VastAI chapter C4).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 
 Scores = Sequence[Sequence[int]]
@@ -67,3 +69,15 @@ def least_connected(scores: Scores) -> int:
     """The position of the card whose links to all others sum to least; the first of equals."""
     totals = [sum(row) - row[x] for x, row in enumerate(scores)]
     return totals.index(min(totals))
+
+
+def largest_groups_first(keys: Sequence[Hashable], count: int) -> list[int]:
+    """The first `count` positions of `keys` when equal keys stand together, the largest group first.
+
+    Of groups of equal size the one met first comes first; within a group the order stays.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for position, key in enumerate(keys):
+        groups.setdefault(key, []).append(position)
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    return [position for group in ordered for position in group][:count]

@@ -10,8 +10,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.model import Booking, Device, Hold, Inventory, Overlay, Request, Usage
+from hami_webhook.devices.model import (
+    Booking,
+    Device,
+    Hold,
+    Inventory,
+    Overlay,
+    Request,
+    Usage,
+    WholeCard,
+    hold_of,
+)
 from hami_webhook.devices.policy import CardPolicy, ListRule, Weights
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 
@@ -40,7 +51,8 @@ class Budget(Protocol):
 class Trial:
     """One container's request to one vendor on one node, under trial.
 
-    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
+    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first. `barred`
+    are cards of the vendor that the pod was tried on and can't have, by UUID.
     """
 
     pod: Pod
@@ -52,6 +64,7 @@ class Trial:
     overlay: Overlay
     holds: Sequence[Hold] = ()
     budget: Budget | None = None
+    barred: frozenset[str] = frozenset()
     taken: list[Candidate] = field(default_factory=list)
 
     def admits(self, candidates: Sequence[Candidate]) -> bool:
@@ -64,13 +77,27 @@ class Bookkeeper(Protocol):
 
     def memory_needed(self, request: Request, device: Device) -> int: ...
 
+    def cores_needed(self, request: Request, device: Device) -> int: ...
+    def total_cores(self, trial: Trial, device: Device) -> int: ...
+
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None: ...
 
 
 class Candidate:
     """A card on trial: its usage as the container would find it, and what it would be booked with."""
 
-    __slots__ = ("_booking", "_bookkeeper", "_resolved", "cores", "device", "memory", "position", "trial", "usage")
+    __slots__ = (
+        "_booking",
+        "_bookkeeper",
+        "_resolved",
+        "cores",
+        "device",
+        "memory",
+        "position",
+        "total_cores",
+        "trial",
+        "usage",
+    )
 
     def __init__(self, bookkeeper: Bookkeeper, trial: Trial, device: Device, usage: Usage, position: int) -> None:
         self.trial = trial
@@ -78,7 +105,8 @@ class Candidate:
         self.usage = usage
         self.position = position
         self.memory = bookkeeper.memory_needed(trial.request, device)
-        self.cores = trial.request.cores
+        self.cores = bookkeeper.cores_needed(trial.request, device)
+        self.total_cores = bookkeeper.total_cores(trial, device)
         self._bookkeeper = bookkeeper
         self._booking: Booking | None = None
         self._resolved = False
@@ -94,12 +122,12 @@ class Candidate:
     @property
     def booked(self) -> Booking:
         """The booking, or what is asked for where there is none."""
-        return self.booking or Booking(self.memory, self.cores)
+        return self.booking or Booking(self.memory, self.cores, slots=self.trial.request.slots)
 
     @property
     def hold(self) -> Hold:
-        booked = self.booked
-        return Hold(self.device.vendor, self.device.uuid, self.trial.row, booked.memory, booked.cores)
+        """The entry it would be, as quota counts it."""
+        return hold_of(self.device.vendor, self.device.uuid, self.trial.row, self.booked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +152,39 @@ def _free_memory(candidate: Candidate) -> bool:
 
 
 def _free_cores(candidate: Candidate) -> bool:
-    return candidate.device.cores - candidate.usage.cores >= candidate.trial.request.cores
+    return candidate.total_cores - candidate.usage.cores >= candidate.cores
 
 
 def _not_shared_whole(candidate: Candidate) -> bool:
-    return not (candidate.device.cores == 100 == candidate.trial.request.cores and candidate.usage.slots > 0)
+    return not (candidate.total_cores == 100 == candidate.cores and candidate.usage.slots > 0)
 
 
 def _units_left(candidate: Candidate) -> bool:
+    total = candidate.total_cores
+    return not (total != 0 and candidate.usage.cores >= total and candidate.cores == 0)
+
+
+def _every_container_has_it(candidate: Candidate) -> bool:
     device = candidate.device
-    return not (device.cores != 0 and candidate.usage.cores >= device.cores and candidate.trial.request.cores == 0)
+    mine = [hold for hold in candidate.trial.holds if hold.vendor == device.vendor]
+    return {hold.row for hold in mine} == {hold.row for hold in mine if hold.uuid == device.uuid}
+
+
+def _whole_card_unshared(candidate: Candidate) -> bool:
+    return not (isinstance(candidate.trial.request.memory, WholeCard) and candidate.usage.slots > 0)
+
+
+def _nobody_beside_has_another(candidate: Candidate) -> bool:
+    trial, device = candidate.trial, candidate.device
+    return not any(
+        hold.vendor == device.vendor and hold.uuid != device.uuid and _beside(trial.pod.kinds[hold.row], trial.kind)
+        for hold in trial.holds
+    )
+
+
+def _beside(one: ContainerKind, other: ContainerKind) -> bool:
+    """Whether containers of these kinds are compared: ordinary init containers are over before app containers run."""
+    return one is other or ContainerKind.SIDECAR in (one, other)
 
 
 HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
@@ -147,10 +198,26 @@ WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.trial.admits([*
 FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
 FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
 NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
+WHOLE_CARD_UNSHARED = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _whole_card_unshared)
 UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
+
+ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
+"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
+
+ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_container_has_it)
+"""No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
+
+ONE_CARD_AT_A_TIME = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _nobody_beside_has_another)
+"""No container that may run beside this one got another card. The first one's card is theirs, or the node won't do."""
+
+ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
+"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
 
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
+
+USUAL_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, *AMOUNT_CHECKS)
+"""All of a vendor whose cards are shared by memory and compute and that has no rule of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +233,13 @@ class Selection(Protocol):
     """How a vendor picks among the cards that passed.
 
     `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
-    card is checked on its own first, then `choose` is asked; it may refuse by returning None, then for quota's sake.
+    card is checked on its own first, then `choose` is asked if enough of them passed; it may refuse, by None for
+    quota's sake or with a reason of its own.
     """
 
     looks_at_all: bool
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None: ...
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
 
 
 class FirstFit:
@@ -183,4 +251,23 @@ class FirstFit:
         return Choice(passed, len(passed))
 
 
+class TakeInOrder:
+    """The first cards of an order of preference; those the quota doesn't allow besides the ones taken are skipped."""
+
+    looks_at_all = True
+
+    def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
+        """The cards that passed, the one to be taken first in front; here as they were tried."""
+        return passed
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+        chosen: list[Candidate] = []
+        for card in self.preferred(passed, trial.request.count):
+            if len(chosen) < trial.request.count and trial.admits([*chosen, card]):
+                chosen.append(card)
+        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+
+
 FIRST_FIT = FirstFit()
+FIRST_OF_ALL = TakeInOrder()
+"""As `FIRST_FIT`, but every card is looked at, so that it is known how many would do."""

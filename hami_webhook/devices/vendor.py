@@ -6,14 +6,12 @@ how it resolves memory and cores on a card, its selection. Nothing here does I/O
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import tzinfo
 from typing import Protocol
 
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.codecs import (
     CardRecord,
     DeviceEntry,
@@ -22,9 +20,12 @@ from hami_webhook.devices.codecs import (
     encode_pod_devices,
     parse_bool,
 )
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health, common_health
+from hami_webhook.devices.keys import DeviceKeys, Dimension, QuotaKey
 from hami_webhook.devices.model import (
     IDLE,
-    BadRequest,
+    AllocatedDevice,
     Booking,
     Device,
     FixedMemory,
@@ -38,105 +39,47 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
+from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import FIRST_FIT, Check, Selection, Terms, Trial
+from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check, Selection, Terms, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
-MAX_INT32 = 2**31 - 1
-_HANDSHAKE_SECONDS = 60.0
-_HANDSHAKE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
-
-class Dimension(Enum):
-    """What a quota key counts."""
-
-    COUNT = "count"
-    MEMORY = "memory"
-    CORES = "cores"
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaKey:
-    """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
-
-    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then told in bytes.
-    """
-
-    name: str
-    dimension: Dimension
-    factor: int = 1
-    binary_is_bytes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKeys:
-    """A vendor's annotation keys: what placement writes, and the lists users select devices with.
-
-    Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
-    """
-
-    allocated: str
-    to_allocate: str = ""
-    extra: tuple[str, ...] = ()
-    use_uuid: tuple[str, ...] = ()
-    nouse_uuid: tuple[str, ...] = ()
-    use_type: tuple[str, ...] = ()
-    nouse_type: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
+class ThreeNames(Protocol):
+    """A section of the configuration with the usual names."""
 
     @property
-    def owned(self) -> tuple[str, ...]:
-        """The scheduler-owned keys: users may not set them."""
-        return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
+    def resource_count_name(self) -> str: ...
 
+    @property
+    def resource_memory_name(self) -> str: ...
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
-
-    `until` is Unix seconds (None: for good); `request_handshake` asks the leader to write a new handshake.
-    """
-
-    healthy: bool
-    until: float | None = None
-    request_handshake: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A pod's placement of this vendor can't be read; the text says why."""
-
-    reason: str
-
-
-class Fleet(Protocol):
-    """The cards registered in the cluster, for admission rules that depend on them."""
-
-    def inventories(self, vendor: str) -> Iterable[Inventory]:
-        """What each node has registered of a vendor, by backend key, in the order of the nodes' names."""
-        ...
-
-
-class NoFleet:
-    """No node is known."""
-
-    def inventories(self, vendor: str) -> Iterable[Inventory]:
-        return ()
-
-
-NO_FLEET = NoFleet()
+    @property
+    def resource_core_name(self) -> str: ...
 
 
 class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
+    `card_fields`: what the register annotation's JSON calls the standard fields, where it is the vendor's own.
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
+    `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
+    `unended_card`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
+    `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
+    `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
+    `without_cards`: the label of a node that has registered other vendors' cards only.
     `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
+    `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
+    `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
+    `commas_shut`: an allow list of empty items only (`,`) allows no card.
+    `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
+    `most_memory`: the most MiB that may be written for a device; more is refused.
+    `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
     """
 
     key: str
@@ -146,16 +89,38 @@ class Vendor:
     memory_factor: int = 1
     keys: DeviceKeys
     register_annotation: str = ""
+    card_fields: Mapping[str, str] | None = None
     handshake_annotation: str = ""
+    unended_card: bool = False
+    unregistered_hint: str = ""
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
-    locks_node: bool = True
-    checks: tuple[Check, ...] = ()
+    lock: NodeLock | None = COMMON_LOCK
+    checks: tuple[Check, ...] = USUAL_CHECKS
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
+    without_cards: str = reasons.NODE_UNREGISTERED
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
+    masks_cores: bool = False
     several_are_whole: bool = False
+    explains_memory: bool = False
+    limits_only: bool = False
+    commas_shut: bool = False
+    named_is_ours: bool = False
+    most_memory: int = MAX_INT32
+    memory_may_be_bytes: bool = False
+
+    def __init__(self, section: ThreeNames | None = None) -> None:
+        if section is not None:
+            self.count_name = section.resource_count_name
+            self.memory_name = section.resource_memory_name
+            self.core_name = section.resource_core_name
+
+    @property
+    def known_as(self) -> str:
+        """What the vendor is called in pod annotations, and to people; vendors that share it keep different cards."""
+        return self.key
 
     # what is asked
 
@@ -164,6 +129,11 @@ class Vendor:
         """Every resource name of the vendor that a pod may ask for."""
         return tuple(name for name in (self.count_name, self.memory_name, self.core_name) if name)
 
+    @property
+    def inert(self) -> bool:
+        """Whether nothing can ask for the vendor's cards, so that it registers and manages nothing."""
+        return not self.count_name
+
     def asks(self, container: Container | ContainerDraft) -> bool:
         """Whether the container names any of the vendor's resources."""
         return any(container.asks_for(name) for name in self.resource_names)
@@ -171,41 +141,64 @@ class Vendor:
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
-        count = self.amount(container, self.count_name) or 0
-        if count > 0:
+        self.check_fleet(container.container, fleet)
+        asks = self.request(container.container) is not None
+        if asks:
             for doubt in self.doubts(container):
                 pod.warn(f"container {container.name}: {doubt}")
-        return count > 0
+        return asks or (self.named_is_ours and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:
         """What in a container that asks for cards is legal but hardly meant, a sentence each."""
-        return iter(())
+        count = self.amount(container, self.count_name) or 0
+        if self.several_are_whole and count > 1:
+            for name in (self.memory_name, self.core_name):
+                if container.asks_for(name):
+                    yield f"{name} isn't enforced, because {self.count_name} {count} gives whole cards"
 
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self.bounds())
 
+    def check_fleet(self, container: Container, fleet: Fleet) -> None:
+        """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
+
+    def check_representable(self, container: Container) -> None:
+        """Raises `BadRequest` for an amount that no request can hold."""
+        check_bounds(container, Vendor.bounds(self))
+
+    def check_pod(self, pod: Pod) -> None:
+        """Raises `BadRequest` for what can't be meant of a pod that asks for the vendor's cards, amounts aside."""
+
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
+        example = f" (16 GiB is {self.sixteen_gib}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
-        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, f"an integer number of {unit}"
+        yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}{example}"
         yield self.core_name, 0, MAX_INT32, "an integer"
+
+    @property
+    def sixteen_gib(self) -> int:
+        """The units of the memory resource that are 16 GiB, for an example."""
+        return -(-16 * 1024 // self.memory_factor)
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""
-        return parse_whole(container.amount(resource)) if resource else None
+        if not resource:
+            return None
+        return parse_whole(container.limits.get(resource) if self.limits_only else container.amount(resource))
 
     def request(self, container: Container) -> Request | None:
         """What the container asks, None for nothing. Raises `BadRequest` for a value admission would have refused."""
-        check_bounds(container, Vendor.bounds(self))
+        self.check_representable(container)
         count = self.amount(container, self.count_name)
         if not count:
             return None
-        memory = (self.amount(container, self.memory_name) or 0) * self.memory_factor
+        memory = self.mebibytes(container)
         if self.several_are_whole and count > 1:
             return Request(count, WholeCard(memory), self.max_cores)
         cores = self.amount(container, self.core_name)
@@ -213,11 +206,35 @@ class Vendor:
             count, self.memory(container, memory), min(self.default_cores if cores is None else cores, self.max_cores)
         )
 
+    def asked(self, container: Container, pod: Pod) -> Request | None:
+        """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
+        return self.request(container)
+
+    def mebibytes(self, container: Container) -> int:
+        """The MiB written for the memory resource, 0 for none."""
+        return (self.amount(container, self.memory_name) or 0) * self.memory_factor
+
     def memory(self, container: Container, mebibytes: int) -> Memory:
         """The memory asked for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
+    def decided_later(self, request: Request) -> frozenset[Dimension]:
+        """What of the request only a node or a card decides: what is charged for that before is a floor."""
+        blind = bool(self.memory_name) and request.memory.declared is None
+        return frozenset((Dimension.MEMORY,)) if blind else frozenset()
+
+    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
+        """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
+        return request
+
     # what is registered
+
+    @property
+    def source(self) -> str:
+        """Where a node tells of the vendor's cards, for people who look for what is missing."""
+        if self.register_annotation:
+            return f"annotation {self.register_annotation}"
+        return f"status.capacity[{self.core_name or self.count_name}]"
 
     def inventory(self, node: Node) -> Inventory | None:
         """The vendor's cards on the node, None if it registers none. Raises `RegistrationError`.
@@ -233,7 +250,8 @@ class Vendor:
         if text is None:
             return ()
         try:
-            return tuple(self.device(record, position) for position, record in enumerate(decode_cards(text)))
+            records = decode_cards(text, self.card_fields, unended=self.unended_card)
+            return tuple(self.device(record, position) for position, record in enumerate(records))
         except RegistrationError as error:
             raise RegistrationError(f"{self.register_annotation}: {error}") from error
 
@@ -257,13 +275,7 @@ class Vendor:
         if not self.handshake_annotation:
             return Health(healthy=True)
         handshake = node.annotations.get(self.handshake_annotation, "")
-        if "Requesting" not in handshake:
-            return Health(healthy=True, request_handshake=True)
-        asked = _handshake_time(handshake, zone)
-        if asked is None or self.allocatable(node) > 0:
-            return Health(healthy=True)
-        deadline = asked + _HANDSHAKE_SECONDS
-        return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
+        return common_health(handshake, self.allocatable(node), now, zone)
 
     def allocatable(self, node: Node) -> int:
         """How many of the vendor's count resource kubelet offers on the node."""
@@ -291,15 +303,28 @@ class Vendor:
         """
         return 0.0
 
+    def hint(self, label: str, views: Sequence[NodeView]) -> str:
+        """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
+        return ""
+
     def terms(self, pod: Pod, default_policy: str) -> Terms:
         """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
-        notes, keys = pod.annotations, self.keys
+        notes = pod.annotations
+        uuids, types = self.lists(notes)
         return Terms(
             policy=CardPolicy.parse(notes.get(GPU_POLICY, default_policy)),
             weights=parse_weights(notes, pod.name),
-            uuids=ListRule.read(notes, keys.use_uuid, keys.nouse_uuid),
-            types=ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True),
+            uuids=uuids,
+            types=types,
             numa_bound=parse_bool(notes.get("nvidia.com/numa-bind", "")) is True,
+        )
+
+    def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
+        """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
+        keys, shut = self.keys, self.commas_shut
+        return (
+            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, commas_shut=shut),
+            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, commas_shut=shut),
         )
 
     def refuses_node(self, trial: Trial) -> Rejection | None:
@@ -312,12 +337,25 @@ class Vendor:
         """MiB the request needs on this card."""
         return request.memory.on(device.memory)
 
+    def cores_needed(self, request: Request, device: Device) -> int:
+        """The cores the request needs on this card, in the unit in which the card's are registered."""
+        return request.cores
+
+    def total_cores(self, trial: Trial, device: Device) -> int:
+        """What the container may at most reckon with of the card's cores, used ones included."""
+        return device.cores
+
     def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return Booking(self.memory_needed(request, device), request.cores)
+        return Booking(
+            self.memory_needed(request, device),
+            self.cores_needed(request, device),
+            request.profile,
+            slots=request.slots,
+        )
 
-    def floor(self, request: Request, device: Device) -> int:
-        """MiB that an idle card of this kind would be booked with."""
+    def floor(self, request: Request, device: Device) -> int | None:
+        """MiB that an idle card of this kind would be booked with; None if no card like it ever serves the request."""
         booking = self.book(request, device, IDLE)
         return booking.memory if booking else self.memory_needed(request, device)
 
@@ -332,23 +370,58 @@ class Vendor:
     def selection(self, trial: Trial) -> Selection:
         return FIRST_FIT
 
+    def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
+        """How many of the cards that passed the container could have at most, quota aside, by the selection's rule."""
+        return len(passed)
+
+    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+        """How a node that can't serve the request is told; `cards` are all it has.
+
+        `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.
+        """
+        return usual
+
     # what placement writes, and reads back
 
-    def countable_cores(self, cores: int) -> int:
-        """The cores quota counts for the cores field of an entry."""
+    def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
+        """The slots an entry of a placed pod takes; None where its container or its registered card isn't known."""
+        return 1
+
+    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
+        """The cores quota counts for an entry whose card is charged with `cores`.
+
+        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't tell.
+        """
         return cores
 
-    def encode(self, rows: Rows, node: Node) -> dict[str, str]:
-        """The vendor's annotations for a placement; rows without its cards keep an empty slot."""
+    def core_percent(self, cores: int, device: Device) -> int:
+        """Cores of a card as people are told of them: in percent of it, unless the vendor counts in other units."""
+        return cores
+
+    def word(self, device: AllocatedDevice) -> str:
+        """The second field of an entry, by which the plugin finds what is left to do: nearly always the backend key."""
+        return self.known_as
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        """The vendor's annotations for a placement at `now` (Unix seconds); rows without its cards are empty slots."""
         found = [row.get(self.key) for row in rows]
         entries = [
-            [DeviceEntry(d.uuid, self.key, d.booking.memory, d.booking.cores) for d in allocation.devices]
+            [
+                DeviceEntry(
+                    d.uuid, self.word(d), d.booking.memory, d.booking.mask if self.masks_cores else d.booking.cores
+                )
+                for d in allocation.devices
+            ]
             if allocation
             else []
             for allocation in found
         ]
         text = encode_pod_devices(entries)
         return {key: text for key in (self.keys.to_allocate, self.keys.allocated) if key}
+
+    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
+        """The annotations of a placement that depend on what the pod's containers are: their names, their kinds."""
+        return {}
 
     def decode(self, pod: Pod) -> list[list[DeviceEntry]] | None:
         """What the pod was allocated of this vendor, row by row; None if nothing. Raises `BadAnnotation`."""
@@ -363,42 +436,12 @@ class Vendor:
     def quota_keys(self) -> tuple[QuotaKey, ...]:
         """The keys of a ResourceQuota that the vendor's resources are charged to."""
         named = (
-            (self.count_name, Dimension.COUNT, 1),
-            (self.memory_name, Dimension.MEMORY, self.memory_factor),
-            (self.core_name, Dimension.CORES, 1),
+            (self.count_name, Dimension.COUNT, 1, False),
+            (self.memory_name, Dimension.MEMORY, self.memory_factor, self.memory_may_be_bytes),
+            (self.core_name, Dimension.CORES, 1, False),
         )
-        return tuple(QuotaKey(f"limits.{name}", dimension, factor) for name, dimension, factor in named if name)
-
-
-def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
-    """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
-    for name, least, most, what in bounds:
-        for written in (container.limits, container.requests):
-            check_whole(container.name, written, name, most, what, least)
-
-
-def check_whole(
-    container: str, written: Mapping[str, object], resource: str, most: int, what: str, least: int = 0
-) -> None:
-    """Raises `BadRequest` unless the amount of `resource` in `written` is absent or an integer `least` to `most`."""
-    value = written.get(resource)
-    if not resource or value is None:
-        return
-    amount = parse_whole(value)
-    if amount is None or not least <= amount <= most:
-        text = value if isinstance(value, str) else repr(value)
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        raise BadRequest(
-            f"invalid {resource} value {shown} in container {container}: must be {what} between {least} and {most}"
+        return tuple(
+            QuotaKey(f"limits.{name}", dimension, factor, may_be_bytes)
+            for name, dimension, factor, may_be_bytes in named
+            if name
         )
-
-
-def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
-    """The time behind the first `_`, `YYYY-MM-DD HH:MM:SS`; None if there is none."""
-    text = handshake.partition("_")[2].strip()
-    if not _HANDSHAKE_TIME.fullmatch(text):
-        return None
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
-    except (ValueError, OverflowError):
-        return None

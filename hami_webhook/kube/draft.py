@@ -27,6 +27,7 @@ class ContainerDraft:
         self.requests = MapDraft(f"{path}/resources/requests", resources.get("requests"))
         self._env: dict[int, dict[str, Any]] = {}
         self._new_env: list[dict[str, Any]] = []
+        self._gone_env: set[int] = set()
 
     @property
     def container(self) -> Container:
@@ -42,32 +43,64 @@ class ContainerDraft:
         return resource in self.limits or resource in self.requests
 
     def set_limit(self, resource: str, amount: int) -> None:
-        """Write a limit, and the request of that name where there is one (the API server demands that they agree)."""
+        """Write a limit, and the request of that name where there is one (the API server demands that they agree).
+
+        A resource without a name isn't configured: nothing is written.
+        """
+        if not resource:
+            return
         if parse_whole(self.limits.get(resource)) != amount:
             self.limits[resource] = str(amount)
         if resource in self.requests and parse_whole(self.requests[resource]) != amount:
             self.requests[resource] = str(amount)
 
-    def set_env(self, name: str, value: str) -> None:
-        """Set an environment variable: in place where it exists, else at the end."""
+    def set_both(self, resource: str, amount: int) -> None:
+        """Write an amount into limits and requests alike, as a plain integer."""
+        for amounts in (self.limits, self.requests):
+            if str(amounts.get(resource)) != str(amount):
+                amounts[resource] = str(amount)
+
+    def copy_across(self, resource: str) -> None:
+        """Write what limits or requests say of a resource in the other of the two, if that says nothing."""
+        for lacking, written in ((self.limits, self.requests), (self.requests, self.limits)):
+            if resource not in lacking and resource in written:
+                lacking[resource] = written[resource]
+
+    def set_env(self, name: str, value: str, *, once: bool = False) -> None:
+        """Set an environment variable: in place where it exists, else at the end.
+
+        A name that occurs repeatedly is set wherever it does, or, with `once`, kept only where it occurs first.
+        """
         entry = {"name": name, "value": value}
         found = False
-        env = self._raw.get("env")
-        if env is not None and not isinstance(env, list):
-            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
-        for index, item in enumerate(env or ()):
+        for index, item in enumerate(self._written_env()):
             if isinstance(item, Mapping) and item.get("name") == name:
-                found = True
-                if dict(item) == entry:
+                if found and once:
+                    self._gone_env.add(index)
+                elif {"value": "", **item} == entry:  # the API server leaves an empty value out
                     self._env.pop(index, None)
                 else:
                     self._env[index] = entry
+                found = True
         for added in self._new_env:
             if added["name"] == name:
                 found = True
                 added["value"] = value
         if not found:
             self._new_env.append(entry)
+
+    def default_env(self, name: str, value: str) -> None:
+        """Add an environment variable unless the container has one of that name, whatever its value."""
+        items = [*self._written_env(), *self._new_env]
+        if not any(isinstance(item, Mapping) and item.get("name") == name for item in items):
+            self._new_env.append({"name": name, "value": value})
+
+    def _written_env(self) -> list[Any]:
+        """The variables of the manifest. Raises `MalformedObject`."""
+        env = self._raw.get("env")
+        if env is not None and not isinstance(env, list):
+            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
+        return env or []
 
     def operations(self) -> Iterator[Operation]:
         if self._resources is None and (self.limits.changed or self.requests.changed):
@@ -77,7 +110,10 @@ class ContainerDraft:
             yield from self.limits.operations()
             yield from self.requests.operations()
         for index, entry in self._env.items():
-            yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
+            if index not in self._gone_env:
+                yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
+        for index in sorted(self._gone_env, reverse=True):
+            yield {"op": "remove", "path": f"{self._path}/env/{index}"}
         if self._new_env and self._raw.get("env") is None:
             yield {"op": "add", "path": f"{self._path}/env", "value": self._new_env}
         else:

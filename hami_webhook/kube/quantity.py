@@ -134,5 +134,13 @@ def parse_whole(text: object) -> int | None:
         return None
 
 
+def is_binary(text: object) -> bool:
+    """Whether `text` is a quantity with a binary suffix, such as `16Gi`."""
+    try:
+        return Quantity.parse(text).format is Format.BINARY_SI
+    except QuantityError:
+        return False
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.policy import NODE_POLICY
 from hami_webhook.devices.reasons import Rejection
@@ -123,6 +124,23 @@ def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[s
                 by_label.setdefault(label, []).append(node)
     told = [f"{len(by_label[label])} nodes {label}({','.join(by_label[label])})" for label in sorted(by_label)]
     return [*told, f"no available node, {candidates} nodes do not meet"]
+
+
+def hints(
+    failed: Mapping[str, Rejection], ask: PodAsk, views: Iterable[NodeView], vendors: Vendors, fleet: Fleet
+) -> list[str]:
+    """What the vendors asked for have to say on there being no cards, and on the labels nodes refused with."""
+    asked = [vendors[key] for key in ask.vendors]
+    told = [vendor.unregistered_hint for vendor in asked if not any(fleet.inventories(vendor.key))]
+    refusing: dict[str, list[NodeView]] = {}
+    for view in views:
+        for label in failed[view.name].labels() if view.name in failed else ():
+            refusing.setdefault(label, []).append(view)
+    for label in sorted(refusing):
+        for vendor in asked:
+            having = [view for view in refusing[label] if vendor.key in view.inventories]
+            told += [vendor.hint(label, having)] if having else []
+    return [text for text in told if text]
 
 
 def remarks(ask: PodAsk, views: Iterable[NodeView], vendors: Vendors) -> list[str]:

@@ -255,7 +255,7 @@ class Extender:
 
     async def _bind(self, pod: Pod, node: str) -> None:
         ask = read_ask(pod, self._vendors, self._card_policy)
-        locked = ask is not None and any(self._vendors[key].locks_node for key in ask.vendors)
+        locked = ask is not None and any(self._vendors[key].lock is not None for key in ask.vendors)
         decision = None
         if self._single:
             self._check_decided(pod, node)

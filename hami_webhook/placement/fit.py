@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
@@ -10,7 +10,7 @@ from hami_webhook.devices.driver import fit
 from hami_webhook.devices.model import Allocation, BadRequest, Hold, NodeView, Overlay, Request, Rows, holds_of
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.trial import Budget, Terms, Trial
+from hami_webhook.devices.trial import ONE_CARD_PER_POD, Budget, Terms, Trial
 from hami_webhook.kube.objects import ContainerKind, Pod
 
 
@@ -31,19 +31,21 @@ class PodAsk:
 def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     """What the pod asks, None for nothing managed.
 
-    Raises `BadRequest` for an amount admission would have refused, ValueError for bad scoring weights.
+    Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
     """
     rows: list[dict[str, Request]] = []
     for container in pod.containers:
         row = {}
         for key, vendor in vendors.items():
-            request = vendor.request(container) if vendor.asks(container) else None
+            request = vendor.asked(container, pod) if vendor.asks(container) else None
             if request is not None:
                 row[key] = request
         rows.append(row)
     asked = sorted({key for row in rows for key in row})
     if not asked:
         return None
+    for key in asked:
+        vendors[key].check_pod(pod)
     return PodAsk(pod, rows, {key: vendors[key].terms(pod, default_policy) for key in asked})
 
 
@@ -64,22 +66,54 @@ def fit_pod(view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | None
     Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
     stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
     """
-    if any(key not in view.inventories for key in ask.vendors):
-        return Rejection(bare=reasons.NODE_UNREGISTERED)
-    first = _Attempt(view, ask, vendors, budget).in_order()
+    missing = [key for key in ask.vendors if key not in view.inventories]
+    if missing:
+        return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
+    first = _fit(view, ask, vendors, budget, _Attempt.in_order)
     if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
         return first
     if ContainerKind.INIT not in ask.pod.kinds:
         return first
-    second = _Attempt(view, ask, vendors, budget).apps_first()
+    second = _fit(view, ask, vendors, budget, _Attempt.apps_first)
     return second if isinstance(second, NodeFit) else first
+
+
+def _fit(
+    view: NodeView,
+    ask: PodAsk,
+    vendors: Vendors,
+    budget: Budget | None,
+    passing: Callable[[_Attempt], NodeFit | Rejection],
+) -> NodeFit | Rejection:
+    """Pass over the pod's containers, again with another card where one card must take them all and couldn't."""
+    barred: dict[str, frozenset[str]] = {}
+    first: Rejection | None = None
+    while True:
+        attempt = _Attempt(view, ask, vendors, budget, barred)
+        result = passing(attempt)
+        if isinstance(result, NodeFit):
+            return result
+        first = first or result
+        vendor, card = attempt.too_small()
+        if not card:
+            return first
+        barred[vendor] = barred.get(vendor, frozenset()) | {card}
 
 
 class _Attempt:
     """One pass over a pod's containers."""
 
-    def __init__(self, view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | None) -> None:
+    def __init__(
+        self,
+        view: NodeView,
+        ask: PodAsk,
+        vendors: Vendors,
+        budget: Budget | None,
+        barred: Mapping[str, frozenset[str]],
+    ) -> None:
         self._view = view
+        self._barred = barred
+        self._refused_by = ""
         self._ask = ask
         self._vendors = vendors
         self._budget = budget
@@ -111,6 +145,13 @@ class _Attempt:
                 return refused
         return NodeFit(self._view.name, self._rows)
 
+    def too_small(self) -> tuple[str, str]:
+        """Of the refused pass, the backend key, and the one card that some of the pod's containers got; or empty."""
+        key = self._refused_by
+        held = {hold.uuid for hold in self._holds if hold.vendor == key}
+        alone = len(held) == 1 and ONE_CARD_PER_POD in self._vendors[key].checks
+        return key, held.pop() if alone else ""
+
     def _fit_row(self, row: int, kind: ContainerKind, overlay: Overlay) -> Rejection | None:
         """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
         for key, request in self._ask.rows[row].items():
@@ -124,9 +165,11 @@ class _Attempt:
                 overlay=overlay,
                 holds=self._holds,
                 budget=self._budget,
+                barred=self._barred.get(key, frozenset()),
             )
             result = fit(self._vendors[key], trial)
             if isinstance(result, Rejection):
+                self._refused_by = key
                 return result
             self._rows[row][key] = result
             self._holds += holds_of([(row, result)])

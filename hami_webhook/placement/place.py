@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
-from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.owned import PLUGIN_KEPT, is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
@@ -18,6 +18,7 @@ from hami_webhook.placement.choice import (
     Scored,
     failure_messages,
     grades,
+    hints,
     ranked,
     remarks,
     score,
@@ -166,7 +167,7 @@ class Placer:
                 raise
             await self.tell(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
             return replace(placement, failed=failed)
-        return await self._unplaced(pod, failed, found.candidates)
+        return await self._unplaced_anywhere(pod, found, failed)
 
     async def decide(self, pod: Pod, node: str, quotas: Sequence[ResourceQuota]) -> Decision | Unplaced | None:
         """Fit the pod on one node and hold the cards for it, in memory; None if it asks for nothing managed.
@@ -180,7 +181,7 @@ class Placer:
             return Unplaced(found.evaluation.failed)
         now = self._clock()
         chosen = found.evaluation.fits[0]
-        notes = placement_annotations(chosen.fit, chosen.view, self._vendors, now)
+        notes = placement_annotations(pod, chosen.fit, chosen.view, self._vendors, now)
         stale = placement_of(pod).keys() - notes.keys()
         kept = {key: text for key, text in pod.annotations.items() if key not in stale}
         self._state.assume(replace(pod, annotations=kept | notes), now)
@@ -233,7 +234,13 @@ class Placer:
 
     async def tell_unplaced(self, pod: Pod, found: Considered) -> None:
         """Events that say why no node takes the pod."""
-        await self._unplaced(pod, found.evaluation.failed, found.candidates)
+        await self._unplaced_anywhere(pod, found, found.evaluation.failed)
+
+    async def _unplaced_anywhere(self, pod: Pod, found: Considered, failed: Mapping[str, Rejection]) -> Unplaced:
+        for line in unregistered(found.ask, found.known, self._vendors):
+            logger.info("%s: %s", pod.key, line)
+        advice = hints(failed, found.ask, found.known, self._vendors, self._state)
+        return await self._unplaced(pod, failed, found.candidates, advice)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Mark a placed pod as being allocated, bind it to its node, and say so."""
@@ -255,7 +262,7 @@ class Placer:
         if self._clock() - started > _ANNOTATE_WITHIN:
             await commitment.undo()
             raise ClusterError(f"charging the placement took more than {_ANNOTATE_WITHIN:g} s; it is tried anew")
-        annotations = placement_annotations(fit, scored.view, self._vendors, now)
+        annotations = placement_annotations(pod, fit, scored.view, self._vendors, now)
         try:
             stored = await self._cluster.patch(
                 Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace
@@ -268,8 +275,10 @@ class Placer:
         self._state.reserve(Pod.from_object(stored), now)
         return Placement(fit.node, scored.score, fit.rows, annotations, stored)
 
-    async def _unplaced(self, pod: Pod, failed: Mapping[str, Rejection], candidates: int) -> Unplaced:
-        for message in failure_messages(failed, candidates):
+    async def _unplaced(
+        self, pod: Pod, failed: Mapping[str, Rejection], candidates: int, advice: Sequence[str] = ()
+    ) -> Unplaced:
+        for message in [*failure_messages(failed, candidates), *advice]:
             await self.tell(pod, "Warning", "FilteringFailed", message)
         return Unplaced(failed)
 
@@ -284,12 +293,22 @@ class Placer:
             logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
 
 
-def placement_annotations(fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
-    """The annotations a placement writes: node, time (Unix seconds) and each vendor's own."""
+def unregistered(ask: PodAsk, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
+    """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
+    for key in ask.vendors:
+        without = [view.name for view in views if key not in view.inventories]
+        if without:
+            more = f" and {len(without) - 10} more" if len(without) > 10 else ""
+            yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
+
+
+def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:
+    """The annotations a placement of the pod writes: node, time (Unix seconds) and each vendor's own."""
     written = {NODE: fit.node, TIME: str(int(now))}
     for key, vendor in vendors.items():
         if any(key in row for row in fit.rows):
-            written |= vendor.encode(fit.rows, view.node)
+            written |= vendor.encode(fit.rows, view.node, now)
+            written |= vendor.encode_containers(pod, fit.rows, view.node)
     return written
 
 
@@ -298,7 +317,8 @@ def placement_patch(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict
 
     The node becomes a label too where its name is a legal label value.
     """
-    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in annotations}
+    kept = annotations.keys() | PLUGIN_KEPT
+    stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in kept}
     patch: dict[str, Any] = {"metadata": {"annotations": {**stale, **annotations}}}
     if pod.uid:
         patch["metadata"]["uid"] = pod.uid

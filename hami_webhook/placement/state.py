@@ -5,6 +5,7 @@ A node has a generation that grows with every change; its `NodeView` is immutabl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -14,11 +15,12 @@ from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
-from hami_webhook.devices.policy import ListRule
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+
+logger = logging.getLogger(__name__)
 
 _TIME_DIGITS = 18
 """As many digits of a placement's time as are read."""
@@ -217,9 +219,7 @@ class ClusterState:
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterator[Device]:
         """The vendor's cards the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
-        keys, notes = vendor.keys, pod.annotations
-        uuids = ListRule.read(notes, keys.use_uuid, keys.nouse_uuid)
-        types = ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True)
+        uuids, types = vendor.lists(pod.annotations)
         selector = (pod.node_selector or {}).items()
         for entry in self._nodes.values():
             inventory = entry.inventories.get(vendor.key)
@@ -261,6 +261,9 @@ class ClusterState:
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
+        if entry.inventories != before:
+            for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
+                self._settle(resident.pod, now)
 
     def _settle(self, pod: Pod, now: float) -> None:
         """Count what the pod holds, in place of what it held so far."""
@@ -286,13 +289,21 @@ class ClusterState:
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
-                    shares |= _shares(vendor, pod)
+                    shares |= _shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
-        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(texts)))
+        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
         if not shares and not texts:
             return None
         return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+
+    def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
+        """The vendor's cards by UUID on the pod's node, if the pod holds any."""
+        if vendor.keys.allocated not in pod.annotations:
+            return {}
+        entry = self._nodes.get(pod.node_name or pod.annotations[NODE])
+        inventory = entry.inventories.get(vendor.key) if entry is not None else None
+        return {device.uuid: device for device in inventory.devices} if inventory is not None else {}
 
     def _leave(self, uid: str, *, keep_notes: bool = False) -> None:
         self._unbound.pop(uid, None)
@@ -315,13 +326,7 @@ class ClusterState:
                 entry.usage.pop(card, None)
                 continue
             holders = tuple(part.holder for part in parts if part.holder is not None)
-            entry.usage[card] = Usage(
-                sum(holder.slots for holder in holders),
-                sum(holder.memory for holder in holders),
-                sum(holder.cores for holder in holders),
-                holders,
-                tuple(mark for part in parts for mark in part.marks),
-            )
+            entry.usage[card] = Usage.of(holders, tuple(mark for part in parts for mark in part.marks))
         self._touch(entry)
 
     def _closed(self, entry: _NodeEntry) -> frozenset[Card]:
@@ -338,6 +343,8 @@ class ClusterState:
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
         if problem.text:
+            if self._problems.get(key) != problem:
+                logger.info("%s %s: %s", problem.kind, problem.name, problem.text)
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
@@ -348,16 +355,16 @@ def placement_of(pod: Pod) -> dict[str, str]:
     return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
 
 
-def _shares(vendor: Vendor, pod: Pod) -> dict[Card, _Share]:
-    """What the pod takes of the vendor's cards. Raises `BadAnnotation`."""
-    placed = read_placed(vendor, pod)
+def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, _Share]:
+    """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
+    placed = read_placed(vendor, pod, cards)
     if placed is None:
         return {}
     debits = placed.per_device(init_finished=pod.init_finished)
     marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
     shares = {card: _Share(None, found) for card, found in marks.items()}
     for card, debit in debits.items():
-        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores), marks.get(card, ()))
+        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ()))
     return shares
 
 
@@ -377,6 +384,6 @@ def _same_resident(one: _Resident, other: _Resident) -> bool:
 
 def _amounts(resident: _Resident) -> dict[Card, tuple[object, ...]]:
     return {
-        card: (share.marks, *((h.slots, h.memory, h.cores) if (h := share.holder) else ()))
+        card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
         for card, share in resident.shares.items()
     }

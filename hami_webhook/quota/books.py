@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.charge import Charge
 from hami_webhook.quota.ledger import LEDGER, Entry, State
@@ -20,7 +21,8 @@ from hami_webhook.quota.ledger import LEDGER, Entry, State
 class Books:
     """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
 
-    `gone` are managed keys that left `spec.hard` and still stand in the status.
+    `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
+    counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might.
     """
 
     quota: ResourceQuota
@@ -28,14 +30,24 @@ class Books:
     used: Mapping[str, int]
     ledger: Mapping[str, Entry] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
+    in_bytes: frozenset[str] = frozenset()
+    bytes_per_unit: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> Books:
         """The managed part of `quota`, for the keys of the enabled vendors."""
         hard = {key: _floor(written) for key, written in quota.hard.items() if key in vendors.quota_keys}
-        used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used}
+        in_bytes = frozenset(key for key in vendors.bytes_per_unit if key in hard and is_binary(quota.hard[key]))
+        # used in the other unit, from before hard was rewritten, says nothing: it is a sum of rounded amounts
+        stale = {
+            key
+            for key in vendors.bytes_per_unit
+            if _ceil(quota.used.get(key, 0)) and is_binary(quota.used[key]) != (key in in_bytes)
+        }
+        used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
-        return cls(quota, hard, used, ledgers.decode(quota.annotations.get(LEDGER)), gone)
+        ledger = ledgers.decode(quota.annotations.get(LEDGER))
+        return cls(quota, hard, used, ledger, gone, in_bytes, vendors.bytes_per_unit)
 
     @property
     def name(self) -> str:
@@ -46,6 +58,18 @@ class Books:
         """Whether there is anything to keep: a managed key, or what one left behind."""
         return bool(self.hard or self.gone or LEDGER in self.quota.annotations)
 
+    def counted(self, exact: Mapping[str, int]) -> dict[str, int]:
+        """Exact amounts of this quota's keys as it counts them: in units, rounded up, or in bytes."""
+        return {
+            key: amount if key in self.in_bytes else -(-amount // self.bytes_per_unit.get(key, 1))
+            for key, amount in exact.items()
+            if key in self.hard
+        }
+
+    def exact_hard(self, key: str) -> int:
+        """The limit of a key in the terms of exact amounts, to compare quotas by."""
+        return self.hard[key] if key in self.in_bytes else self.hard[key] * self.bytes_per_unit.get(key, 1)
+
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the pod is in scope and consumes a key of this quota."""
         return any(key in self.hard for key in charge.amounts) and scopes.matches(self.quota, pod)
@@ -55,10 +79,10 @@ class Books:
         return tuple(sorted(key for key in charge.amounts if key in self.hard and key not in self.used))
 
     def overrun(self, charge: Charge, earlier: Mapping[str, int] | None = None) -> tuple[str, ...]:
-        """The keys the charge would push over hard, sorted; `earlier` is what the same pod is charged already."""
-        before = earlier or {}
+        """The keys the charge would push over hard, sorted; `earlier`, exact, is what the pod is charged already."""
+        before = self.counted(earlier or {})
         over = []
-        for key, amount in charge.only(self.hard).items():
+        for key, amount in self.counted(charge.exact).items():
             more = amount - before.get(key, 0)
             if more > 0 and self.used.get(key, 0) + more > self.hard[key]:
                 over.append(key)
@@ -66,8 +90,8 @@ class Books:
 
     def with_entry(self, identity: str, entry: Entry | None) -> Books:
         """The books after an entry took another's place (or none), with the difference of their amounts in used."""
-        before = self.ledger[identity].amounts if identity in self.ledger else {}
-        after = entry.amounts if entry is not None else {}
+        before = self.counted(self.ledger[identity].amounts if identity in self.ledger else {})
+        after = self.counted(entry.amounts if entry is not None else {})
         return self.with_increase(
             identity, entry, {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
         )
@@ -91,13 +115,13 @@ class Books:
         """
         status: dict[str, Any] = {}
         used: dict[str, str | None] = {
-            key: str(value) for key, value in target.used.items() if self.used.get(key) != value
+            key: self._told(key, value) for key, value in target.used.items() if self.used.get(key) != value
         }
         used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
         if used:
             status["used"] = used
         hard: dict[str, str | None] = {
-            key: str(value)
+            key: self._told(key, value)
             for key, value in self.hard.items()
             if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
         }
@@ -111,6 +135,10 @@ class Books:
         if status:
             patch["status"] = status
         return patch if status or text != before else None
+
+    def _told(self, key: str, amount: int) -> str:
+        """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
+        return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +167,11 @@ def refuse_overrun(books: Books, charge: Charge, over: Sequence[str]) -> Refusal
     def told(amounts: Mapping[str, int]) -> str:
         return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
 
+    requested = books.counted(charge.exact)
     floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
     return Refusal(
         403,
-        f"exceeding resource quota: exceeded quota: {books.name}, requested: {told(charge.amounts)}{floor}, "
+        f"exceeding resource quota: exceeded quota: {books.name}, requested: {told(requested)}{floor}, "
         f"used: {told(books.used)}, limited: {told(books.hard)}",
         overrun=True,
     )

@@ -11,7 +11,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import Catalog, charge_of, in_units
+from hami_webhook.quota.charge import Catalog, charge_of, in_bytes, in_units
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
 
@@ -20,11 +20,15 @@ class PodBudget:
 
     A node passes a quota iff (a) what the other placed pods hold plus this placement is within hard, and (b) the
     placement costs no more than the pod is charged already, or used has room for the difference. Both are limits on the
-    placement's own cost, so the budget is one number per key: the smallest over the quotas.
+    placement's own cost, so the budget is one number per key: the smallest over the quotas. `limits` are of the quotas
+    that count in the key's units, `byte_limits` of those that count in bytes.
     """
 
-    def __init__(self, limits: Mapping[str, int], kinds: Kinds, vendors: Vendors) -> None:
+    def __init__(
+        self, limits: Mapping[str, int], kinds: Kinds, vendors: Vendors, byte_limits: Mapping[str, int] | None = None
+    ) -> None:
         self.limits = limits
+        self.byte_limits = byte_limits or {}
         self._kinds = kinds
         self._vendors = vendors
 
@@ -33,7 +37,7 @@ class PodBudget:
         sums: dict[str, list[int]] = {}
         for hold in holds:
             total = sums.setdefault(hold.vendor, [0, 0, 0])
-            total[0] += 1
+            total[0] += hold.slots
             total[1] += hold.memory
             total[2] += hold.cores
         if self._within({vendor: Debit(*total) for vendor, total in sums.items()}):
@@ -42,7 +46,10 @@ class PodBudget:
 
     def _within(self, debits: Mapping[str, Debit]) -> bool:
         amounts = in_units(debits, self._vendors)
-        return all(amount <= self.limits[key] for key, amount in amounts.items() if key in self.limits)
+        if not all(amount <= self.limits[key] for key, amount in amounts.items() if key in self.limits):
+            return False
+        in_full = in_bytes(debits, self._vendors) if self.byte_limits else {}
+        return all(amount <= self.byte_limits[key] for key, amount in in_full.items() if key in self.byte_limits)
 
     def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
         """MiB, cores and slots of the holds, over all vendors."""
@@ -51,7 +58,7 @@ class PodBudget:
 
 
 def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
-    """The pod's charge inside this quota's used: its entry's, else what the pod itself says."""
+    """The pod's charge inside this quota's used, exact: its entry's, else what the pod itself says."""
     found = entry_of(books, pod)
     return found[1].only(books.hard) if found else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
 
@@ -77,7 +84,7 @@ def placed_by_others(
         if other.ended(now) or not scopes.matches(books.quota, other):
             continue
         charge = charge_of(other, vendors, catalog, now, lapse)
-        for key, amount in charge.only(books.hard).items() if charge.placed else ():
+        for key, amount in books.counted(charge.exact).items() if charge.placed else ():
             sums[key] += amount
     return sums
 
@@ -93,15 +100,17 @@ def pod_budget(
 ) -> PodBudget | None:
     """The pod's budget from the quotas it is in scope of; None if none limits it."""
     limits: dict[str, int] = {}
+    byte_limits: dict[str, int] = {}
     for books in quotas:
         if not books.hard or not scopes.matches(books.quota, pod):
             continue
-        mine = charged(books, pod, vendors, catalog, now, lapse)
+        mine = books.counted(charged(books, pod, vendors, catalog, now, lapse))
         others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
         for key, hard in books.hard.items():
             own = mine.get(key, 0)
             # while nobody has computed used there is no room that is known of beyond the pod's own charge
             room = hard - books.used[key] + own if key in books.used else own
             most = min(hard - others[key], max(own, room))
-            limits[key] = min(most, limits.get(key, most))
-    return PodBudget(limits, pod.kinds, vendors) if limits else None
+            of_unit = byte_limits if key in books.in_bytes else limits
+            of_unit[key] = min(most, of_unit.get(key, most))
+    return PodBudget(limits, pod.kinds, vendors, byte_limits) if limits or byte_limits else None

@@ -11,10 +11,12 @@ from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.fleet import Fleet, NoFleet
+from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import Dimension, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 
@@ -23,15 +25,15 @@ NODE_LOCK_TIMEOUT = 300.0
 _SETTLED = "quota: settled charge"
 
 
-class Catalog(Protocol):
-    """The registered cards, for the floor of requests whose size depends on the card."""
+class Catalog(Fleet, Protocol):
+    """The registered cards, for the floor of requests whose size depends on the card or the node."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
         ...
 
 
-class NoCards:
+class NoCards(NoFleet):
     """A catalog without cards."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
@@ -40,8 +42,9 @@ class NoCards:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Amounts by managed key, zeros left out; `floors` are the keys in which the smallest eligible card was assumed.
+    """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
+    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
     placement. `problems` are sentences for an event.
     """
@@ -51,10 +54,17 @@ class Charge:
     derivable: bool = True
     placed: bool = False
     problems: tuple[str, ...] = ()
+    in_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> dict[str, int]:
+        """The amounts as the ledger has them: in bytes where a quota may count so, else in units."""
+        return {**self.amounts, **self.in_bytes}
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
-        """The amounts of the given keys."""
-        return {key: self.amounts[key] for key in keys if key in self.amounts}
+        """The exact amounts of the given keys."""
+        exact = self.exact
+        return {key: exact[key] for key in keys if key in exact}
 
 
 @dataclass(slots=True)
@@ -66,15 +76,15 @@ class _Sheet:
     problems: list[str] = field(default_factory=list)
     placed: bool = False
 
-    def add(self, vendor: Vendor, debit: Debit, *, floor: bool = False) -> None:
+    def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         self.debits[vendor.key] = debit
-        if floor:
-            self.floors |= {k.name for k in vendor.quota_keys() if k.dimension is Dimension.MEMORY}
+        self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors)
         floors = frozenset(key for key in self.floors if key in amounts)
-        return Charge(amounts, floors, not self.floors, self.placed, tuple(self.problems))
+        problems = tuple(dict.fromkeys(self.problems))
+        return Charge(amounts, floors, not self.floors, self.placed, problems, in_bytes(self.debits, vendors))
 
 
 def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
@@ -82,6 +92,8 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for key, debit in debits.items():
         for quota_key in vendors.keys_of[key]:
+            if quota_key.name in vendors.bytes_per_unit:
+                continue
             if quota_key.dimension is Dimension.COUNT:
                 amount = debit.slots
             elif quota_key.dimension is Dimension.MEMORY:
@@ -90,6 +102,18 @@ def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
                 amount = debit.cores
             if amount:
                 amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
+    for name, amount in in_bytes(debits, vendors).items():
+        amounts[name] = -(-amount // vendors.bytes_per_unit[name])
+    return amounts
+
+
+def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
+    """The bytes of memory in debits, by managed key, for the keys that a quota may count in bytes."""
+    amounts: dict[str, int] = {}
+    for key, debit in debits.items() if vendors.bytes_per_unit else ():
+        for quota_key in vendors.keys_of[key]:
+            if debit.memory and quota_key.name in vendors.bytes_per_unit:
+                amounts[quota_key.name] = amounts.get(quota_key.name, 0) + debit.memory * MEBIBYTE
     return amounts
 
 
@@ -103,7 +127,8 @@ def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
 
 def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Charge:
     """What a placement costs, before anything of it is on the wire."""
-    return Charge(in_units(per_vendor(holds, kinds), vendors), placed=True)
+    debits = per_vendor(holds, kinds)
+    return Charge(in_units(debits, vendors), placed=True, in_bytes=in_bytes(debits, vendors))
 
 
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
@@ -138,19 +163,20 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:
-    requests = [vendor.request(c) if vendor.asks(c) else None for c in pod.containers]
-    if not any(requests):
+    asked = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
+    if not any(asked):
         return
-    floor = any(request and request.memory.declared is None for request in requests)
-    cards = list(catalog.eligible(vendor, pod)) if floor and vendor.memory_name else []
+    floors = frozenset(dimension for request in asked if request for dimension in vendor.decided_later(request))
+    cards = list(catalog.eligible(vendor, pod)) if floors else []
+    requests = [request and vendor.least(request, catalog, cards) for request in asked]
 
     def rows(amount: Sequence[int]) -> int:
         return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
 
-    slots = rows([request.count if request else 0 for request in requests])
+    slots = rows([request.count * request.slots if request else 0 for request in requests])
     memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
-    cores = rows([request.count * vendor.countable_cores(request.cores) if request else 0 for request in requests])
-    sheet.add(vendor, Debit(slots, memory, cores), floor=floor and bool(vendor.memory_name))
+    cores = rows([request.count * request.cores if request else 0 for request in requests])
+    sheet.add(vendor, Debit(slots, memory, cores), floors)
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
@@ -158,6 +184,5 @@ def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
     declared = request.memory.declared
     if declared is not None:
         return declared
-    if not cards:
-        return vendor.memory_factor
-    return max(1, min(vendor.floor(request, card) for card in cards))
+    floors = [amount for card in cards if (amount := vendor.floor(request, card)) is not None]
+    return max(1, min(floors)) if floors else vendor.memory_factor

@@ -203,7 +203,9 @@ class Charger:
             await self._undo(namespace, written, identities - kept)
             return [
                 judged.refusals.get(index)
-                or Charged({n: ask.charge.only(b.hard) for n, b in books.items() if b.concerns(ask.pod, ask.charge)})
+                or Charged(
+                    {n: b.counted(ask.charge.exact) for n, b in books.items() if b.concerns(ask.pod, ask.charge)}
+                )
                 for index, ask in enumerate(asks)
             ]
 

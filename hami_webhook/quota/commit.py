@@ -87,7 +87,8 @@ class Committer:
             now = self._clock()
             found = entry_of(books, pod)
             before = charged(books, pod, self._vendors, self._catalog, now, self._lapse)
-            increase = {k: v - before.get(k, 0) for k, v in amounts.items() if v > before.get(k, 0)}
+            present = books.counted(before)
+            increase = {k: v - present.get(k, 0) for k, v in books.counted(amounts).items() if v > present.get(k, 0)}
             # a former placement's entry may expire before this placement is seen, so it is renewed in any case
             if not increase and not (found and found[1].state is State.PLACING):
                 return

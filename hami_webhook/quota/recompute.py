@@ -71,7 +71,7 @@ def recompute(
         if kept is not None:
             ledger[pod.uid] = kept
             wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
-        for key, amount in amounts.items():
+        for key, amount in books.counted(amounts).items():
             used[key] += amount
         if amounts:
             wakes += [at for at in (pod.deletion_deadline, lapses_at(pod, times.lapse)) if at is not None and at >= now]
@@ -82,7 +82,7 @@ def recompute(
             continue
         ledger[key] = replace(entry, amounts=entry.only(books.hard))
         wakes.append(entry.time + times.ttl)
-        for name, amount in ledger[key].amounts.items():
+        for name, amount in books.counted(ledger[key].amounts).items():
             used[name] += amount
     after = replace(books, used=used, ledger=ledger)
     confirmed = frozenset(entries.keys() - orphans.keys())
@@ -124,7 +124,7 @@ def vanished(before: Books, after: Books) -> dict[str, Entry]:
 def _settle(
     charge: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
 ) -> tuple[Mapping[str, int], Entry | None]:
-    """What a live pod is charged, and the entry that stays for it (the table of chapter 6)."""
+    """What a live pod is charged, exact, and the entry that stays for it (the table of chapter 6)."""
     amounts = charge.only(hard)
     kept = entry.only(hard) if entry is not None else {}
     if entry is not None and entry.state is State.PLACING:

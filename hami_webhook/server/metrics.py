@@ -13,8 +13,8 @@ from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.placed import NODE, placement_counts, read_placed
-from hami_webhook.devices.vendor import Dimension
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
 from hami_webhook.server.app import BUCKETS, ReviewCounts
@@ -98,15 +98,16 @@ class CoreCollector:
         ratio = _gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
         for view in self._core.state.views():
             for key, inventory in view.inventories.items():
+                vendor = self._core.vendors[key]
                 for device in inventory.devices:
                     usage = view.used(key, device.uuid)
                     index, total = str(device.index), str(device.cores)
                     card = (_ZONE, view.name, device.uuid, index, device.type)
                     memory_limit.add_metric(card, device.memory * _MIB)
-                    core_limit.add_metric(card, device.cores)
+                    core_limit.add_metric(card, vendor.core_percent(device.cores, device))
                     memory.add_metric((_ZONE, view.name, device.uuid, index, total, device.type), usage.memory * _MIB)
                     shared.add_metric(card, usage.slots)
-                    cores.add_metric(card, usage.cores)
+                    cores.add_metric(card, vendor.core_percent(usage.cores, device))
                     overview.add_metric(
                         (_ZONE, view.name, device.uuid, index, total, str(device.memory), device.type),
                         usage.memory * _MIB,
@@ -123,16 +124,20 @@ class CoreCollector:
             if pod.terminal or not placement_counts(pod, now, lapse):
                 continue
             node = pod.node_name or pod.annotations[NODE]
+            view = self._core.state.view(node)
             sums: dict[tuple[int, str], list[int]] = {}
-            for vendor in self._core.vendors.values():
+            for key, vendor in self._core.vendors.items():
                 try:
                     placed = read_placed(vendor, pod)
                 except BadAnnotation:
                     continue
+                inventory = view.inventories.get(key) if view and placed else None
+                cards = {device.uuid: device for device in inventory.devices} if inventory else {}
                 for hold in placed.holds if placed else ():
                     amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
                     amounts[0] += hold.memory * _MIB
-                    amounts[1] += hold.cores
+                    card = cards.get(hold.uuid)
+                    amounts[1] += vendor.core_percent(hold.cores, card) if card else hold.cores
             for (row, uuid), (bytes_, ratio) in sums.items():
                 labels = (_ZONE, pod.namespace, node, pod.name, str(row), uuid)
                 memory.add_metric(labels, bytes_)
@@ -145,15 +150,15 @@ class CoreCollector:
         used = _gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", by_key)
         hard = _gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", by_key)
         entries = _gauge("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
-        smallest: dict[tuple[str, str], int] = {}
+        smallest: dict[tuple[str, str], tuple[int, int]] = {}
         for quota in core.caches.all_quotas():
             books = Books.read(quota, core.vendors)
             for key, limit in books.hard.items():
                 used.add_metric((quota.namespace, quota.name, key), books.used.get(key, 0))
                 hard.add_metric((quota.namespace, quota.name, key), limit)
                 if not quota.scopes:
-                    before = smallest.get((quota.namespace, key), limit)
-                    smallest[quota.namespace, key] = min(limit, before)
+                    this = (books.exact_hard(key), limit)
+                    smallest[quota.namespace, key] = min(this, smallest.get((quota.namespace, key), this))
             by_state: dict[str, int] = {}
             for entry in books.ledger.values():
                 by_state[entry.state.value] = by_state.get(entry.state.value, 0) + 1
@@ -171,7 +176,7 @@ class CoreCollector:
                 totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
         for namespace, key in sorted({*totals, *smallest}):
             factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])
-            name, known = key.removeprefix("limits."), smallest.get((namespace, key))
+            name, (_, known) = key.removeprefix("limits."), smallest.get((namespace, key), (0, None))
             amount = totals.get((namespace, key), 0) * factor
             legacy_used.add_metric((_ZONE, namespace, name, str(known or 0)), amount)
             if known is not None:

@@ -246,7 +246,9 @@ class Simulation:
         if self._unsettled[pod.namespace] >= _SETTLE_EVERY:
             await self._recompute(pod.namespace)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
-        return replace(allowed, placement=_placement(pod, placement), debits=dict(sorted(debits.items())))
+        return replace(
+            allowed, placement=_placement(pod, placement, self.core.vendors), debits=dict(sorted(debits.items()))
+        )
 
     async def _check_schema(self, pod: dict[str, Any]) -> None:
         """Refuse what the API server would, before it asks validating webhooks. Raises `ClusterError`."""
@@ -281,12 +283,12 @@ def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
     )
 
 
-def _placement(pod: Pod, placement: Placement) -> dict[str, Any]:
+def _placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[str, Any]:
     containers = []
     for container, row in zip(pod.containers, placement.rows, strict=True):
         devices = [
             {
-                "vendor": allocation.vendor,
+                "vendor": vendors[allocation.vendor].known_as,
                 "uuid": device.uuid,
                 "memory": device.booking.memory,
                 "cores": device.booking.cores,

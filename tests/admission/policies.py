@@ -8,9 +8,10 @@ import pytest
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Bounds, Policies, Rule, apply
 from hami_webhook.config import NvidiaSection
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.policy import GPU_POLICY
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace
 

@@ -16,8 +16,8 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.config import load_device_config
+from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.quota.ledger import RESERVATION
 
@@ -108,7 +108,7 @@ def parsed(written: JSON) -> Review:
 
 
 def body(written: object) -> bytes:
-    return orjson.dumps(written)
+    return orjson.dumps(written, option=orjson.OPT_NON_STR_KEYS)
 
 
 def patched(obj: JSON, answer: Answer) -> JSON:

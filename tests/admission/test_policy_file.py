@@ -9,9 +9,10 @@ from hami_webhook.admission.policy import Bounds, Policies, Rule
 from hami_webhook.admission.policy_file import PolicyError, PolicyFile, PolicySource
 from hami_webhook.admission.selectors import LabelSelector, Requirement
 from hami_webhook.config import NvidiaSection
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import DeviceKeys, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
 
 

@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.devices.vendor import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys
 
 from .reviews import (
     GPU,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -150,7 +151,7 @@ def test_quotas_are_kept_whole() -> None:
         ("{}", "can't be used"),
     ],
 )
-def test_an_unusable_kubeconfig_is_told_of(tmp_path, written: str | None, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_an_unusable_kubeconfig_is_told_of(tmp_path: Path, written: str | None, told: str) -> None:
     path = tmp_path / "config"
     if written is not None:
         path.write_text(written)
@@ -158,7 +159,7 @@ def test_an_unusable_kubeconfig_is_told_of(tmp_path, written: str | None, told: 
         asyncio.run(connect(str(path)))
 
 
-def test_neither_kubeconfig_nor_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_neither_kubeconfig_nor_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hami_webhook.cluster.connect._DEFAULT", tmp_path / "none")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="no kubeconfig, and not in a pod of a cluster"):

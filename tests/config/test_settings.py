@@ -13,6 +13,7 @@ from hami_webhook.config import (
     ListenAddress,
     Settings,
     add_flags,
+    builtin_device_config,
     parse_go_bool,
     parse_go_duration,
     parse_listen_address,
@@ -76,6 +77,26 @@ def test_what_the_chart_of_hami_passes_is_understood() -> None:
     assert chart.node_label_selector == (("gpu", "on"), ("zone", "a"))
     assert chart.node_lock_timeout == 600
     assert chart.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "ignored"),
+    [
+        ("", ("vnpus", "iluvatars")),
+        ("--enable-ascend", ("iluvatars",)),
+        ("--enable-iluvatar=true --enable-ascend=false", ("vnpus",)),
+        ("--enable-iluvatar --enable-ascend", ()),
+    ],
+)
+def test_sections_without_their_switch_are_as_if_the_file_lacked_them(line: str, ignored: tuple[str, ...]) -> None:
+    found = settings_of(line)
+    assert found.ignored_sections == ignored
+    builtin = builtin_device_config().config
+    kept = builtin.without(found.ignored_sections)
+    assert {path[0] for path in kept.parts()} == {path[0] for path in builtin.parts()} - set(ignored)
+    assert (kept.vnpus is None, kept.iluvatars == ()) == ("vnpus" in ignored, "iluvatars" in ignored)
+    assert kept.nvidia is builtin.nvidia
+    assert builtin.vnpus is not None
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:

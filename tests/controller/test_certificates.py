@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509 import Certificate
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, Kind
@@ -77,10 +79,10 @@ def _split(bundle: bytes) -> list[bytes]:
     return [part + end for part in bundle.split(end) if part.strip()]
 
 
-def _signed_by(leaf, authority) -> bool:  # type: ignore[no-untyped-def]
+def _signed_by(leaf: Certificate, authority: Certificate) -> bool:
     try:
         leaf.verify_directly_issued_by(authority)
-    except Exception:
+    except (ValueError, TypeError, InvalidSignature):
         return False
     return True
 

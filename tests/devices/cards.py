@@ -9,13 +9,13 @@ from typing import Any
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.model import Allocation, Hold, Kinds, NodeView, Request, Usage
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.nvidia.mig import Instance, Placement
 from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
@@ -217,7 +217,7 @@ def record(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str
     result = fitted(asking, on, budget, **section)
     if isinstance(result, Rejection):
         return str(result)
-    return nvidia(**section).encode(result.rows, on.node)[ALLOCATED]
+    return nvidia(**section).encode(result.rows, on.node, 0)[ALLOCATED]
 
 
 def chosen(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:

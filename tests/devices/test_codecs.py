@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -28,18 +30,22 @@ def rec(uuid, index=0, count=10, devmem=49140, devcore=100, numa=0, mode="hami-c
     return CardRecord(uuid, index, count, devmem, devcore, "NVIDIA-NVIDIA L40S", numa, mode, health, extra)
 
 
+def seven(uuid, **fields):
+    return replace(rec(uuid, **fields), indexed=False)
+
+
 @pytest.mark.parametrize(
     ("text", "cards"),
     [
-        (f"{SEVEN}:{NINE}:", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
-        (f"{SEVEN}:{NINE}", [rec("GPU-fc28"), rec("GPU-b97d", 1)]),
-        (SEVEN, [rec("GPU-fc28")]),
+        (f"{SEVEN}:{NINE}:", [seven("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (f"{SEVEN}:{NINE}", [seven("GPU-fc28"), rec("GPU-b97d", 1)]),
+        (SEVEN, [seven("GPU-fc28")]),
         (NINE, [rec("GPU-b97d", 1)]),
-        (f"  {SEVEN}:\n", [rec("GPU-fc28")]),
-        (f"::{SEVEN}: :", [rec("GPU-fc28")]),
+        (f"  {SEVEN}:\n", [seven("GPU-fc28")]),
+        (f"::{SEVEN}: :", [seven("GPU-fc28")]),
         (":", []),
-        (SEVEN.replace("true", "F") + ":", [rec("GPU-fc28", health=False)]),
-        (SEVEN.replace(",0,true", ",-1,1") + ":", [rec("GPU-fc28", numa=-1)]),
+        (SEVEN.replace("true", "F") + ":", [seven("GPU-fc28", health=False)]),
+        (SEVEN.replace(",0,true", ",-1,1") + ":", [seven("GPU-fc28", numa=-1)]),
     ],
 )
 def test_the_colon_form_is_read(text, cards):
@@ -79,6 +85,17 @@ def test_one_bad_card_makes_the_whole_colon_form_unusable(text):
         decode_cards(text)
 
 
+@pytest.mark.parametrize("text", [SEVEN, NINE, ""])
+def test_a_card_without_its_colon_is_unusable_where_the_chapter_wants_one(text):
+    with pytest.raises(RegistrationError):
+        decode_cards(text, unended=False)
+
+
+@pytest.mark.parametrize("text", [f"{SEVEN}:", f"{NINE}:{SEVEN}", ":", "[]", "null"])
+def test_the_last_colon_may_be_missing_behind_another_one(text):
+    assert decode_cards(text, unended=False) == decode_cards(text)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -98,6 +115,29 @@ def test_the_json_form_has_zero_values_left_out_and_a_card_without_health_is_unh
         CardRecord("GPU-0", 0, 10, 40960, 100, "A100", 0, "hami-core", True, {}),
         CardRecord("GPU-1", 1, 0, 0, 0, "", 1, "", False, {"unknown": {"x": []}}),
     ]
+
+
+OWN = {"id": "uuid", "count": "slots", "devmem": "vram", "health": "ok"}
+
+
+def test_a_vendor_with_a_json_of_its_own_names_the_standard_fields_in_it():
+    (found,) = decode_cards('[{"UUID":"a","slots":4,"vram":9,"ok":true,"id":"x","type":3,"devCore":"y"}]', OWN)
+    assert found == CardRecord("a", 0, 4, 9, 0, "", 0, "", True, {"id": "x", "type": 3, "devcore": "y"})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[{"id":"a"}]', "card id '' is empty"),
+        ('[{"uuid":"a","slots":"4"}]', "card 0: slots must be a 32-bit integer, not '4'"),
+        ('[{"uuid":"a","vram":-1}]', "must not be negative"),
+        (SEVEN + ":", "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_such_a_json_is_read_as_strictly_and_has_no_colon_form(text, why):
+    with pytest.raises(RegistrationError, match=re.escape(why)):
+        decode_cards(text, OWN)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", " [ ] "])
@@ -240,6 +280,7 @@ def test_pair_scores_that_are_none_are_an_error(text):
 
 E1 = DeviceEntry("GPU-5b", "NVIDIA", 3000, 30)
 E2 = DeviceEntry("GPU-77", "NVIDIA", 3000, 30)
+B1, B2 = "0000:3b:00.0", "0000:5e:00.0"
 
 
 def test_rows_are_encoded_with_a_slot_for_every_container():
@@ -258,6 +299,10 @@ def test_rows_are_encoded_with_a_slot_for_every_container():
         ("GPU-5b[2-1],NVIDIA,3000,30:;", [[E1]]),
         ("GPU-5b,NVIDIA,3000,30,more,fields:;", [[E1]]),
         ("no comma:GPU-5b,NVIDIA,3000,30:;", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30:rest:;", [[E1]]),
+        ("GPU-5b,NVIDIA,3000,30::GPU-77,NVIDIA,3000,30:", [[E1, E2]]),
+        ("0000:3b:00.0,XPU,1,2:0000:5e:00.0,XPU,3,4:;", [[DeviceEntry(B1, "XPU", 1, 2), DeviceEntry(B2, "XPU", 3, 4)]]),
+        (";0000:3b:00.0,XPU,1,2;GPU-5b,NVIDIA,3000,30:;", [[], [DeviceEntry(B1, "XPU", 1, 2)], [E1]]),
         ("", []),
         (";", [[]]),
         (";;", [[], []]),
@@ -294,6 +339,15 @@ entries = st.builds(
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(entries, max_size=3), max_size=4))
 def test_rows_round_trip(rows):
+    assert decode_pod_devices(encode_pod_devices(rows)) == rows
+
+
+bus_ids = st.lists(st.text("0123456789abcdef.-", min_size=1, max_size=4), min_size=1, max_size=4).map(":".join)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.builds(DeviceEntry, bus_ids, words, st.just(1), st.just(2)), max_size=3), max_size=4))
+def test_ids_with_colons_round_trip(rows):
     assert decode_pod_devices(encode_pod_devices(rows)) == rows
 
 

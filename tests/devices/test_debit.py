@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Hold
-from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.devices.model import Booking, Hold, Holder, Usage
+from hami_webhook.devices.placed import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
 from .cards import ALLOCATED, container, init, nvidia, pod
@@ -24,7 +24,8 @@ def lived_through(holds, kinds, card, init_finished):
         held = [hold for hold in mine if hold.row in rows]
         slots = 0
         for row, group in groupby(sorted(held, key=lambda hold: hold.row), key=lambda hold: hold.row):
-            slots += 1 if kinds[row] is INIT else len(list(group))
+            taken = [hold.slots for hold in group]
+            slots += max(taken) if kinds[row] is INIT else sum(taken)
         return (slots, sum(hold.memory for hold in held), sum(hold.cores for hold in held))
 
     moments, running = [], set()
@@ -52,6 +53,7 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
         st.integers(0, len(kinds) - 1),
         st.integers(0, 9),
         st.integers(0, 9),
+        st.integers(1, 3),
     )
     holds = data.draw(st.lists(hold, max_size=10))
     cards = {(hold.vendor, hold.uuid) for hold in holds}
@@ -62,6 +64,39 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
     for vendor in ("NVIDIA", "DCU"):
         mine = [debit for card, debit in expected.items() if card[0] == vendor]
         assert totals.get(vendor, Debit()) == sum(mine, Debit())
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.data(), kind_lists, st.booleans())
+def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
+    """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
+    row = st.integers(0, len(kinds) - 1)
+    held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
+    holds = [Hold("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
+    cores, ever, running = 0, set(), set()
+    for number, kind in enumerate(kinds):
+        mine = {bit for row, mask in held if row == number for bit in range(4) if mask >> bit & 1}
+        if kind is INIT and init_finished:
+            continue
+        ever |= mine
+        if kind is INIT:
+            cores = max(cores, len(running | mine))
+        else:
+            running |= mine
+    cores = max(cores, len(running))
+    found = per_device(holds, kinds, init_finished=init_finished).get(("AWSNeuron", "d"), Debit())
+    assert (found.cores, found.mask) == (cores, sum(1 << bit for bit in ever))
+    assert per_vendor(holds, kinds, init_finished=init_finished).get("AWSNeuron", Debit()).cores == cores
+
+
+def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
+    asking = pod(container())
+    both = Usage.of((Holder(asking, 1, 0, 2, 0b0011), Holder(asking, 1, 0, 2, 0b0110)))
+    assert (both.slots, both.cores, both.mask) == (2, 3, 0b0111)
+    after = both.plus(Booking(0, 1, mask=0b1000))
+    assert (after.slots, after.cores, after.mask) == (3, 4, 0b1111)
+    shares = Usage.of((Holder(asking, 1, 0, 30), Holder(asking, 1, 0, 40))).plus(Booking(0, 20))
+    assert (shares.slots, shares.cores, shares.mask) == (3, 90, 0)
 
 
 def test_a_row_beyond_the_containers_counts_as_an_app_container():
@@ -106,3 +141,16 @@ def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, c
     notes = {"hami.io/vgpu-node": node, "hami.io/vgpu-time": time}
     asking = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
     assert placement_counts(asking, now, 300) is counts
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (1760000000, "1760000000000000000"),
+        (1760000001.0, "1760000001000000000"),
+        (1760000000.5, "1760000000500000000"),
+        (0.0, "0"),
+    ],
+)
+def test_a_time_is_told_in_nanoseconds(now, text):
+    assert nanoseconds(now) == text

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
-from hami_webhook.devices.vendor import NO_FLEET
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.placement.fit import read_ask
 

@@ -168,7 +168,7 @@ def test_7_mig_instances_are_booked_with_their_profile():
     on = view(node(mig_card("GPU-m")))
     asking = pod(container(gpu=2, gpumem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
     fit = placed(asking, on)
-    written = cards.nvidia().encode(fit.rows, on.node)
+    written = cards.nvidia().encode(fit.rows, on.node, 0)
     assert written["hami.io/vgpu-devices-allocated"] == "GPU-m,NVIDIA,10240,28:GPU-m,NVIDIA,10240,28:;"
     assert written[MIG_RECORDS] == (
         '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":0,"size":2}},'
@@ -195,7 +195,7 @@ def test_7_later_mig_pods_get_the_next_place_until_none_is_left(taken, memory, a
     if isinstance(result, Rejection):
         assert str(result) == answer
         return
-    written = decode_allocations(cards.nvidia().encode(result.rows, on.node)[MIG_RECORDS])
+    written = decode_allocations(cards.nvidia().encode(result.rows, on.node, 0)[MIG_RECORDS])
     instance = written[0].instance
     assert (instance.profile, instance.placement.start, instance.placement.size) == answer
 

@@ -422,14 +422,14 @@ def test_containers_without_cards_keep_their_slot_in_the_record():
 def test_a_mig_record_counts_containers_init_first():
     asking = pod(init("i", gpu=1, gpumem=1), container("a"), container("b", gpu=1, gpumem=8000))
     on = view(node(mig_card("m")))
-    written = nvidia().encode(placed(asking, on).rows, on.node)["hami.io/vgpu-mig-allocations"]
+    written = nvidia().encode(placed(asking, on).rows, on.node, 0)["hami.io/vgpu-mig-allocations"]
     assert '"containerIndex":0,"deviceIndex":0' in written
     assert '"containerIndex":2,"deviceIndex":0' in written
 
 
 def test_shared_cards_write_no_mig_record():
     on = view(node(card("a")))
-    assert set(nvidia().encode(placed(pod(one()), on).rows, on.node)) == {
+    assert set(nvidia().encode(placed(pod(one()), on).rows, on.node, 0)) == {
         "hami.io/vgpu-devices-to-allocate",
         "hami.io/vgpu-devices-allocated",
     }

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.model import RegistrationError
 from hami_webhook.devices.nvidia.pairscores import (
     NvLink,
@@ -14,7 +15,6 @@ from hami_webhook.devices.nvidia.pairscores import (
     nvlink_score,
     pair_scores,
 )
-from hami_webhook.devices.vendor import Health
 from hami_webhook.placement.state import ClusterState
 
 from .cards import (

@@ -54,6 +54,7 @@ OWNED = {
         "CAMBRICON_DSMLU_ASSIGNED",
         "CAMBRICON_DSMLU_ASSIGHED",
         "CAMBRICON_DSMLU_PROFILE",
+        "CAMBRICON_DSMLU_PROFILE_INSTANCE",
     ],
     "Iluvatar chips": [
         "hami.io/MR-V100-devices-to-allocate",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
+from hami_webhook.devices.topology import best_combination, largest_groups_first, least_connected, pair_sum
 
 from .cards import card, chosen, container, first_allocation, mig_card, node, one, placed, pod, record, room, used, view
 
@@ -269,3 +269,23 @@ def test_a_whole_card_request_takes_one_instance_of_each_card():
 
 def test_a_single_card_asked_of_an_empty_choice_fails_with_its_labels():
     assert record(pod(one(gpumem=50000), policy="topology-aware"), view(FOUR)) == "4/4 CardInsufficientMemory"
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=12), st.integers(0, 12))
+def test_the_largest_groups_come_first_and_stay_in_order(keys, count):
+    """Against the reading: take the largest group left, the one met first of equals, until there are enough."""
+    left, expected = dict(enumerate(keys)), []
+    while left:
+        met = list(dict.fromkeys(left.values()))
+        largest = max(met, key=list(left.values()).count)
+        expected += [position for position, key in left.items() if key == largest]
+        left = {position: key for position, key in left.items() if key != largest}
+    assert largest_groups_first(keys, count) == expected[:count]
+
+
+@pytest.mark.parametrize(
+    ("keys", "count", "positions"),
+    [("abb", 1, [1]), ("abab", 3, [0, 2, 1]), ("cbbaaa", 4, [3, 4, 5, 1]), ("", 1, []), ("ab", 5, [0, 1])],
+)
+def test_groups_by_size(keys, count, positions):
+    assert largest_groups_first(keys, count) == positions

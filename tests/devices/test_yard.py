@@ -21,6 +21,15 @@ def test_a_placed_pod_takes_its_share_until_it_is_removed() -> None:
     assert isinstance(yard.place(asks("b", 5000)), Placed)
 
 
+def test_a_quota_holds_for_all_pods_together() -> None:
+    yard = Yard([N1], hard={"limits.nvidia.com/gpumem": 5000})
+    assert yard.waiting(asks("a", 3000)) == {"limits.nvidia.com/gpu": 1, "limits.nvidia.com/gpumem": 3000}
+    assert isinstance(yard.place(asks("a", 3000)), Placed)
+    assert yard.used("NVIDIA", "GPU-0") == (1, 3000, 0)
+    assert yard.place(asks("b", 2001)) == {"n1": "1/1 ResourceQuotaNotFit"}
+    assert isinstance(yard.place(asks("b", 2000)), Placed)
+
+
 def test_admission_refuses_with_a_sentence() -> None:
     refused = Yard([N1]).admit(pod(**{"nvidia.com/gpu": "1500m"}))
     assert refused.pod is None

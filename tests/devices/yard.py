@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,8 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.placement.fit import read_ask
 from hami_webhook.placement.place import Policies, evaluate, placement_annotations
 from hami_webhook.placement.state import ClusterState
-from hami_webhook.quota.charge import charge_of
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.quota.charge import charge_of, waiting_charge
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -31,17 +33,23 @@ def configured(text: str) -> Vendors:
 
 
 def node(name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str) -> Node:
+    """A node, as `node_object` makes it."""
+    return Node.from_object(node_object(name, labels=labels, capacity=capacity, **annotations))
+
+
+def node_object(
+    name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str
+) -> JSON:
     """A node; annotation keys by keyword can't be written as such, so give them as `**{"hami.io/…": text}`.
 
     `capacity` is allocatable too.
     """
     amounts = {key: str(value) for key, value in (capacity or {}).items()}
-    return Node.from_object(
-        {
-            "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
-            "status": {"capacity": amounts, "allocatable": amounts},
-        }
-    )
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
 
 
 def container(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
@@ -70,6 +78,39 @@ def pod(
         spec["initContainers"] = list(init)
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": dict(annotations or {})}
     return {"metadata": meta, "spec": spec}
+
+
+def placed_pod(name: str = "u", *containers: JSON, on: str = "n1", **annotations: str) -> Pod:
+    """A pod that is bound and holds what its annotations say (`**{"hami.io/…-allocated": text}`)."""
+    notes = {"hami.io/vgpu-node": on, "hami.io/vgpu-time": str(int(NOW)), **annotations}
+    made = pod(*containers, name=name, annotations=notes)
+    return Pod.from_object({**made, "spec": {**made["spec"], "nodeName": on}})
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a vendor with three resources calls them, to ask for its cards by; None asks for nothing."""
+
+    count: str
+    memory: str
+    cores: str
+
+    def limits(self, count: object = None, memory: object = None, cores: object = None) -> JSON:
+        named = {self.count: count, self.memory: memory, self.cores: cores}
+        return {name: amount for name, amount in named.items() if amount is not None}
+
+    def container(self, *amounts: object, name: str = "main") -> JSON:
+        return container(name, **self.limits(*amounts))
+
+    def pod(self, name: str = "p", *amounts: object, notes: Mapping[str, str] | None = None) -> JSON:
+        """A pod of one container that asks for one card, unless told otherwise."""
+        return pod(self.container(*(amounts or (1,))), name=name, annotations=notes)
+
+
+def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
+    """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
+    asking = pod(container(**amounts) if where == "limits" else container(requests=amounts))
+    return Yard([], CHART if vendors is None else vendors).admit(asking).message
 
 
 @dataclass(frozen=True)
@@ -103,11 +144,12 @@ class Placed:
 
 @dataclass
 class Yard:
-    """Nodes, and the pods placed on them so far."""
+    """Nodes, and the pods placed on them so far; `hard` is what a quota lets all of them hold together."""
 
     nodes: Sequence[Node]
     vendors: Vendors = field(default_factory=lambda: CHART)
     policies: Policies = field(default_factory=Policies)
+    hard: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = ClusterState(self.vendors)
@@ -120,7 +162,7 @@ class Yard:
             draft = PodDraft(manifest)
             normalise(draft, self.vendors, self.state)
             after = jsonpatch.apply_patch(manifest, draft.operations())
-            requested_vendors(Pod.from_object(after), self.vendors)
+            requested_vendors(Pod.from_object(after), self.vendors, self.state)
             again = PodDraft(after)
             normalise(again, self.vendors, self.state)
         except Denied as denial:
@@ -137,17 +179,56 @@ class Yard:
         asking = Pod.from_object(manifest)
         ask = read_ask(asking, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
-        result = evaluate(list(self.state.views()), ask, self.vendors, None, self.policies)
+        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(asking), self.policies)
         if not result.fits:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]
-        notes = placement_annotations(best.fit, best.view, self.vendors, NOW)
+        notes = placement_annotations(asking, best.fit, best.view, self.vendors, NOW)
         meta = {**manifest["metadata"], "annotations": {**manifest["metadata"]["annotations"], **notes}}
         bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
         if keep:
             self.state.set_pod(bound, NOW)
         debits = charge_of(bound, self.vendors, self.state, NOW).amounts
         return Placed(best.fit.node, best.score, notes, debits)
+
+    def outcome(self, manifest: JSON, vendor: str) -> str:
+        """What is written of the vendor's devices when the pod is placed, under both keys alike; or the refusal's text.
+
+        For yards with one node.
+        """
+        placed = self.place(manifest)
+        if isinstance(placed, dict):
+            (why,) = placed.values()
+            return why
+        keys = self.vendors[vendor].keys
+        texts = {placed.annotations[key] for key in (keys.allocated, keys.to_allocate) if key}
+        assert len(texts) == 1, placed.annotations
+        return texts.pop()
+
+    def waiting(self, manifest: JSON) -> Mapping[str, int]:
+        """What a pod is charged from its admission until it is placed."""
+        admitted = self.admit(manifest)
+        assert admitted.pod is not None, admitted.message
+        return waiting_charge(Pod.from_object(admitted.pod), self.vendors, self.state).amounts
+
+    def used(self, vendor: str, uuid: str, name: str = "n1") -> tuple[int, int, int]:
+        """Slots, MiB and cores that are taken of a card."""
+        view = self.state.view(name)
+        assert view is not None
+        usage = view.used(vendor, uuid)
+        return (usage.slots, usage.memory, usage.cores)
+
+    def charged(self) -> Counter[str]:
+        """What the pods placed so far are charged, by quota key."""
+        held: Counter[str] = Counter()
+        for other in self.state.pods():
+            held.update(charge_of(other, self.vendors, self.state, NOW).amounts)
+        return held
+
+    def _budget(self, asking: Pod) -> PodBudget | None:
+        held = self.charged()
+        left = {key: amount - held[key] for key, amount in self.hard.items()}
+        return PodBudget(left, asking.kinds, self.vendors) if left else None
 
     def remove(self, name: str) -> None:
         """A pod of this name ends."""

@@ -87,6 +87,26 @@ def test_a_limit_is_written_with_the_request_that_must_agree(container, operatio
 
 
 @pytest.mark.parametrize(
+    "resources",
+    [
+        None,
+        {"limits": {GPU: "3"}},
+        {"requests": {GPU: "1"}},
+        {"limits": {GPU: "2000m"}, "requests": {GPU: 2}},
+        {"limits": {GPU: "2"}, "requests": {GPU: "2"}},
+    ],
+)
+def test_an_amount_is_written_into_both_as_a_plain_integer(resources):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    after = applied(raw, draft)["spec"]["containers"][0]["resources"]
+    assert {field: str(amounts[GPU]) for field, amounts in after.items()} == {"limits": "2", "requests": "2"}
+    written = [field for field in ("limits", "requests") if str((resources or {}).get(field, {}).get(GPU)) != "2"]
+    assert len(draft.operations()) == (1 if resources is None else len(written))
+
+
+@pytest.mark.parametrize(
     ("env", "after"),
     [
         (None, [{"name": "A", "value": "1"}]),
@@ -116,6 +136,48 @@ def test_a_variable_set_twice_has_its_last_value_once():
         assert applied(raw, draft)["spec"]["containers"][0]["env"] == [{"name": "A", "value": "2"}]
 
 
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [{"name": "A", "value": ""}]),
+        ([{"name": "B"}], [{"name": "B"}, {"name": "A", "value": ""}]),
+        ([{"name": "A", "valueFrom": {"fieldRef": {}}}, {"name": "B"}], [{"name": "A", "value": ""}, {"name": "B"}]),
+        (
+            [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A"}, {"name": "C"}, {"name": "A", "value": "2"}],
+            [{"name": "A", "value": ""}, {"name": "B"}, {"name": "C"}],
+        ),
+        ([{"name": "A", "value": ""}, {"name": "A", "value": ""}], [{"name": "A", "value": ""}]),
+        ([{"name": "A"}], [{"name": "A"}]),  # how the API server writes an empty value
+    ],
+)
+def test_a_variable_set_once_stays_where_it_was_first(env, after):
+    raw = one(env=env)
+    draft = PodDraft(raw)
+    for _ in range(2):
+        draft.containers[0].set_env("A", "", once=True)
+    changed = applied(raw, draft)
+    assert changed["spec"]["containers"][0]["env"] == after
+    again = PodDraft(changed)
+    again.containers[0].set_env("A", "", once=True)
+    assert again.operations() == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: 1, "cpu": 1}}, {"limits": {GPU: "2", "cpu": 1}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: "2"}, "requests": {GPU: "1"}}, {"limits": {GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
+    ],
+)
+def test_an_amount_is_written_to_both_limits_and_requests(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
 def test_a_variable_set_back_to_what_it_was_is_no_change():
     draft = PodDraft(one(env=[{"name": "A", "value": "0"}]))
     for value in ("1", "0"):
@@ -123,10 +185,35 @@ def test_a_variable_set_back_to_what_it_was_is_no_change():
     assert draft.operations() == []
 
 
-def test_an_environment_that_is_no_list_cant_be_written_to():
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [{"name": "A", "value": "1"}]),
+        (["odd", {"name": "B"}], ["odd", {"name": "B"}, {"name": "A", "value": "1"}]),
+        ([{"name": "A", "value": "0"}], [{"name": "A", "value": "0"}]),
+        ([{"name": "A", "valueFrom": {}}], [{"name": "A", "valueFrom": {}}]),
+    ],
+)
+def test_a_default_variable_is_added_once_and_changes_none(env, after):
+    raw = one(env=env)
+    draft = PodDraft(raw)
+    for value in ("1", "2"):
+        draft.containers[0].default_env("A", value)
+    assert applied(raw, draft)["spec"]["containers"][0]["env"] == after
+    assert len(draft.operations()) == (env != after)
+
+
+@pytest.mark.parametrize("write", ["set_env", "default_env"])
+def test_an_environment_that_is_no_list_cant_be_written_to(write):
     draft = PodDraft(one(env={}))
     with pytest.raises(MalformedObject, match=r"spec\.containers\.0\.env must be a list"):
-        draft.containers[0].set_env("A", "1")
+        getattr(draft.containers[0], write)("A", "1")
+
+
+def test_a_resource_without_a_name_is_written_nowhere():
+    draft = PodDraft(one(resources={"limits": {"": "1"}}))
+    draft.containers[0].set_limit("", 2)
+    assert draft.operations() == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +274,9 @@ def test_each_warning_is_told_once():
 KEYS = st.sampled_from([GPU, "a/b", "~", ""])
 STEPS = st.lists(
     st.tuples(st.just("limit"), st.integers(0, 2), KEYS, st.integers(0, 3))
-    | st.tuples(st.just("env"), st.integers(0, 2), st.sampled_from("AB"), st.sampled_from("01"))
+    | st.tuples(
+        st.sampled_from(["env", "default env"]), st.integers(0, 2), st.sampled_from("AB"), st.sampled_from("01")
+    )
     | st.tuples(st.just("note"), KEYS, st.sampled_from("01"))
     | st.tuples(st.just("unnote"), KEYS),
     max_size=8,
@@ -224,6 +313,8 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
                 draft.containers[rest[0]].set_limit(rest[1], rest[2])
             case "env":
                 draft.containers[rest[0]].set_env(rest[1], rest[2])
+            case "default env":
+                draft.containers[rest[0]].default_env(rest[1], rest[2])
             case "note":
                 draft.annotations[rest[0]] = rest[1]
             case "unnote" if rest[0] in draft.annotations:
@@ -238,3 +329,34 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
     for position, container in enumerate(draft.containers):
         assert dict(again.containers[position].limits) == dict(container.limits)
         assert dict(again.containers[position].requests) == dict(container.requests)
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({"limits": {"cpu": 1}}, {"limits": {"cpu": 1, GPU: "2"}, "requests": {GPU: "2"}}),
+        ({"requests": {GPU: "2"}}, {"requests": {GPU: "2"}, "limits": {GPU: "2"}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: "3"}}, {"limits": {GPU: 2}, "requests": {GPU: "2"}}),
+    ],
+)
+def test_an_amount_can_be_written_in_limits_and_requests(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].set_both(GPU, 2)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
+@pytest.mark.parametrize(
+    ("resources", "after"),
+    [
+        ({"limits": {GPU: "2Ki"}}, {"limits": {GPU: "2Ki"}, "requests": {GPU: "2Ki"}}),
+        ({"requests": {GPU: 2}}, {"limits": {GPU: 2}, "requests": {GPU: 2}}),
+        ({"limits": {GPU: 2}, "requests": {GPU: 3}}, {"limits": {GPU: 2}, "requests": {GPU: 3}}),
+        ({"limits": {"cpu": 2}}, {"limits": {"cpu": 2}}),
+    ],
+)
+def test_an_amount_is_copied_to_where_it_lacks(resources, after):
+    raw = one(resources=resources)
+    draft = PodDraft(raw)
+    draft.containers[0].copy_across(GPU)
+    assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after

@@ -19,6 +19,23 @@ TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
 
 
+def test_the_log_names_what_nodes_lack_of_a_vendor_that_none_has(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        names = [f"n{i:02}" for i in range(12)]
+        await scene.add(*(node(name, card(f"G-{name}")) for name in names), node("bare"))
+        chip = {"name": "main", "image": "x", "resources": {"limits": {"iluvatar.ai/BI-V150-vgpu": 1}}}
+        refused = await scene.refused(pod("p", chip))
+        assert refused == {"bare": "node unregistered"} | dict.fromkeys(names, "NodeInsufficientDevice")
+
+    caplog.set_level("INFO")
+    asyncio.run(scenario())
+    first = ", ".join(["bare", *(f"n{i:02}" for i in range(9))])
+    assert (
+        f"default/p: no BI-V150 cards can be read from annotation hami.io/node-BI-V150-register of {first} and 3 more"
+    ) in caplog.messages
+
+
 def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], object]:
     """A cluster on which the operation fails once `skip` of its kind went well."""
     left = [skip]
@@ -62,6 +79,7 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
         "hami.io/dcu-devices-allocated": "x",
         "hami.io/bind-phase": "failed",
         "hami.io/vgpu-node": "elsewhere",
+        "hami.io/amd-cu-allocated": "the plugin's own",
         "team": "blue",
     }
     raw = {**pod("p", asks(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {

@@ -20,6 +20,7 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.place import Placement, Unplaced
 from hami_webhook.quota.ledger import LEDGER, Entry, decode
@@ -49,10 +50,12 @@ async def no_sleep(_: float) -> None:
 class World:
     """`async with World(...) as world`: objects are created first, then the caches sync."""
 
-    def __init__(self, *objects: JSON, replicas: int = 1, factor: int = 1, pace: Pace | None = None) -> None:
+    def __init__(
+        self, *objects: JSON, replicas: int = 1, factor: int = 1, pace: Pace | None = None, of: Vendors | None = None
+    ) -> None:
         self.now = NOON
         self._objects = objects
-        self.vendors = vendors(factor)
+        self.vendors = of or vendors(factor)
         self.cluster = MemoryCluster(lambda: self.now)
         self.cores = [
             Core(
@@ -170,7 +173,7 @@ class World:
     async def delete(self, name: str, grace: int | None = None) -> None:
         await self.cluster.delete(Kind.PODS, name, TEAM, grace)
 
-    async def edit_hard(self, name: str = "gpu-quota", **hard: int) -> None:
+    async def edit_hard(self, name: str = "gpu-quota", **hard: object) -> None:
         spec = {"hard": {KEYS[key]: str(amount) for key, amount in hard.items()}}
         await self.cluster.patch(Kind.RESOURCE_QUOTAS, name, {"spec": spec}, TEAM)
 

@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.legacy import OLD_NAMES, with_legacy
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
@@ -95,6 +97,46 @@ def test_pods_are_shown_container_by_container_and_repeats_are_summed():
         labelled(**POD, container_index="1", device_uuid="G1"): 300 * MIB,
     }
     assert sorted(cores.values()) == [10, 21, 30]
+
+
+def test_compute_units_are_shown_in_percent_of_their_card():
+    """The AMD chapter's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
+    cards = '[{"id":"M","count":10,"devmem":9,"devcore":64,"type":"AMD Instinct","health":true}]'
+    on = {
+        "metadata": {"name": "n1", "annotations": {"hami.io/node-amd-register": cards}},
+        "status": {"capacity": {"amd.com/gpu": "1"}},
+    }
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/amd-devices-allocated": "M,AMD Instinct,5,17:;gone,AMD,5,17:;"}
+    asking = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
+    obj = {**pod(*asking, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
+    found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=Vendors.from_config(builtin_device_config().config))
+    assert list(found["hami_gpu_core_limit_ratio"].values()) == [100]
+    assert list(found["hami_gpu_core_allocated_ratio"].values()) == [27]
+    assert dict(next(iter(found["hami_gpu_memory_allocated_bytes"])))["device_cores"] == "64"
+    assert list(found["hami_vgpu_core_allocated_ratio"].values()) == [27, 17]
+    assert (
+        found["hami_resource_quota_used"][
+            labelled(zone="vGPU", namespace="team-a", quota_name="amd.com/gpucores", limit="0")
+        ]
+        == 54
+    )
+
+
+def test_cores_on_a_mask_are_counted():
+    """AWS Neuron writes masks; people read numbers."""
+    capacity = {"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "4"}
+    record = "n1-AWSNeuron-0,AWSNeuron,0,12:;"
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/aws-neuron-devices-allocated": record}
+    found = scrape(
+        (Kind.NODES, {"metadata": {"name": "n1"}, "status": {"capacity": capacity}}),
+        (Kind.PODS, pod(container(), annotations=notes, uid="u1", node="n1")),
+        vendors=Vendors.from_config(builtin_device_config().config),
+    )
+    device = {"zone": "vGPU", "node": "n1", "device_uuid": "n1-AWSNeuron-0", "device_index": "0"}
+    assert found["hami_gpu_core_limit_ratio"] == {labelled(**device, device_type="AWSNeuron"): 4}
+    assert found["hami_gpu_core_allocated_ratio"] == {labelled(**device, device_type="AWSNeuron"): 2}
+    (held,) = found["hami_vgpu_core_allocated_ratio"].values()
+    assert held == 2
 
 
 @pytest.mark.parametrize(

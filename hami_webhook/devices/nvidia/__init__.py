@@ -12,7 +12,11 @@ from datetime import tzinfo
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
     Booking,
     Device,
@@ -44,7 +48,7 @@ from hami_webhook.devices.trial import (
     Selection,
     Trial,
 )
-from hami_webhook.devices.vendor import MAX_INT32, DeviceKeys, Fleet, Health, Vendor
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -105,14 +109,12 @@ class Nvidia(Vendor):
     register_annotation = "hami.io/node-nvidia-register"
     handshake_annotation = "hami.io/node-handshake"
     gone_with_allocatable = True
-    keys = DeviceKeys(
-        to_allocate="hami.io/vgpu-devices-to-allocate",
-        allocated="hami.io/vgpu-devices-allocated",
+    unended_card = True
+    keys = DeviceKeys.usual(
+        "vgpu",
+        uuid="nvidia.com/[no]use-gpuuuid",
+        model="nvidia.com/[no]use-gputype",
         extra=(mig.ALLOCATIONS,),
-        use_uuid=("nvidia.com/use-gpuuuid",),
-        nouse_uuid=("nvidia.com/nouse-gpuuuid",),
-        use_type=("nvidia.com/use-gputype",),
-        nouse_type=("nvidia.com/nouse-gputype",),
         choices=(MODE, "nvidia.com/numa-bind"),
     )
     checks = (
@@ -129,10 +131,8 @@ class Nvidia(Vendor):
     unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: NvidiaSection) -> None:
+        super().__init__(section)
         self.section = section
-        self.count_name = section.resource_count_name
-        self.memory_name = section.resource_memory_name
-        self.core_name = section.resource_core_name
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
         self.memory_factor = section.factor
@@ -284,7 +284,7 @@ class Nvidia(Vendor):
 
     # outputs (9)
 
-    def encode(self, rows: Rows, node: Node) -> dict[str, str]:
-        written = super().encode(rows, node)
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        written = super().encode(rows, node, now)
         instances = mig.encode_allocations(self.key, rows)
         return written | ({mig.ALLOCATIONS: instances} if instances else {})

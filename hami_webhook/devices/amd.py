@@ -1,0 +1,128 @@
+"""AMD GPUs, shared by memory (MiB) and compute units. Source: the AMD, Biren, VastAI chapter, part A.
+
+Users and quotas speak of percent of a card's compute units, while cards, usage and annotations hold the units (CUs):
+the plugin makes masks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+
+from hami_webhook.config import AmdSection
+from hami_webhook.devices.derived import capacity
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    BadRequest,
+    Booking,
+    Device,
+    FixedMemory,
+    Memory,
+    Request,
+    ShareOfCard,
+    Usage,
+)
+from hami_webhook.devices.trial import (
+    FREE_CORES,
+    FREE_MEMORY,
+    FREE_SLOT,
+    HEALTHY,
+    MUTEX,
+    TYPE_LISTS,
+    UUID_LISTS,
+    WITHIN_QUOTA,
+)
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node
+from hami_webhook.kube.quantity import parse_whole
+
+
+class Amd(Vendor):
+    key = "AMD"
+    register_annotation = "hami.io/node-amd-register"
+    keys = DeviceKeys.usual("amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype")
+    checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
+    default_cores = 100
+    limits_only = True
+    named_is_ours = True
+    commas_shut = True
+
+    def __init__(self, section: AmdSection) -> None:
+        super().__init__(section)
+        self.percentage_name = section.resource_memory_percentage_name
+
+    # admission and request (A5, A6)
+
+    @property
+    def resource_names(self) -> tuple[str, ...]:
+        return (*super().resource_names, *((self.percentage_name,) if self.percentage_name else ()))
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        ours = super().admit(container, pod, fleet)
+        if ours and not self.amount(container, self.count_name):
+            others = [name for name in self.resource_names if name != self.count_name and name in container.limits]
+            if others:
+                pod.warn(f"container {container.name}: {others[0]} without {self.count_name} gives no card")
+        return ours
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        if self.amount(container, self.memory_name) and self.amount(container, self.percentage_name):
+            yield f"{self.percentage_name} is ignored, because {self.memory_name} is given too"
+
+    def check_amounts(self, container: Container) -> None:
+        limits = container.limits
+        if self.count_name in limits and self.core_name in limits:
+            percent = parse_whole(limits[self.core_name])
+            if percent is None or not 1 <= percent <= 100:
+                raise BadRequest(f"{self.core_name} must be an integer percentage between 1 and 100")
+        super().check_amounts(container)
+
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
+        yield from super().bounds()
+        yield self.percentage_name, 1, 100, "an integer"
+
+    def request(self, container: Container) -> Request | None:
+        self.check_amounts(container)
+        return super().request(container)
+
+    def memory(self, container: Container, mebibytes: int) -> Memory:
+        return FixedMemory(mebibytes) if mebibytes else ShareOfCard(self.amount(container, self.percentage_name) or 100)
+
+    # node side (A3)
+
+    def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
+        """There is no handshake: a plugin that is gone takes the node's capacity with it."""
+        return Health(healthy=capacity(node, self.count_name) > 0)
+
+    # Fit (A7)
+
+    def cores_needed(self, request: Request, device: Device) -> int:
+        """The percentage in CUs, at least one; so a card that has none never has enough."""
+        return max(1, device.cores * request.cores // 100)
+
+    def book(self, request: Request, device: Device, usage: Usage) -> Booking:
+        needed = self.memory_needed(request, device), self.cores_needed(request, device)
+        return Booking(*needed, counted=request.cores)
+
+    # outputs and quota (A8, A9)
+
+    def word(self, device: AllocatedDevice) -> str:
+        """The product name, as long as the plugin finds `AMD` in it and the annotation stays readable."""
+        fits = "AMD" in device.type.upper() and not any(mark in device.type for mark in ",:;")
+        return device.type if fits else self.key
+
+    def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
+        """The percentage asked; the most that any of the containers asks, where it isn't known which one it is."""
+        percents = [
+            percent if (percent := self.amount(container, self.core_name)) is not None else self.default_cores
+            for container in containers
+            if self.amount(container, self.count_name)
+        ]
+        return min(max(percents, default=self.default_cores), self.max_cores)
+
+    def core_percent(self, cores: int, device: Device) -> int:
+        return -(-cores * 100 // device.cores) if device.cores else 0

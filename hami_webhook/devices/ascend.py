@@ -1,0 +1,313 @@
+"""Huawei Ascend NPUs, every chip model of `vnpus` a vendor of its own. Source: the ascend chapter of the specification.
+
+A container gets whole NPUs, or a slice of one: in template mode one of the few sizes the driver can cut, in soft mode
+(hami-core) any memory and any share of the compute, of several NPUs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from hami_webhook.config import AscendChip, AscendTemplate, VnpusSection
+from hami_webhook.devices import reasons
+from hami_webhook.devices.codecs import CardRecord, custom_info
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
+from hami_webhook.devices.policy import split_list
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
+    AMOUNT_CHECKS,
+    FIRST_FIT,
+    WITHIN_QUOTA,
+    Candidate,
+    Choice,
+    Selection,
+    Trial,
+)
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+
+MODE = "huawei.com/vnpu-mode"
+SOFT_MODE = "hami-core"
+NODE_MODE = "hami-vnpu-core"
+PLACED_AT = "predicate-time"
+VISIBLE_DEVICES = "ASCEND_VISIBLE_DEVICES"
+PAIRED = "Ascend910C"
+"""The model of which two NPUs make a module."""
+GROUPED = "Ascend910"
+"""What the models with HCCS groups begin with."""
+ROUNDED = "hami.io/superpod-rounded"
+"""The containers whose count admission rounded up to a module, so that it knows its own work when it sees it again."""
+
+
+def vendors(section: VnpusSection) -> tuple[Ascend, ...]:
+    """A vendor for each chip that can be asked for."""
+    return tuple(Ascend(chip, section) for chip in section.configs if chip.resource_name)
+
+
+def is_soft(annotations: Mapping[str, str]) -> bool:
+    """Whether a pod's annotations select soft mode."""
+    return annotations.get(MODE) == SOFT_MODE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What else of a node the rules read: whether it does soft mode, and whether every NPU names its HCCS group."""
+
+    soft: bool
+    grouped: bool
+
+
+def _facts(trial: Trial) -> NodeFacts:
+    facts = trial.inventory.facts
+    assert isinstance(facts, NodeFacts)
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModules:
+    """Modules of which both NPUs passed; with `splits` one NPU more for an odd count, best one without its sibling."""
+
+    splits: bool
+    looks_at_all = True
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+        chosen = self.pick(passed, trial.request.count, trial.admits)
+        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+
+    def pick(
+        self,
+        passed: Sequence[Candidate],
+        count: int,
+        admits: Callable[[Sequence[Candidate]], bool] = lambda candidates: True,
+    ) -> list[Candidate]:
+        """The NPUs of at most `count`; modules come by the first of their NPUs, each in the order tried."""
+        modules: dict[int, list[Candidate]] = {}
+        for card in passed:
+            modules.setdefault(card.device.index // 2, []).append(card)
+        chosen: list[Candidate] = []
+        for module in modules.values():
+            if len(module) == 2 and len(chosen) + 2 <= count and admits([*chosen, *module]):
+                chosen += module
+        if self.splits and count % 2 and len(chosen) == count - 1:
+            left = [card for card in passed if card not in chosen and admits([*chosen, card])]
+            chosen += sorted(left, key=lambda card: len(modules[card.device.index // 2]))[:1]
+        return chosen
+
+
+BY_GROUP = LargestGroups(lambda device: device.extra)
+"""By HCCS group."""
+
+
+class Ascend(Vendor):
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
+    explains_memory = True
+
+    def __init__(self, chip: AscendChip, section: VnpusSection) -> None:
+        word = chip.common_word
+        self.chip = chip
+        self.key = word
+        self.count_name = chip.resource_name
+        self.memory_name = chip.resource_memory_name
+        self.core_name = chip.resource_core_name
+        self.memory_factor = chip.factor
+        self.keys = DeviceKeys.usual(
+            word, uuid=f"hami.io/[no-]use-{word}-uuid", extra=(f"huawei.com/{word}", PLACED_AT), choices=(MODE,)
+        )
+        self.register_annotation = f"hami.io/node-register-{word}"
+        self.handshake_annotation = f"hami.io/node-handshake-{word}"
+        self.paired = word == PAIRED
+        self.bound_pairs = self.paired and chip.super_pod
+        self.modules = WholeModules(splits=not chip.super_pod)
+        self.nodes_are_soft = section.hami_vnpu_core
+        self.any_npu = tuple(each.resource_name for each in section.configs if each.resource_name)
+        self.touches_every_container = any(each.overwrite_env for each in section.configs)
+
+    # admission (chapter section 5)
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        self.check_amounts(container.container)
+        if self.touches_every_container and not any(self.amount(container, name) for name in self.any_npu):
+            container.set_env(VISIBLE_DEVICES, "", once=True)
+        count = parse_whole(container.limits.get(self.count_name))
+        if count:
+            self._complete(container, pod, count)
+        return bool(self.amount(container, self.count_name))
+
+    def _complete(self, container: ContainerDraft, pod: PodDraft, count: int) -> None:
+        """Write what a container that asks for `count` NPUs leaves open, as the driver will have it."""
+        soft = is_soft(pod.annotations)
+        rounded = split_list(pod.annotations.get(ROUNDED, ""))
+        written = 1 if count == 2 and self.bound_pairs and container.name in rounded else count
+        if self.bound_pairs:
+            self._complete_module(container, pod, count)
+        if not soft:
+            self._refuse_cores(container)
+        if self.memory_name:
+            template = self._write_memory(container, pod, soft=soft)
+            if template is not None and written > 1:
+                raise BadRequest(
+                    f"vNPU not supported for multiple devices: container {container.name} asks for {written} "
+                    f"{self.count_name} with a slice of each; ask for one, or for whole NPUs (no {self.memory_name}), "
+                    f"or set the annotation {MODE}: {SOFT_MODE}"
+                )
+            if template is not None and self.bound_pairs and container.name not in rounded:
+                pod.annotations[ROUNDED] = ",".join((*rounded, container.name))
+        if self.chip.runtime_class_name and not pod.runtime_class_name:
+            pod.runtime_class_name = self.chip.runtime_class_name
+
+    def _complete_module(self, container: ContainerDraft, pod: PodDraft, count: int) -> None:
+        """The two NPUs of a bound module are given together."""
+        if count == 1:
+            container.set_limit(self.count_name, 2)
+            pod.warn(f"container {container.name}: {self.count_name} 1 becomes 2, as the NPUs of a module are bound")
+        elif count % 2:
+            raise BadRequest(
+                f"{self.key} device request must be 1 or 2*n, got {count}: in container {container.name} ask for "
+                f"{count - 1} or {count + 1} {self.count_name}, as the two NPUs of a module are bound"
+            )
+
+    def _refuse_cores(self, container: ContainerDraft) -> None:
+        if self.amount(container, self.core_name):
+            raise BadRequest(
+                f"{self.core_name} is only supported in hami-core (soft split) mode: container {container.name} asks "
+                f"for {container.amount(self.core_name)}; remove it, or set the annotation {MODE}: {SOFT_MODE}"
+            )
+
+    def _write_memory(self, container: ContainerDraft, pod: PodDraft, *, soft: bool) -> AscendTemplate | None:
+        """Write the memory of each NPU; the template it is a slice of, None for whole NPUs and in soft mode."""
+        chip, name = self.chip, self.memory_name
+        units = parse_whole(container.limits.get(name))
+        if units is None:
+            container.set_both(name, chip.memory_allocatable // self.memory_factor)
+            return None
+        mebibytes = units * self.memory_factor
+        if soft:
+            container.set_both(name, units)
+            if mebibytes > chip.memory_capacity:
+                pod.warn(
+                    f"container {container.name}: {name} {units} is more than the {chip.memory_capacity} MiB of a card"
+                )
+            return None
+        if mebibytes > chip.memory_capacity:
+            most = chip.memory_capacity // self.memory_factor
+            raise BadRequest(
+                f"{name} {units} is invalid: container {container.name} may ask for at most {most}, in units of "
+                f"{self.memory_factor} MiB (16 GiB is {self.sixteen_gib}, not 16Gi), or for none to get whole "
+                f"NPUs"
+            )
+        template = self.template(mebibytes)
+        carved = (template.memory if template else chip.memory_allocatable) // self.memory_factor
+        if carved != units:
+            what = f"the template {template.name}" if template else "a whole NPU"
+            pod.warn(f"container {container.name}: {name} {units} becomes {carved}, {what}")
+        container.set_both(name, carved)
+        return template
+
+    def template(self, mebibytes: int) -> AscendTemplate | None:
+        """The smallest template with so many MiB; None where only a whole NPU has them."""
+        return next((each for each in self.chip.templates if each.memory >= mebibytes), None)
+
+    # request extraction (6)
+
+    def asked(self, container: Container, pod: Pod) -> Request | None:
+        """The driver carves no other sizes, so a pod that admission didn't see is rounded here."""
+        request = self.request(container)
+        if request is None or not isinstance(request.memory, FixedMemory) or is_soft(pod.annotations):
+            return request
+        template = self.template(request.memory.mebibytes)
+        if template is not None:
+            return replace(request, memory=FixedMemory(template.memory), profile=template.name)
+        if request.memory.mebibytes <= self.chip.memory_capacity:
+            return replace(request, memory=FixedMemory(self.chip.memory_allocatable))
+        return request
+
+    # node side (3)
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        """The card's HCCS group is its `extra`, None where it names none."""
+        group = custom_info(record).get("networkid")
+        known = isinstance(group, int | float) and not isinstance(group, bool)
+        return replace(super().device(record, position), extra=group if known else None)
+
+    def inventory(self, node: Node) -> Inventory | None:
+        devices = self.registered(node)
+        mode = node.annotations.get(NODE_MODE)
+        facts = NodeFacts(
+            soft=self.nodes_are_soft if mode is None else mode == "true",
+            grouped=self.key.startswith(GROUPED) and all(device.extra is not None for device in devices),
+        )
+        return Inventory(devices, facts) if devices else None
+
+    # Fit (7)
+
+    def refuses_node(self, trial: Trial) -> Rejection | None:
+        if is_soft(trial.pod.annotations) and not _facts(trial).soft:
+            return Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices))
+        return super().refuses_node(trial)
+
+    def total_cores(self, trial: Trial, device: Device) -> int:
+        return 100 if is_soft(trial.pod.annotations) else device.cores
+
+    def selection(self, trial: Trial) -> Selection:
+        if trial.request.count == 1:
+            return FIRST_FIT
+        if self.paired:
+            return self.modules
+        return BY_GROUP if _facts(trial).grouped else FIRST_FIT
+
+    def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
+        if self.paired and trial.request.count > 1:
+            return len(self.modules.pick(passed, trial.request.count))
+        return len(passed)
+
+    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+        """NPUs that must come in modules are counted out of those wanted."""
+        count = trial.request.count
+        return replace(usual, cards=count) if self.paired and count > 1 else usual
+
+    # node choice (8)
+
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        """How much of each container's NPUs are in one HCCS group; 0 if the group of any is unknown."""
+        if not self.key.startswith(GROUPED):
+            return 0.0
+        group = {device.uuid: device.extra for device in view.inventories[self.key].devices}
+        given = [device.uuid for row in rows if self.key in row for device in row[self.key].devices]
+        if any(group[uuid] is None for uuid in given):
+            return 0.0
+        reward = 10 * togetherness(self.key, rows, group)
+        return -reward if policy == "spread" else reward
+
+    def hint(self, label: str, views: Sequence[NodeView]) -> str:
+        if label == reasons.MODE_NOT_FIT:
+            otherwise = "do" if self.nodes_are_soft else "don't"
+            return (
+                f'{MODE}: {SOFT_MODE} needs a node whose annotation {NODE_MODE} is "true"; '
+                f"nodes without that annotation {otherwise}, by vnpus.hamiVnpuCore"
+            )
+        if label == reasons.CARD_TIME_SLICING_EXHAUSTED:
+            slots = max(device.slots for view in views for device in view.inventories[self.key].devices)
+            return f"an {self.key} takes at most {slots} containers, as its device plugin registered it"
+        return super().hint(label, views)
+
+    # outputs (9)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        entries = [
+            {"UUID": d.uuid, "temp": d.booking.profile, "memory": d.booking.memory, "core": d.booking.cores}
+            for row in rows
+            if self.key in row
+            for d in row[self.key].devices
+        ]
+        listed = orjson.dumps([{key: value for key, value in entry.items() if value} for entry in entries])
+        written = {f"huawei.com/{self.key}": listed.decode(), PLACED_AT: str(int(now))}
+        return super().encode(rows, node, now) | written

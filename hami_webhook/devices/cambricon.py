@@ -1,0 +1,98 @@
+"""Cambricon MLUs, sliced by the driver's dynamic sMLU. Source: the cambricon chapter of the specification.
+
+The vendor's own plugin reports sums as capacity, so cards have no identity but their place on the node. A container
+gets a share of one card, in percent of compute and units of 256 MiB, or whole cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hami_webhook.devices.derived import index_of, split
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Device, Rows
+from hami_webhook.devices.nodelock import NodeLock
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import ContainerKind, Node
+
+UNIT = 256
+"""MiB of a unit of memory: the plugin's `--min-dsmlu-unit=256`."""
+
+MODEL_LABEL = "Model"
+"""Where the plugin, from 2.0.20 on, writes the model of a node's cards."""
+
+PROFILE = "CAMBRICON_DSMLU_PROFILE"
+# The plugin looks for the misspelt key, HAMi from 2.7.1 on writes the other one.
+ASSIGNED = ("CAMBRICON_DSMLU_ASSIGHED", "CAMBRICON_DSMLU_ASSIGNED")
+
+
+class Cambricon(Vendor):
+    key = "MLU"
+    keys = DeviceKeys.usual(
+        "cambricon-mlu",
+        uuid="cambricon.com/[no]use-gpuuuid",
+        model="cambricon.com/[no]use-mlutype",
+        extra=(*ASSIGNED, PROFILE),
+    )
+    memory_factor = UNIT
+    default_cores = 100
+    several_are_whole = True
+    explains_memory = True
+    lock = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
+
+    # node side (chapter section 3)
+
+    def registered(self, node: Node) -> tuple[Device, ...]:
+        model = node.labels.get(MODEL_LABEL, "").strip()
+        return split(
+            self.key,
+            node,
+            "cambricon-mlu",
+            cores=self.core_name,
+            memory=self.memory_name,
+            unit=UNIT,
+            card_cores=100,
+            model=model if "mlu" in model.lower() else "",
+        )
+
+    # admission (5): what the vendor's plugin can't serve
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        yield from super().doubts(container)
+        if container.kind is not ContainerKind.APP:
+            yield "an init container gets no MLU, because the device plugin looks at app containers only"
+        if self.amount(container, self.count_name) != 1:
+            return
+        asked = self._sliced(container)
+        if not asked:
+            yield (
+                f"without {self.memory_name} and {self.core_name} it starts without a card, because in sMLU mode the "
+                "device plugin isn't called for it"
+            )
+        elif len(asked) == 1:
+            yield (
+                f"with {asked[0]} alone the device plugin is called once instead of twice, so the slice is never "
+                "marked as assigned and the node's lock stays until it expires"
+            )
+
+    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+        slices = [container.name for container in pod.containers if self._sliced(container)]
+        if len(slices) > 1:
+            pod.warn(
+                f"containers {', '.join(slices)} ask for {self.memory_name} or {self.core_name}, but the device plugin "
+                "serves one such container of a pod and fails the pod otherwise"
+            )
+
+    def _sliced(self, container: ContainerDraft) -> list[str]:
+        """The resources in the container for which kubelet calls the plugin."""
+        return [name for name in (self.memory_name, self.core_name) if self.amount(container, name)]
+
+    # outputs (9)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        first = next(row[self.key] for row in rows if self.key in row).devices[0]
+        index = index_of(first.uuid)
+        profile = f"{index}_{first.booking.cores}_{first.booking.memory // UNIT}"
+        return super().encode(rows, node, now) | dict.fromkeys(ASSIGNED, "false") | {PROFILE: profile}

@@ -1,0 +1,42 @@
+"""Enflame GCUs: whole cards, cards shared by percentage (vGCU), DRS slices. Source: the enflame chapter.
+
+Each form is asked, counted and limited by itself, so each is a vendor here; shared and DRS cards are the same silicon
+in two modes and have one type word and one annotation on the wire.
+"""
+
+from __future__ import annotations
+
+from hami_webhook.config import EnflameSection
+from hami_webhook.devices import reasons
+from hami_webhook.devices.derived import capacity, counted
+from hami_webhook.devices.enflame.drs import DrsGcu
+from hami_webhook.devices.enflame.shared import SharedGcu
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Inventory
+from hami_webhook.devices.trial import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Node
+
+
+class WholeGcu(Vendor):
+    """Cards that the vendor's own plugin picks: their ids aren't hardware, memory and cores are percent."""
+
+    key = "GCU"
+    keys = DeviceKeys.usual("enflame-gcu")
+    lock = None
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
+    checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)
+    default_cores = 100
+
+    def __init__(self, section: EnflameSection) -> None:
+        self.count_name = section.resource_name_gcu
+
+    def inventory(self, node: Node) -> Inventory | None:
+        count = capacity(node, self.count_name)
+        cards = tuple(counted(self.key, node, "GCU", count, slots=1, memory=100, cores=100))
+        return Inventory(cards) if cards else None
+
+
+def gcus(section: EnflameSection) -> tuple[Vendor, ...]:
+    """The three forms."""
+    return WholeGcu(section), SharedGcu(section), DrsGcu(section)

@@ -1,0 +1,48 @@
+"""Whether a node's device plugin is alive, by the handshake that both sides write (core chapter 3.2)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+_SECONDS = 60.0
+"""How long an answer may take."""
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
+
+    `until` is Unix seconds (None: for good); `request_handshake` asks the leader to write a new handshake.
+    """
+
+    healthy: bool
+    until: float | None = None
+    request_handshake: bool = False
+
+
+def common_health(handshake: str, allocatable: int, now: float, zone: tzinfo | None) -> Health:
+    """The common rule for the annotation's text, where kubelet offers so many of the vendor's count resource.
+
+    `zone` is that of the times in handshakes (None: local).
+    """
+    if "Requesting" not in handshake:
+        return Health(healthy=True, request_handshake=True)
+    asked = _handshake_time(handshake, zone)
+    if asked is None or allocatable > 0:
+        return Health(healthy=True)
+    deadline = asked + _SECONDS
+    return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
+
+
+def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
+    """The time behind the first `_`, `YYYY-MM-DD HH:MM:SS`; None if there is none."""
+    text = handshake.partition("_")[2].strip()
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,139 @@
+"""Iluvatar CoreX GPUs, one backend per chip and the old family of HAMi 2.7. Source: the iluvatar chapter.
+
+A container gets a slice of one card (units of 256 MiB, percent of compute) or several whole cards; the isolation is
+Iluvatar's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hami_webhook.config import IluvatarChip
+from hami_webhook.devices import derived, reasons
+from hami_webhook.devices.amounts import MAX_INT32
+from hami_webhook.devices.codecs import CardRecord
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Device, Inventory, Rows
+from hami_webhook.devices.placed import nanoseconds
+from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
+    FREE_CORES,
+    FREE_MEMORY,
+    UNITS_LEFT,
+    WITHIN_QUOTA,
+    Candidate,
+    Check,
+)
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import ContainerKind, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+
+WHOLE = 100
+"""Percent of compute that are a card."""
+
+
+def _all_cores_alone(candidate: Candidate) -> bool:
+    """A container that asks for every core of a card shares it with nobody."""
+    every = 0 < candidate.cores == candidate.device.cores
+    return not (every and candidate.usage.slots > 0)
+
+
+ALL_CORES_ALONE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _all_cores_alone)
+
+
+class Iluvatar(Vendor):
+    """What both families have in common."""
+
+    memory_factor = 256
+    several_are_whole = True
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
+
+    # admission (chapter section 5)
+
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
+        """So many cards at most that the cores written for them are an amount too."""
+        yield self.count_name, 0, MAX_INT32 // WHOLE, "a whole number"
+        yield self.memory_name, 0, MAX_INT32 // self.memory_factor, "a whole number of 256 MiB units (16 GiB is 64)"
+        yield self.core_name, 0, MAX_INT32, "a whole number"
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        """A count of 0 asks too, though it gets no card."""
+        super().admit(container, pod, fleet)
+        count = parse_whole(container.limits.get(self.count_name))
+        if count is not None and count > 1:
+            container.set_limit(self.core_name, WHOLE * count)
+            pod.note(f"container {container.name}: {self.core_name} set to {WHOLE * count}: several cards are whole")
+        return count is not None
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        count = self.amount(container, self.count_name) or 0
+        memory, cores = self.amount(container, self.memory_name), self.amount(container, self.core_name)
+        if count > 1:
+            if memory:
+                yield f"{self.memory_name} is only the least each card must have: several cards are given whole"
+            if cores not in (None, WHOLE * count):
+                yield f"{self.core_name} {cores} is ignored: several cards are given whole"
+        elif cores is None:
+            if memory:
+                yield f"no compute of the shared card is reserved without {self.core_name}"
+        elif cores > WHOLE:
+            yield f"{self.core_name} {cores} counts as {WHOLE}, all of a card"
+
+
+class PerChip(Iluvatar):
+    """A chip of `iluvatars`: its key is its common word, its devices come from Iluvatar's HAMi-aware plugin."""
+
+    def __init__(self, chip: IluvatarChip) -> None:
+        super().__init__(chip)
+        word = self.key = chip.common_word
+        self.register_annotation = f"hami.io/node-{word}-register"
+        self.handshake_annotation = f"hami.io/node-handshake-{word}"
+        self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        asks = super().admit(container, pod, fleet)
+        if asks and container.name:
+            container.default_env("SOL_CONTINER_NAME", container.name)  # as Iluvatar's runtime spells it
+        return asks
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        card = super().device(record, position)
+        return card if record.indexed else replace(card, index=position)
+
+
+class OldFamily(Iluvatar):
+    """`iluvatar`: devices from capacity, annotations for Iluvatar's gpu-manager, which releases no node lock."""
+
+    key = "Iluvatar"
+    lock = None
+    keys = DeviceKeys.usual(
+        "iluvatar-vgpu",
+        uuid="iluvatar.ai/[no]use-gpuuuid",
+        extra=("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time"),
+    )
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        yield from super().doubts(container)
+        if container.kind is not ContainerKind.APP:
+            yield f"gpu-manager knows no init containers, so it isn't told which card of {self.count_name} is for it"
+
+    def inventory(self, node: Node) -> Inventory | None:
+        return derived.summed(self, node, "iluvatar", WHOLE)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        """`gpu-assigned` is gpu-manager's to set to true."""
+        stamp = {"iluvatar.ai/gpu-assigned": "false", "iluvatar.ai/predicate-time": nanoseconds(now)}
+        return super().encode(rows, node, now) | stamp
+
+    def encode_containers(self, pod: Pod, rows: Rows, node: Node) -> dict[str, str]:
+        """The cards of each app container, by its place among them."""
+        apps = [row.get(self.key) for row, kind in zip(rows, pod.kinds, strict=True) if kind is ContainerKind.APP]
+        return {
+            f"iluvatar.ai/predicate-gpu-idx-{place}": ",".join(str(derived.index_of(d.uuid)) for d in found.devices)
+            for place, found in enumerate(apps)
+            if found is not None
+        }

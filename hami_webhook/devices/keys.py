@@ -1,0 +1,87 @@
+"""The names a vendor answers to besides its resources: keys of quotas, keys of annotations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+MEBIBYTE = 2**20
+"""Bytes."""
+_BRACKETS = re.compile(r"\[.*?\]")
+
+
+class Dimension(Enum):
+    """What a quota key counts."""
+
+    COUNT = "count"
+    MEMORY = "memory"
+    CORES = "cores"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaKey:
+    """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
+
+    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then told in bytes.
+    """
+
+    name: str
+    dimension: Dimension
+    factor: int = 1
+    binary_is_bytes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKeys:
+    """A vendor's annotation keys: what placement writes, and the lists users select devices with.
+
+    Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
+    """
+
+    allocated: str
+    to_allocate: str = ""
+    extra: tuple[str, ...] = ()
+    use_uuid: tuple[str, ...] = ()
+    nouse_uuid: tuple[str, ...] = ()
+    use_type: tuple[str, ...] = ()
+    nouse_type: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    @classmethod
+    def usual(
+        cls,
+        devices: str,
+        *,
+        uuid: str = "",
+        model: str = "",
+        extra: tuple[str, ...] = (),
+        choices: tuple[str, ...] = (),
+    ) -> DeviceKeys:
+        """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
+
+        `uuid` and `model` name a pair of lists, what only the deny list's key has in brackets: `acme.com/[no]use-uuid`.
+        """
+        return cls(
+            allocated=f"hami.io/{devices}-devices-allocated",
+            to_allocate=f"hami.io/{devices}-devices-to-allocate",
+            extra=extra,
+            use_uuid=_allow(uuid),
+            nouse_uuid=_deny(uuid),
+            use_type=_allow(model),
+            nouse_type=_deny(model),
+            choices=choices,
+        )
+
+    @property
+    def owned(self) -> tuple[str, ...]:
+        """The scheduler-owned keys: users may not set them."""
+        return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
+
+
+def _allow(pair: str) -> tuple[str, ...]:
+    return (_BRACKETS.sub("", pair, count=1),) if pair else ()
+
+
+def _deny(pair: str) -> tuple[str, ...]:
+    return (pair.replace("[", "", 1).replace("]", "", 1),) if pair else ()

@@ -1,0 +1,9 @@
+"""Kunlunxin XPUs: whole cards, and vXPU slices of P800-OAM cards. Source: the kunlun chapter of the specification.
+
+A server has two wings of four cards; which cards work together is decided by their indices.
+"""
+
+from hami_webhook.devices.kunlun.vxpu import KunlunVxpu, align
+from hami_webhook.devices.kunlun.xpu import KunlunXpu
+
+__all__ = ["KunlunVxpu", "KunlunXpu", "align"]

@@ -1,0 +1,97 @@
+"""What whole Kunlunxin cards and slices have in common: lists, wings, the twin backend, how refusals are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.kunlun import wings
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.trial import MUTEX, UUID_LISTS, Candidate, Check, Choice, Trial
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+
+WHOLE = 98304
+"""MiB of a card."""
+
+USE_UUID = ("hami.io/use-xpu-uuid", "baidu.com/use-gpuuuid")
+NOUSE_UUID = ("hami.io/no-use-xpu-uuid", "baidu.com/nouse-gpuuuid")
+_TWINS = {"kunlun": "XPU", "XPU": "kunlun"}
+
+
+def _unused_by_twin(candidate: Candidate) -> bool:
+    """Where a node runs both plugins, the card of this index isn't used through the other one."""
+    overlay, twin = candidate.trial.overlay, _TWINS[candidate.device.vendor]
+    inventory = overlay.view.inventories.get(twin)
+    return inventory is None or not any(
+        card.index == candidate.device.index and overlay.used(twin, card.uuid).slots for card in inventory.devices
+    )
+
+
+IN_A_WING = Check(reasons.NUMA_NOT_FIT, lambda c: c.device.index in wings.INDICES)
+UNUSED_BY_TWIN = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _unused_by_twin)
+
+
+def best_admitted(trial: Trial, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
+    """The best set of cards that the quota admits."""
+    cards = {card.device.index: card for card in passed}
+    shared = frozenset(index for index, card in cards.items() if card.usage.slots)
+    label = reasons.NUMA_NOT_FIT
+    for chosen in wings.card_sets(trial.request.count, frozenset(cards), shared, sliced=sliced):
+        found = [cards[index] for index in chosen]
+        if trial.admits(found):
+            return Choice(found)
+        label = reasons.RESOURCE_QUOTA_NOT_FIT
+    return Rejection({label: 1}, len(trial.inventory.devices))
+
+
+class WholeCards:
+    """Cards nobody shares: the best set of a wing, or of linked cards in both (7.2)."""
+
+    looks_at_all = True
+
+    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | Rejection:
+        return best_admitted(trial, passed, sliced=False)
+
+
+WHOLE_CARDS = WholeCards()
+
+
+class Kunlunxin(Vendor):
+    """What both backends share."""
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        """Whatever the number, a container that limits its count is ours to schedule."""
+        super().admit(container, pod, fleet)
+        return self.count_name in container.limits
+
+    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+        """The first line that applies in the table of 7.4; where too few cards fit, what the others failed too."""
+        if not usual.counts.keys().isdisjoint((reasons.NODE_INSUFFICIENT_HANDLE, reasons.RESOURCE_QUOTA_NOT_FIT)):
+            return usual
+        told = dict(usual.counts)
+        told.pop(reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, None)
+        apart = told.pop(reasons.NUMA_NOT_FIT, 0) > 0
+        taken = sum(self._only_taken(card) for card in cards) if trial.terms.policy.mutex else 0
+        excluded = sum(not UUID_LISTS.passes(card) for card in cards)
+        if taken:
+            told[reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT] = taken
+        elif excluded:
+            told[reasons.CARD_UUID_MISMATCH] = excluded
+        if not taken and (apart or not excluded):
+            told[reasons.NUMA_NOT_FIT] = 1
+        return Rejection(told, len(cards))
+
+    def _only_taken(self, card: Candidate) -> bool:
+        """Whether a card in use would fit if it needn't be idle; UUID lists aside."""
+        others = (check for check in self.checks if check not in (UUID_LISTS, MUTEX))
+        return card.usage.slots > 0 and all(check.passes(card) for check in others)
+
+
+def misfits(name: str, count: int, *, whole: bool) -> Iterator[str]:
+    """Why so many cards, or slices that are `whole` cards or not, can't be placed on any node."""
+    if count > len(wings.INDICES):
+        yield f"{name} {count} can't be placed: a node has {len(wings.INDICES)} cards"
+    elif whole and count not in wings.LINKED_COUNTS:
+        yield f"{name} {count} can't be placed: whole cards are given out by 1, 2, 4 or 8"

@@ -1,0 +1,68 @@
+"""Whole Kunlunxin cards, as their own plugin counts them: never shared, chosen by wing and link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hami_webhook.config import KunlunSection
+from hami_webhook.devices import reasons
+from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted, index_of
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.kunlun import boards, wings
+from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
+from hami_webhook.devices.model import Booking, Device, Inventory, NodeView, Request, Rows, Usage
+from hami_webhook.devices.trial import HEALTHY, UUID_LISTS, Check, Selection, Trial
+from hami_webhook.kube.draft import ContainerDraft
+from hami_webhook.kube.objects import Node, Pod
+
+DEVICE_INDEX = "BAIDU_COM_DEVICE_IDX"
+
+UNUSED = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, lambda c: c.usage.slots == 0)
+
+
+class KunlunXpu(Kunlunxin):
+    """Whole cards, one by one counted by their plugin's capacity."""
+
+    key = "kunlun"
+    lock = None
+    keys = DeviceKeys(
+        allocated="hami.io/kunlun-allocated",
+        extra=(DEVICE_INDEX,),
+        use_uuid=boards.USE_UUID,
+        nouse_uuid=boards.NOUSE_UUID,
+    )
+    checks = (UUID_LISTS, boards.IN_A_WING, HEALTHY, UNUSED, boards.UNUSED_BY_TWIN)
+
+    def __init__(self, section: KunlunSection) -> None:
+        self.count_name = section.resource_count_name
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        yield from boards.misfits(self.count_name, self.amount(container, self.count_name) or 0, whole=True)
+
+    def inventory(self, node: Node) -> Inventory | None:
+        count = capacity(node, self.count_name)
+        cards = counted(self.key, node, "kunlun", count, slots=SHARED_SLOTS, memory=WHOLE, cores=100)
+        devices = tuple(replace(card, numa=int(card.index >= count // 2)) for card in cards)
+        return Inventory(devices) if devices else None
+
+    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+        return Booking(device.memory, device.cores)
+
+    def selection(self, trial: Trial) -> Selection:
+        return boards.WHOLE_CARDS
+
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        devices = [device for inventory in view.inventories.values() for device in inventory.devices]
+        if any("kunlun" not in device.type for device in devices):
+            return 0.0
+        indices = {card.uuid: card.index for card in view.inventories[self.key].devices}
+        before = {index for uuid, index in indices.items() if view.used(self.key, uuid).slots}
+        given = {indices[device.uuid] for row in rows if self.key in row for device in row[self.key].devices}
+        better = wings.score(before, before | given)
+        return float(-better if policy == "spread" else better)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        uuids = (device.uuid for row in rows if self.key in row for device in row[self.key].devices)
+        indices = dict.fromkeys(str(index_of(uuid)) for uuid in uuids)
+        return super().encode(rows, node, now) | {DEVICE_INDEX: ",".join(indices)}

@@ -1,0 +1,11 @@
+"""MetaX cards (MXC500, N260): whole ones, and shared ones (sGPU). Source: the metax chapter of the specification.
+
+A node offers one of the two as a rule; the MetaX operator can switch it over.
+"""
+
+from __future__ import annotations
+
+from hami_webhook.devices.metax.sgpu import MetaxSgpu
+from hami_webhook.devices.metax.whole import MetaxGpu
+
+__all__ = ["MetaxGpu", "MetaxSgpu"]

@@ -1,0 +1,213 @@
+"""Metax-SGPU: cards shared by memory, compute and QoS; which card, is chosen here (metax chapter 3 to 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from hami_webhook.config import MetaxSection
+from hami_webhook.devices.amounts import MAX_INT32, bad_amount
+from hami_webhook.devices.codecs import CardRecord, integer_in, parse_bool, string_in
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
+from hami_webhook.devices.metax import tenants
+from hami_webhook.devices.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
+from hami_webhook.devices.metax.tenants import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
+from hami_webhook.devices.model import AllocatedDevice, Booking, Device, NodeView, Request, Rows, Usage
+from hami_webhook.devices.placed import nanoseconds
+from hami_webhook.devices.trial import (
+    AMOUNT_CHECKS,
+    FIRST_FIT,
+    FREE_MEMORY,
+    FREE_SLOT,
+    HEALTHY,
+    MUTEX,
+    UUID_LISTS,
+    WITHIN_QUOTA,
+    Check,
+    Selection,
+    Trial,
+)
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import Format, Quantity, QuantityError, parse_whole
+
+TOPOLOGY_AWARE = "metax-tech.com/sgpu-topology-aware"
+PLUGIN_ALLOCATED = "metax-tech.com/gpu-devices-allocated"
+PLUGIN_TIME = "metax-tech.com/predicate-time"
+GIBIBYTE = 1024
+"""MiB."""
+
+_CARD_FIELDS = {
+    "id": "uuid",
+    "count": "totaldevcount",
+    "devmem": "totalvram",
+    "devcore": "totalcompute",
+    "numa": "numa",
+    "health": "healthy",
+}
+
+_WEIGHT = 10000
+"""By which a node's own score outweighs any difference in usage."""
+
+
+def read_memory(written: object) -> int | None:
+    """The MiB of a vmemory amount: a number is GiB, one with a unit is bytes, rounded down; None if it can't be meant.
+
+    A decimal unit below 1 MiB is the number again: the API server itself turns 1000 into `1k`.
+    """
+    try:
+        quantity = Quantity.parse(written)
+    except QuantityError:
+        return None
+    value = quantity.whole()
+    if value is None or value < 0:
+        return None
+    in_bytes = quantity.format is Format.BINARY_SI or (value >= MEBIBYTE and any(map(str.isalpha, str(written))))
+    mebibytes = value // MEBIBYTE if in_bytes else value * GIBIBYTE
+    vanished = value > 0 and mebibytes == 0
+    return None if vanished or mebibytes > MAX_INT32 else mebibytes
+
+
+def _unless_online(check: Check) -> Check:
+    """The check, which online pods pass: they have their card's compute whenever they want it."""
+    return Check(check.label, lambda candidate: is_online(candidate.trial.pod) or check.passes(candidate))
+
+
+class MetaxSgpu(Vendor):
+    key = "Metax-SGPU"
+    register_annotation = "metax-tech.com/node-gpu-devices"
+    card_fields = _CARD_FIELDS
+    keys = DeviceKeys.usual(
+        "metax-sgpu",
+        uuid="metax-tech.com/[no]use-gpuuuid",
+        extra=(PLUGIN_ALLOCATED, PLUGIN_TIME),
+        choices=(tenants.QOS, tenants.APP_CLASS, TOPOLOGY_AWARE),
+    )
+    checks = (
+        Check("CardUnhealthy", HEALTHY.passes),
+        Check("CardAppClassMismatch", tenants.class_fits),
+        Check("CardQosPolicyMismatch", tenants.qos_fits),
+        UUID_LISTS,
+        FREE_SLOT,
+        MUTEX,
+        WITHIN_QUOTA,
+        *(check if check is FREE_MEMORY else _unless_online(check) for check in AMOUNT_CHECKS),
+    )
+    memory_factor = GIBIBYTE
+    memory_may_be_bytes = True
+    default_cores = ALL_CORES
+    max_cores = MAX_INT32
+    # the topology score ranks nodes, not the policy of that name
+    topology_ranks_nodes = False
+
+    def __init__(self, section: MetaxSection) -> None:
+        self.count_name = section.resource_vcount_name
+        self.memory_name = section.resource_vmemory_name
+        self.core_name = section.resource_vcore_name
+        self.topology_aware = section.sgpu_topology_aware
+
+    # admission (chapter section 5)
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        count = self.amount(container, self.count_name) or 0
+        if count > 0:
+            tenants.check_annotations(pod.annotations, count)
+            if pod.annotations.get(tenants.APP_CLASS) != tenants.ONLINE and tenants.QOS not in pod.annotations:
+                pod.annotations[tenants.QOS] = tenants.BEST_EFFORT
+        return super().admit(container, pod, fleet)
+
+    def check_pod(self, pod: Pod) -> None:
+        for container in pod.containers:
+            count = self.amount(container, self.count_name) or 0
+            if count > 0:
+                tenants.check_annotations(pod.annotations, count)
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        cores = self.amount(container, self.core_name)
+        if cores is not None and cores > ALL_CORES:
+            yield f"{self.core_name} {cores} is more than the {ALL_CORES} that a card has"
+
+    def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
+        """Of limits only."""
+        return parse_whole(container.limits.get(resource)) if resource else None
+
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
+        yield from (bound for bound in super().bounds() if bound[0] != self.memory_name)
+
+    def check_amounts(self, container: Container) -> None:
+        super().check_amounts(container)
+        for written in (container.limits, container.requests):
+            value = written.get(self.memory_name) if self.memory_name else None
+            if value is not None and read_memory(value) is None:
+                most = f"at most {MAX_INT32 // GIBIBYTE} GiB as a whole number, or 1Mi to {MAX_INT32}Mi in bytes"
+                raise bad_amount(container.name, self.memory_name, value, most)
+
+    def check_representable(self, container: Container) -> None:
+        self.check_amounts(container)
+
+    # request extraction (6)
+
+    def mebibytes(self, container: Container) -> int:
+        return read_memory(container.limits.get(self.memory_name, 0)) or 0
+
+    def asked(self, container: Container, pod: Pod) -> Request | None:
+        """An online pod's compute is never counted."""
+        request = super().asked(container, pod)
+        return replace(request, cores=0) if request is not None and is_online(pod) else request
+
+    # node side (3)
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        where = f"card {position}"
+        facts = SgpuCard(
+            qos=string_in(record.extra, "qospolicy", where),
+            zone=max(0, integer_in(record.extra, "linkzone", where)),
+        )
+        return replace(super().device(record, position), index=position, type=self.key, extra=facts)
+
+    # Fit (7)
+
+    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+        return Booking(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
+
+    def selection(self, trial: Trial) -> Selection:
+        if is_online(trial.pod):
+            return FEWEST_ONLINE
+        return SMALLEST_ZONE if class_of(trial.pod) is None and trial.request.cores == ALL_CORES else FIRST_FIT
+
+    # node score (8)
+
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        merit = self._merit(pod, view, rows)
+        return float(-_WEIGHT * merit if policy == "spread" else _WEIGHT * merit)
+
+    def _merit(self, pod: Pod, view: NodeView, rows: Rows) -> int:
+        """How good the cards are whatever the policy; more is better."""
+        given = [device for row in rows if self.key in row for device in row[self.key].devices]
+        if is_online(pod):
+            return online_score(view.used(self.key, uuid) for uuid in {device.uuid for device in given})
+        wanted = parse_bool(pod.annotations.get(TOPOLOGY_AWARE, ""))
+        whole = {device.uuid for device in given if device.booking.cores == ALL_CORES}
+        if not (self.topology_aware if wanted is None else wanted) or not whole:
+            return 0
+        cards = view.inventories[self.key].devices
+        idle = [card for card in cards if view.used(self.key, card.uuid).slots == 0]
+        return topology_score(idle, [card for card in cards if card.uuid in whole])
+
+    # outputs (9)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        given = [[_for_plugin(device) for device in row[self.key].devices] if self.key in row else [] for row in rows]
+        own = {PLUGIN_ALLOCATED: orjson.dumps(given).decode(), PLUGIN_TIME: nanoseconds(now)}
+        return super().encode(rows, node, now) | own
+
+
+def _for_plugin(device: AllocatedDevice) -> dict[str, Any]:
+    """A card as MetaX's plugin reads it: zeros are left out."""
+    amounts = {"compute": device.booking.cores, "vRam": device.booking.memory}
+    return {"uuid": device.uuid, **{name: amount for name, amount in amounts.items() if amount}}

@@ -1,0 +1,166 @@
+"""Moore Threads GPUs, sliced by sGPU. Source: the mthreads chapter of the specification.
+
+A container gets core groups of a card (16 make it whole) and units of 512 MiB, or several whole cards. Amounts are
+those of all its cards together. The plugin is told of a pod's cards once, so its containers share the first one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hami_webhook.devices import derived, reasons
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds
+from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import (
+    BadRequest,
+    FixedMemory,
+    Inventory,
+    Memory,
+    Request,
+    Rows,
+    ShareOfCard,
+    WholeCard,
+)
+from hami_webhook.devices.placed import nanoseconds
+from hami_webhook.devices.trial import (
+    ACCESS_CHECKS,
+    FREE_CORES,
+    FREE_MEMORY,
+    ONE_CARD_AT_A_TIME,
+    UNITS_LEFT,
+    WHOLE_CARD_UNSHARED,
+    WITHIN_QUOTA,
+)
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, ContainerKind, Node
+from hami_webhook.kube.quantity import parse_whole
+
+CORE_GROUPS = 16
+"""Of a card."""
+CARD_UNITS = 96
+"""What admission writes for the memory of a card, whatever it has: the S4000's 48 GiB."""
+SLICES = (2, 4, 8, 16, 32, 64, 96)
+"""The units of 512 MiB that sGPU can cut."""
+CARDS_ASKED = "mthreads.com/request-gpu-num"
+
+
+class Mthreads(Vendor):
+    key = "Mthreads"
+    memory_factor = 512
+    lock = None
+    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
+    keys = DeviceKeys(
+        allocated="hami.io/mthreads-vgpu-devices-allocated",
+        extra=("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time"),
+        use_uuid=("mthreads.ai/use-gpuuuid",),
+        nouse_uuid=("mthreads.ai/nouse-gpuuuid",),
+    )
+    checks = (
+        *ACCESS_CHECKS,
+        WITHIN_QUOTA,
+        FREE_MEMORY,
+        FREE_CORES,
+        WHOLE_CARD_UNSHARED,
+        UNITS_LEFT,
+        ONE_CARD_AT_A_TIME,
+    )
+
+    # admission (chapter section 5)
+
+    def bounds(self) -> Iterator[tuple[str, int, int, str]]:
+        """So many cards at most that the memory written for them is an amount too."""
+        most = MAX_INT32 // self.memory_factor
+        yield self.count_name, 1, most // CARD_UNITS, "a whole number"
+        yield self.memory_name, 0, most, f"a whole number of 512 MiB units (of one card: {list(SLICES)})"
+        yield self.core_name, 0, MAX_INT32, "a whole number of core groups"
+
+    def check_amounts(self, container: Container) -> None:
+        """Two sentences are HAMi's."""
+        count = self.amount(container, self.count_name)
+        if count is not None and count <= 0:
+            raise BadRequest(f"{self.count_name} must be greater than 0")
+        super().check_amounts(container)
+        units = container.limits.get(self.memory_name)
+        if count == 1 and units is not None and parse_whole(units) not in SLICES:
+            raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+        """Whole cards are asked for by what a whole card has, which kube-scheduler itself counts on the node."""
+        if not super().admit(container, pod, fleet):
+            return False
+        count = self._count(container)
+        if container.limits.get(self.count_name) is None:
+            container.set_limit(self.count_name, count)
+        if self._wants_whole_cards(container):
+            container.set_limit(self.core_name, CORE_GROUPS * count)
+            container.set_limit(self.memory_name, CARD_UNITS * count)
+            pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
+        return True
+
+    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+        """The plugin trusts the number of cards it finds on the pod, so a user's own doesn't stay."""
+        several = [count for count in map(self._count, pod.containers) if count > 1]
+        if several:
+            pod.annotations[CARDS_ASKED] = str(several[-1])
+        elif CARDS_ASKED in pod.annotations:
+            del pod.annotations[CARDS_ASKED]
+            pod.note(f"{CARDS_ASKED} removed, because no container asks for several cards")
+        for kind in (ContainerKind.APP, ContainerKind.INIT):
+            together = [self._count(c) for c in pod.containers if c.kind in (kind, ContainerKind.SIDECAR)]
+            if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:
+                pod.warn(
+                    f"no node will fit: a container that asks for several of {self.count_name} must be the only one to "
+                    f"ask, because all containers of a pod share one card"
+                )
+
+    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        count = self._count(container)
+        if not self._wants_whole_cards(container):
+            if self.amount(container, self.core_name) is None:
+                yield f"no compute is reserved without {self.core_name}"
+            return
+        why = "several cards are" if count > 1 else f"without a limit of {self.memory_name} the card is"
+        for name, each in ((self.memory_name, CARD_UNITS), (self.core_name, CORE_GROUPS)):
+            written = self.amount(container, name)
+            if written not in (None, each * count):
+                yield f"{name} {written} is ignored: {why} given whole"
+
+    def _wants_whole_cards(self, container: ContainerDraft) -> bool:
+        return self._count(container) > 1 or container.limits.get(self.memory_name) is None
+
+    def _count(self, container: Container | ContainerDraft) -> int:
+        return self.amount(container, self.count_name) or 0
+
+    # request extraction (6)
+
+    def request(self, container: Container) -> Request | None:
+        """Amounts are for all cards together; the memory of whole cards is theirs, though quota hears 48 GiB first."""
+        check_bounds(container, Vendor.bounds(self))
+        count = self._count(container)
+        if not count:
+            return None
+        units = self.amount(container, self.memory_name) or 0
+        groups = self.amount(container, self.core_name) or 0
+        each = units * self.memory_factor // count
+        if count > 1 or (units, groups) == (CARD_UNITS, CORE_GROUPS):
+            return Request(count, WholeCard(stated=each), CORE_GROUPS)
+        memory: Memory = FixedMemory(each) if units else ShareOfCard(100)
+        return Request(count, memory, min(groups, self.max_cores))
+
+    # node side (3)
+
+    def inventory(self, node: Node) -> Inventory | None:
+        return derived.summed(self, node, "mthreads", CORE_GROUPS)
+
+    # outputs (9)
+
+    def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
+        """The indices are the last container's: the pod's, as the containers of a pod share their card."""
+        last = next(row[self.key] for row in reversed(rows) if self.key in row)
+        return super().encode(rows, node, now) | {
+            "mthreads.com/gpu-index": ",".join(str(derived.index_of(device.uuid)) for device in last.devices),
+            "mthreads.com/predicate-node": node.name,
+            "mthreads.com/predicate-time": nanoseconds(now),
+        }

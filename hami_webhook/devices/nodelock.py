@@ -1,0 +1,25 @@
+"""The annotations that let one pod at a time be bound to a node (core chapter 9.4, node-registration chapter 5).
+
+Only which lock a vendor takes is told here; taking and releasing it is the scheduler extender's work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLock:
+    """A lock on a node, which the vendors that name the same annotation share.
+
+    `expires`: seconds after which anybody may take it over; of the common lock the default of `--node-lock-timeout`.
+    `names_holder`: the value is `time,namespace,pod`, not the bare RFC 3339 time.
+    """
+
+    annotation: str
+    expires: float
+    names_holder: bool = True
+
+
+COMMON_LOCK = NodeLock("hami.io/mutex.lock", 300.0)
+"""The lock of every vendor whose plugin finds by it the pod that it is asked to serve."""

@@ -1,0 +1,29 @@
+"""What vendors share whose cards are counted by slots alone: no memory or compute can be asked for, none is booked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hami_webhook.config import BirenSection, VastaiSection
+from hami_webhook.devices.codecs import CardRecord
+from hami_webhook.devices.model import Device, FixedMemory, Memory
+from hami_webhook.devices.trial import ACCESS_CHECKS, WITHIN_QUOTA
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Container
+
+
+class SlotVendor(Vendor):
+    """A vendor with a count resource and nothing else; quota counts the slots."""
+
+    named_is_ours = True
+    checks = (*ACCESS_CHECKS, WITHIN_QUOTA)
+
+    def __init__(self, section: BirenSection | VastaiSection) -> None:
+        self.count_name = section.resource_count_name
+
+    def memory(self, container: Container, mebibytes: int) -> Memory:
+        return FixedMemory(0)
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        """Plugins that know of no compute leave it out, and a card without any would have no score."""
+        return replace(super().device(record, position), cores=100)

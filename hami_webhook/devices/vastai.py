@@ -1,0 +1,99 @@
+"""Vastaitech VA cards. Source: the AMD, Biren, VastAI chapter, part C.
+
+A node's plugin registers either cards or single dies, several of which make a card, its AIC; then a container that asks
+for several devices should get dies of one AIC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.codecs import CardRecord
+from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Device, NodeView, Rows
+from hami_webhook.devices.slots import SlotVendor
+from hami_webhook.devices.trial import (
+    FIRST_FIT,
+    FREE_SLOT,
+    HEALTHY,
+    UUID_LISTS,
+    WITHIN_QUOTA,
+    Candidate,
+    Check,
+    Selection,
+    Trial,
+)
+from hami_webhook.kube.objects import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class CustomInfo:
+    """What the plugin tells of a device besides the usual: whether it is a die, and of which AIC (empty: not told)."""
+
+    is_die: bool
+    aic: str
+
+
+def _custom(device: Device) -> CustomInfo:
+    assert isinstance(device.extra, CustomInfo)
+    return device.extra
+
+
+def _aic(device: Device) -> Hashable:
+    """The AIC of a die; one that tells none is a group of its own."""
+    aic = _custom(device).aic
+    return ("AIC", aic) if aic else ("die", device.uuid)
+
+
+def _die_mode(devices: Sequence[Device]) -> bool:
+    return any(_custom(device).is_die for device in devices)
+
+
+def _not_in_use(candidate: Candidate) -> bool:
+    """Under `mutex`, neither the device nor, in die mode, any die of its AIC has anybody on it."""
+    trial, device = candidate.trial, candidate.device
+    if not trial.terms.policy.mutex:
+        return True
+    devices = trial.inventory.devices
+    beside = [d for d in devices if _aic(d) == _aic(device)] if _die_mode(devices) else [device]
+    return not any(trial.overlay.used(d.vendor, d.uuid).slots for d in beside)
+
+
+BY_AIC = LargestGroups(_aic)
+
+
+class Vastai(SlotVendor):
+    key = "Vastai"
+    register_annotation = "hami.io/node-va-register"
+    handshake_annotation = "hami.io/node-handshake-va"
+    keys = DeviceKeys.usual("Vastai", uuid="vastaitech.com/[no]use-gpuuuid")
+    checks = (
+        HEALTHY,
+        UUID_LISTS,
+        FREE_SLOT,
+        Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_in_use),
+        WITHIN_QUOTA,
+    )
+
+    def device(self, record: CardRecord, position: int) -> Device:
+        """An AIC is a text; a number isn't understood."""
+        told = record.extra.get("custominfo")
+        custom = told if isinstance(told, dict) else {}
+        aic = custom.get("AIC")
+        info = CustomInfo(custom.get("DeviceStrategy") == "die", aic if isinstance(aic, str) else "")
+        return replace(super().device(record, position), extra=info)
+
+    def selection(self, trial: Trial) -> Selection:
+        return BY_AIC if trial.request.count > 1 and _die_mode(trial.inventory.devices) else FIRST_FIT
+
+    def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
+        """The more of a container's dies are on one AIC the better, whichever way the node policy looks at scores."""
+        devices = {device.uuid: device for device in view.inventories[self.key].devices}
+        chosen = [_custom(devices[d.uuid]) for row in rows if self.key in row for d in row[self.key].devices]
+        if not all(custom.is_die and custom.aic for custom in chosen):
+            return 0.0
+        together = togetherness(self.key, rows, {uuid: _aic(device) for uuid, device in devices.items()})
+        return -together if policy == "spread" else together

@@ -1,0 +1,40 @@
+"""Pods that mean something only under a mode that policy gives them (policy chapter 1, ascend chapter 5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hami_webhook.admission.policy import Policies, Rule
+from hami_webhook.config import load_device_config
+from hami_webhook.devices.registry import Vendors
+
+from .reviews import container, mutate, patched, pod, refusal
+
+NPU = "huawei.com/Ascend910B3"
+CONFIG = (
+    f"vnpus: [{{commonWord: Ascend910B3, resourceName: {NPU}, resourceMemoryName: {NPU}-memory,"
+    f" resourceCoreName: {NPU}-core, memoryAllocatable: 65536, templates: [{{name: t, memory: 16384}}]}}]"
+)
+NPUS = Vendors.from_config(load_device_config(CONFIG, "test").config)
+MODE = {"huawei.com/vnpu-mode": "hami-core"}
+SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
+
+
+@pytest.mark.parametrize(
+    "way", [{"annotations": MODE}, {"policies": Policies((Rule("r", enforce=MODE),))},
+            {"policies": Policies((Rule("r", default=MODE),))}]
+)  # fmt: skip
+def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
+    answer = mutate(pod(container(limits=SLICES)), known=NPUS, **way)
+    after = patched(pod(container(limits=SLICES)), answer)
+    assert after["metadata"]["annotations"] == MODE
+    assert after["spec"]["containers"][0]["resources"]["limits"] == SLICES
+    assert list(mutate(after, known=NPUS, **way).patch) == []
+
+
+@pytest.mark.parametrize("way", [{}, {"annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}])
+@pytest.mark.parametrize("scheduler", ["", "volcano"])
+def test_without_that_mode_its_refusal_stands(way, scheduler):
+    code, message = refusal(mutate, pod(container(limits=SLICES), scheduler=scheduler), known=NPUS, **way)
+    assert code == 500
+    assert f"{NPU}-core is only supported in hami-core" in message

@@ -1,0 +1,48 @@
+"""Moore Threads nodes and pods, for their tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hami_webhook.kube.objects import Node
+
+from .yard import CHART, JSON, Admitted, Placed, Yard, container, node
+
+VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
+NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
+ALLOCATED, REQUESTED = "hami.io/mthreads-vgpu-devices-allocated", "mthreads.com/request-gpu-num"
+VENDOR = CHART["Mthreads"]
+LIST = "sGPU memory request value is invalid, valid values are [2, 4, 8, 16, 32, 64, 96]"
+BINPACK, MUTEX = ({"hami.io/gpu-scheduler-policy": text} for text in ("binpack", "mutex"))
+
+
+def mt_node(core: object = 32, memory: object = 192, name: str = "mt-1") -> Node:
+    return node(name, capacity={VGPU: 800, CORE: core, MEM: memory})
+
+
+def asks(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
+    """A container with limits (and requests) under the short names of NAMES."""
+    asked = {NAMES[key]: value for key, value in (requests or {}).items()}
+    return container(name, requests=asked, sidecar=sidecar, **{NAMES[key]: value for key, value in limits.items()})
+
+
+def yard(*nodes: Node, **rest: Any) -> Yard:
+    return Yard(nodes or [mt_node()], **rest)
+
+
+def placed(where: Yard, manifest: JSON, **rest: bool) -> str:
+    """The record that placement writes, or the refusal's text."""
+    result = where.place(manifest, **rest)
+    if isinstance(result, Placed):
+        return result.annotations[ALLOCATED]
+    (why,) = result.values()
+    return why
+
+
+def admitted(manifest: JSON) -> Admitted:
+    return yard().admit(manifest)
+
+
+def short(amounts: JSON) -> JSON:
+    """Amounts under the short names."""
+    return {key: amounts[name] for key, name in NAMES.items() if name in amounts}

@@ -1,0 +1,104 @@
+"""Nodes with Ascend NPUs, and containers that ask for them: scenery of the tests of Ascend."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.fit import fit_pod, read_ask
+
+from . import yard
+
+JSON = dict[str, Any]
+B3, B4, B41, A, C, P = "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910A", "Ascend910C", "Ascend310P"
+MEMORY = {B3: 65536, B4: 32768, B41: 65536, A: 32768, C: 65536, P: 21527, "Ascend910B2": 65536}
+CORES = {B3: 20, B4: 20, B41: 20, A: 30, C: 20, P: 8, "Ascend910B2": 24}
+SLOTS = {B3: 4, B4: 4, B41: 4, A: 15, C: 4, P: 7, "Ascend910B2": 8}
+MODE = "huawei.com/vnpu-mode"
+SOFT = {MODE: "hami-core"}
+POLICY = "hami.io/gpu-scheduler-policy"
+
+
+def npus(number: int, word: str = B3, /, groups: list[Any] | None = None, **fields: Any) -> list[JSON]:
+    """`NPU-0`, `NPU-1`, … as the device plugin registers them: zeros left out; `groups` are their NetworkIDs."""
+    made = []
+    for index in range(number):
+        record: JSON = {"id": f"NPU-{index}", "index": index, "count": SLOTS[word], "devmem": MEMORY[word]}
+        record |= {"devcore": CORES[word], "type": word, "health": True}
+        if groups is not None and groups[index] is not None:
+            record["custominfo"] = {"NetworkID": groups[index]}
+        made.append({key: value for key, value in (record | fields).items() if value not in (0, False)})
+    return made
+
+
+def node(cards: list[JSON] | int = 1, word: str = B3, name: str = "n1", soft: bool | None = None, **more: str) -> Node:
+    """A node with these NPUs, or with so many; `soft` is what it says of soft mode, nothing by default."""
+    listed = npus(cards, word) if isinstance(cards, int) else cards
+    notes = {f"hami.io/node-register-{word}": json.dumps(listed), **more}
+    if soft is not None:
+        notes["hami-vnpu-core"] = "true" if soft else "false"
+    return yard.node(name, capacity={f"huawei.com/{word}": 4}, **notes)
+
+
+def asks(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:
+    """Limits by full name, for `yard.container` and `yard.pod`."""
+    named = {"": count, "-memory": memory, "-core": core}
+    return {f"huawei.com/{word}{end}": value for end, value in named.items() if value is not None}
+
+
+def chips(*, soft: bool = False, **fields: Any) -> Vendors:
+    """A 910B3 and a 310P as in HAMi's chart, the first with these fields changed."""
+    b3 = {
+        "commonWord": B3,
+        "resourceName": f"huawei.com/{B3}",
+        "resourceMemoryName": f"huawei.com/{B3}-memory",
+        "resourceCoreName": f"huawei.com/{B3}-core",
+        "memoryAllocatable": 65536,
+        "memoryCapacity": 65536,
+        "templates": [{"name": "half", "memory": 32768}, {"name": "quarter", "memory": 16384}],
+        **fields,
+    }
+    p = {
+        "commonWord": P,
+        "resourceName": f"huawei.com/{P}",
+        "resourceMemoryName": f"huawei.com/{P}-memory",
+        "memoryAllocatable": 21527,
+        "memoryCapacity": 24576,
+    }
+    return yard.configured(json.dumps({"vnpus": {"hamiVnpuCore": soft, "configs": [b3, p]}}))
+
+
+UNBOUND = yard.configured(
+    "vnpus: [{commonWord: Ascend910C, resourceName: huawei.com/Ascend910C, memoryAllocatable: 65536,"
+    " resourceMemoryName: huawei.com/Ascend910C-memory, templates: [{name: t, memory: 16384}]}]"
+)
+"""A 910C whose modules are not bound."""
+
+
+def chosen(
+    cards: list[JSON],
+    *,
+    word: str = B3,
+    vendors: Vendors = yard.CHART,
+    budget: Any = None,
+    **amounts: Any,
+) -> list[int] | str:
+    """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
+    scene = yard.Yard([node(cards, word)], vendors)
+    asking = Pod.from_object(yard.pod(**asks(word=word, **amounts)))
+    ask = read_ask(asking, vendors, "spread")
+    assert ask is not None
+    view = scene.state.view("n1")
+    assert view is not None
+    result = fit_pod(view, ask, vendors, budget and budget(asking.kinds))
+    if isinstance(result, Rejection):
+        return str(result)
+    return [int(device.uuid.removeprefix("NPU-")) for device in result.rows[0][word].devices]
+
+
+def sick(cards: list[JSON], *which: int) -> list[JSON]:
+    """The same NPUs, of which these are unhealthy."""
+    return [card | ({"health": False} if card.get("index", 0) in which else {}) for card in cards]

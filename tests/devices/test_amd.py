@@ -1,0 +1,221 @@
+"""AMD GPUs, nodes and pods: the AMD, Biren, VastAI chapter, sections A2 to A6."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hami_webhook.admission.pods import normalise
+from hami_webhook.devices.model import Device, RegistrationError
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Pod
+
+from .amd_cards import (
+    BOTH,
+    CORES,
+    COUNT,
+    MEM,
+    MODEL,
+    NAMES,
+    PERCENT,
+    REGISTER,
+    WITH_PERCENTAGE,
+    amd,
+    asks,
+    limits,
+    record,
+)
+from .yard import CHART, NOW, Yard, configured, container, node, pod
+
+AMD = CHART["AMD"]
+
+# A2, A3
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "keys"),
+    [
+        (NAMES + "}", (COUNT, MEM, CORES), (COUNT, MEM, CORES)),
+        ("amd: {resourceCountName: amd.com/gpu}", (COUNT,), (COUNT,)),
+        (f"{NAMES}, resourceMemoryPercentageName: {PERCENT}}}", (COUNT, MEM, CORES, PERCENT), (COUNT, MEM, CORES)),
+    ],
+)
+def test_configured_names(text: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    vendors = configured(text)
+    assert vendors["AMD"].resource_names == names
+    assert list(vendors.quota_keys) == [f"limits.{key}" for key in keys]
+
+
+@pytest.mark.parametrize("text", ["amd: {}", "amd: {resourceMemoryName: amd.com/gpumem}"])
+def test_without_a_count_name_the_vendor_is_not_there(text: str) -> None:
+    vendors = configured(f"{text}\nnvidia: {{resourceCountName: nvidia.com/gpu}}")
+    assert list(vendors) == ["NVIDIA"]
+    assert MEM not in vendors.resource_names
+
+
+def test_without_the_two_other_names_cards_are_whole() -> None:
+    yard = Yard([BOTH], configured("amd: {resourceCountName: amd.com/gpu}"))
+    assert record(yard, asks(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
+
+
+def test_a_card_as_registered() -> None:
+    """The literal sample of A3."""
+    text = (
+        '[{"id":"8eff74b5-0000-1000-801b-b56457addd1b","index":0,"count":10,"devmem":196288,"devcore":304,'
+        '"type":"AMD Instinct MI300X VF","numa":0,"health":true,"devicevendor":"amd",'
+        '"custominfo":{"pciBDF":"0000:83:00.0"}}]'
+    )
+    inventory = AMD.inventory(node(**{REGISTER: text}))
+    assert inventory is not None
+    uuid = "8eff74b5-0000-1000-801b-b56457addd1b"
+    assert inventory.devices == (Device("AMD", uuid, 0, slots=10, memory=196288, cores=304, type=MODEL),)
+
+
+def test_no_cards_without_a_readable_list() -> None:
+    assert AMD.inventory(node()) is None
+    assert AMD.inventory(node(**{REGISTER: "[]"})) is None
+    with pytest.raises(RegistrationError, match=REGISTER):
+        AMD.inventory(node(**{REGISTER: '[{"id":'}))
+
+
+def test_cards_of_any_model_are_offered() -> None:
+    assert record(Yard([amd("G0", type="Radeon")]), asks(1, 1, 1)) == "G0,AMD,1,3:;"
+
+
+@pytest.mark.parametrize(("capacity", "healthy"), [({}, False), ({COUNT: 0}, False), ({COUNT: "x"}, False),
+                                                   ({COUNT: 1}, True)])  # fmt: skip
+def test_health_follows_the_capacity(capacity: dict[str, Any], healthy: bool) -> None:
+    assert AMD.health(node(capacity=capacity), NOW).healthy == healthy
+
+
+def test_cards_come_back_with_the_capacity() -> None:
+    yard = Yard([amd("G0", capacity=0)])
+    assert record(yard, asks()) == "node unregistered"
+    yard.state.set_node(amd("G0"), NOW)
+    assert record(yard, asks(1, 5, 1)) == f"G0,{MODEL},5,3:;"
+    yard.state.set_node(amd("G0", capacity=0), NOW)
+    assert record(yard, asks(name="q")) == "node unregistered"
+
+
+# A4
+
+
+@pytest.mark.parametrize(
+    ("notes", "answer"),
+    [
+        ({"amd.com/use-gputype": "mi300x, MI250"}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/use-gputype": ""}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/use-gputype": "  "}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/use-gputype": ","}, "2/2 CardTypeMismatch"),
+        ({"amd.com/use-gputype": ",MI3"}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/nouse-gputype": "MI250,"}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/nouse-gputype": ","}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/nouse-gputype": " "}, f"G1,{MODEL},5,3:;"),
+        ({"amd.com/nouse-gputype": "instinct"}, "2/2 CardTypeMismatch"),
+        ({"amd.com/use-gpu-uuid": "G0"}, f"G0,{MODEL},5,3:;"),
+        ({"amd.com/use-gpu-uuid": ","}, "2/2 CardUuidMismatch"),
+        ({"amd.com/nouse-gpu-uuid": "G1"}, f"G0,{MODEL},5,3:;"),
+        ({"amd.com/use-gpu-uuid": "G1", "amd.com/nouse-gpu-uuid": "G1"}, "2/2 CardUuidMismatch"),
+        ({"amd.com/use-gpuuuid": "G0"}, f"G1,{MODEL},5,3:;"),
+    ],
+)
+def test_lists(notes: dict[str, str], answer: str) -> None:
+    assert record(Yard([BOTH]), asks(1, 5, 1, **notes)) == answer
+
+
+def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> None:
+    yard = Yard([BOTH])
+    assert yard.waiting(asks(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288
+    assert yard.waiting(asks(**{"amd.com/use-gputype": ","}))[f"limits.{MEM}"] == 1
+
+
+# A5
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "what"),
+    [
+        (COUNT, amount, "an integer between 0 and 2147483647") for amount in ("1500m", "-1", "2147483648", "many")
+    ] + [
+        (MEM, amount, "an integer number of MiB between 0 and 2147483647") for amount in ("0.5", "-1", "2147483648")
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["limits", "requests"])
+def test_amounts_that_cant_be_meant_are_refused(resource: str, amount: str, what: str, where: str) -> None:
+    written = {COUNT: 1, resource: amount}
+    asking = container("c", **written) if where == "limits" else container("c", requests=written)
+    message = f"invalid {resource} value {amount} in container c: must be {what}"
+    assert Yard([]).admit(pod(asking)).message == message
+
+
+def test_nothing_in_the_container_is_changed() -> None:
+    for manifest in (asks(), asks(2, 5), asks(1, 5, 1)):
+        admitted = Yard([]).admit(manifest)
+        assert (admitted.pod, admitted.warnings) == (manifest, [])
+
+
+@pytest.mark.parametrize(
+    ("written", "resource"),
+    [
+        (limits(None, 5), MEM),
+        (limits(None, None, 5), CORES),
+        (limits(None, None, 101), CORES),
+        (limits(0, 5), MEM),
+        (limits(None, None, None, 5), PERCENT),
+    ],
+)
+def test_without_a_count_the_pod_is_ours_and_gets_no_card(written: dict[str, Any], resource: str) -> None:
+    yard = Yard([BOTH], WITH_PERCENTAGE)
+    manifest = pod(container("c", **written))
+    draft = PodDraft(manifest)
+    assert [vendor.key for vendor in normalise(draft, yard.vendors, yard.state)] == ["AMD"]
+    admitted = yard.admit(manifest)
+    assert admitted.warnings == [f"container c: {resource} without amd.com/gpu gives no card"]
+    assert AMD.request(Pod.from_object(manifest).containers[0]) is None
+    assert yard.waiting(manifest) == {}
+
+
+def test_what_only_requests_name_asks_for_nothing() -> None:
+    yard = Yard([BOTH])
+    manifest = pod(container("c", requests=limits(1, 5, 5)))
+    assert normalise(PodDraft(manifest), yard.vendors, yard.state) == ()
+    assert AMD.request(Pod.from_object(manifest).containers[0]) is None
+
+
+# A6
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        (limits(), (1, 196288, 100)),
+        (limits(3, 5), (3, 5, 100)),
+        (limits(1, 0, 33), (1, 196288, 33)),
+        (limits(1, "2k", 1), (1, 2000, 1)),
+        (limits(0, 5), None),
+        (limits(None, 5), None),
+        (limits(1, None, None, 50), (1, 98144, 100)),
+        (limits(1, None, None, 33), (1, 64775, 100)),
+        (limits(1, 7, None, 33), (1, 7, 100)),
+        (limits(1, 0, None, 33), (1, 64775, 100)),
+    ],
+)
+def test_requests(written: dict[str, Any], asked: tuple[int, int, int] | None) -> None:
+    item = Pod.from_object(pod(container(**written))).containers[0]
+    found = WITH_PERCENTAGE["AMD"].request(item)
+    assert (None if found is None else (found.count, found.memory.on(196288), found.cores)) == asked
+
+
+@pytest.mark.parametrize("percent", [0, 101, "1.5"])
+def test_a_memory_percentage_out_of_bounds_is_refused(percent: object) -> None:
+    manifest = pod(container("c", **limits(1, None, None, percent)))
+    assert Yard([], WITH_PERCENTAGE).admit(manifest).message == (
+        f"invalid {PERCENT} value {percent} in container c: must be an integer between 1 and 100"
+    )
+    assert Yard([]).admit(manifest).pod == manifest
+
+
+def test_a_percentage_beside_an_amount_is_pointless() -> None:
+    admitted = Yard([], WITH_PERCENTAGE).admit(pod(container("c", **limits(1, 5, None, 5))))
+    assert admitted.warnings == [f"container c: {PERCENT} is ignored, because {MEM} is given too"]

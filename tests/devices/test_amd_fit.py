@@ -1,0 +1,308 @@
+"""AMD GPUs, placement and quota: the AMD, Biren, VastAI chapter, sections A7 to A9, and the worked examples (A11)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.codecs import decode_pod_devices
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.quota.charge import charge_of
+
+from .amd_cards import (
+    ALLOCATED,
+    AMD,
+    BOTH,
+    CORES,
+    COUNT,
+    MEM,
+    MODEL,
+    MUTEX,
+    REGISTER,
+    TO_ALLOCATE,
+    WITH_PERCENTAGE,
+    amd,
+    asks,
+    limits,
+    record,
+)
+from .yard import CHART, NOW, Placed, Yard, container, node, placed_pod, pod
+
+# A11
+
+
+def test_example_1_a_share_of_the_last_registered_card() -> None:
+    placed = Yard([BOTH]).place(asks(1, 49152, 25))
+    assert isinstance(placed, Placed)
+    expected = "G1,AMD Instinct MI300X VF,49152,76:;"
+    assert {key: text for key, text in placed.annotations.items() if "amd" in key.partition("/")[2]} == {
+        TO_ALLOCATE: expected,
+        ALLOCATED: expected,
+    }
+
+
+def test_example_2_two_whole_cards() -> None:
+    assert record(Yard([BOTH]), asks(2)) == f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;"
+
+
+@pytest.mark.parametrize("cores", [0, 101, "12.5", "x", "-1"])
+def test_example_3_a_percentage_out_of_bounds_is_refused(cores: object) -> None:
+    message = "amd.com/gpucores must be an integer percentage between 1 and 100"
+    assert Yard([]).admit(asks(1, None, cores)).message == message
+    asking = Pod.from_object(asks(1, None, cores)).containers[0]
+    with pytest.raises(BadRequest, match=message):
+        AMD.request(asking)
+
+
+def test_example_4_half_of_a_card_is_taken() -> None:
+    def half_used(on: Node) -> Yard:
+        yard = Yard([on])
+        assert record(yard, asks(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
+        return yard
+
+    assert record(half_used(amd("G1")), asks(1, 98145, 1)) == "1/1 CardInsufficientMemory"
+    assert record(half_used(amd("G1")), asks(1, 1, 51)) == "1/1 CardInsufficientCore"
+    assert record(half_used(amd("G1")), asks(1, 98144, 50)) == f"G1,{MODEL},98144,152:;"
+    assert record(half_used(BOTH), asks(1, 98145, 50)) == f"G0,{MODEL},98145,152:;"
+    assert record(half_used(BOTH), asks(1, 1, 51)) == f"G0,{MODEL},1,155:;"
+
+
+def test_example_5_a_type_that_is_not_there() -> None:
+    assert record(Yard([BOTH]), asks(**{"amd.com/use-gputype": "MI250"})) == "2/2 CardTypeMismatch"
+
+
+def test_example_6_containers_without_cards_keep_their_slots() -> None:
+    asking = pod(container("side"), container("main", **limits(1, 49152, 25)))
+    assert record(Yard([BOTH]), asking) == ";G1,AMD Instinct MI300X VF,49152,76:;"
+
+
+# A7
+
+
+@pytest.mark.parametrize(
+    ("percent", "total", "units"),
+    [(25, 304, 76), (33, 304, 100), (67, 304, 203), (1, 304, 3), (100, 304, 304), (1, 64, 1), (33, 100, 33)],
+)
+def test_compute_units(percent: int, total: int, units: int) -> None:
+    assert record(Yard([amd("G", devcore=total)]), asks(1, 5, percent)) == f"G,{MODEL},5,{units}:;"
+
+
+TYPED = {"amd.com/use-gputype": "MI250"}
+LISTED = {"amd.com/use-gpu-uuid": "G9"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "notes", "answer"),
+    [
+        ({"health": False}, TYPED, "1/1 CardNotHealth"),
+        ({}, TYPED | LISTED, "1/1 CardTypeMismatch"),
+        ({"count": 0}, LISTED, "1/1 CardUuidMismatch"),
+        ({"count": 1}, MUTEX, "1/1 CardTimeSlicingExhausted"),
+        ({"count": 2}, MUTEX, "1/1 ExclusiveDeviceAllocateConflict"),
+        ({"devmem": 100, "devcore": 0}, {}, "1/1 CardInsufficientMemory"),
+        ({"devcore": 0}, {}, "1/1 CardInsufficientCore"),
+    ],
+)
+def test_the_first_failure_counts(fields: dict[str, Any], notes: dict[str, str], answer: str) -> None:
+    yard = Yard([amd("G0")])
+    assert record(yard, asks(1, 50, 1, "first")) == f"G0,{MODEL},50,3:;"
+    yard.state.set_node(amd("G0", **fields), NOW)
+    assert record(yard, asks(1, 51, 1, **notes)) == answer
+
+
+def test_quota_is_asked_before_memory_and_after_mutex() -> None:
+    for notes, answer in (({}, "ResourceQuotaNotFit"), (MUTEX, "ExclusiveDeviceAllocateConflict")):
+        yard = Yard([amd("G0")], hard={f"limits.{COUNT}": 2, f"limits.{MEM}": 196300})
+        yard.place(asks(1, 50, 1, "first"))
+        assert record(yard, asks(1, 200000, 1, **notes)) == f"1/1 {answer}"
+
+
+def test_no_exclusiveness_beyond_the_units() -> None:
+    yard = Yard([amd("G0")])
+    assert record(yard, asks(1, 5, 100, "first")) == f"G0,{MODEL},5,304:;"
+    assert record(yard, asks(1, 5, 1)) == "1/1 CardInsufficientCore"
+    assert record(yard, asks(2)) == "NodeInsufficientDevice"
+
+
+def test_too_few_pass() -> None:
+    yard = Yard([BOTH])
+    yard.place(asks(1, None, None, "first"))
+    assert record(yard, asks(2, 5, 5)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+
+
+# A8
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        (MODEL, MODEL),
+        ("amd radeon", "amd radeon"),
+        ("", "AMD"),
+        ("Instinct MI300X", "AMD"),
+        ("AMD, MI300X", "AMD"),
+        ("AMD:MI300X", "AMD"),
+        ("AMD;MI300X", "AMD"),
+    ],
+)
+def test_the_second_field_is_the_product_name(model: str, word: str) -> None:
+    yard = Yard([amd("G0", type=model)])
+    assert record(yard, asks(1, 5, 25, "a")) == f"G0,{word},5,76:;"
+    assert yard.used("AMD", "G0", "amd-1") == (1, 5, 76)
+
+
+def test_the_second_field_is_not_read() -> None:
+    found = AMD.decode(placed_pod(**{ALLOCATED: "G0,whatever,5,76:;"}))
+    assert found is not None
+    assert [(entry.uuid, entry.memory, entry.cores) for row in found for entry in row] == [("G0", 5, 76)]
+
+
+# A9
+
+
+@pytest.mark.parametrize(
+    ("asked", "on", "debits"),
+    [
+        (limits(1, 49152, 25), BOTH, (1, 49152, 25)),
+        (limits(2), BOTH, (2, 392576, 200)),
+        (limits(1, None, 33), amd("G0", devcore=100), (1, 196288, 33)),
+        (limits(1, 5, 1), amd("G0", devcore=64), (1, 5, 1)),
+    ],
+)
+def test_debits(asked: dict[str, Any], on: Node, debits: tuple[int, int, int]) -> None:
+    """What is placed; and since every card here is alike, what waits is charged the same."""
+    yard = Yard([on])
+    expected = dict(zip((f"limits.{COUNT}", f"limits.{MEM}", f"limits.{CORES}"), debits, strict=True))
+    assert yard.waiting(pod(**asked)) == expected
+    placed = yard.place(pod(**asked))
+    assert isinstance(placed, Placed)
+    assert placed.debits == expected
+
+
+def test_whole_cards_are_charged_the_smallest_eligible_card_while_they_wait() -> None:
+    small = amd("S", name="amd-2", devmem=65536)
+    assert Yard([BOTH, small]).waiting(asks(2)) == {
+        f"limits.{COUNT}": 2,
+        f"limits.{MEM}": 2 * 65536,
+        f"limits.{CORES}": 200,
+    }
+    assert Yard([]).waiting(asks())[f"limits.{MEM}"] == 1
+
+
+def test_quotas_count_percent_where_cards_count_units() -> None:
+    yard = Yard([BOTH], hard={f"limits.{CORES}": 150})
+    yard.place(asks(1, None, None, "whole"))
+    assert record(yard, asks(1, 5, 51, "much")) == "2/2 ResourceQuotaNotFit"
+    assert record(yard, asks(1, 5, 25, "quarter")) == f"G0,{MODEL},5,76:;"
+    assert record(yard, asks(1, 5, 25, "another")) == f"G0,{MODEL},5,76:;"
+    assert record(yard, asks(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
+
+
+SIDE = container("side")
+HALF, QUARTER = container("half", **limits(1, 5, 50)), container("quarter", **limits(1, 5, 25))
+
+
+@pytest.mark.parametrize(
+    ("text", "containers", "cores"),
+    [
+        (";G0,AMD,5,76:;", (HALF, QUARTER), 25),
+        ("G0,AMD,5,76:;", (HALF, QUARTER), 50),
+        ("G0,AMD,5,76:;G1,AMD,5,3:;;", (HALF, QUARTER), 100),
+        ("G0,AMD,5,76:;", (SIDE, QUARTER), 25),
+        ("G0,AMD,5,76:;", (SIDE,), 100),
+    ],
+)
+def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_pods_does(
+    text: str, containers: tuple[dict[str, Any], ...], cores: int
+) -> None:
+    """HAMi 2.10 loses the slots of containers without cards, so an entry's own container may not be known."""
+    bound = placed_pod("u", *containers, **{ALLOCATED: text})
+    assert charge_of(bound, CHART, Yard([BOTH]).state, NOW).amounts[f"limits.{CORES}"] == cores
+
+
+def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
+    yard = Yard([amd("G0")])
+    asking = pod(
+        container("app", **limits(1, 10, 10)),
+        init=[container("init", **limits(1, 5, 90)), container("side", sidecar=True, **limits(1, 7, 20))],
+    )
+    placed = yard.place(asking)
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
+    assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}
+    assert yard.used("AMD", "G0", "amd-1") == (2, 17, 273)
+
+
+# what holds always
+
+
+cards = st.lists(
+    st.fixed_dictionaries(
+        {
+            "count": st.integers(0, 4),
+            "devmem": st.sampled_from([0, 99, 1000, 3000]),
+            "devcore": st.sampled_from([0, 1, 64, 304]),
+            "health": st.sampled_from([True] * 5 + [False]),
+            "type": st.sampled_from([MODEL, "Radeon", "AMD,x"]),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+askings = st.tuples(
+    st.integers(1, 3),
+    st.none() | st.sampled_from([0, 1, 400, 999]),
+    st.none() | st.integers(1, 100),
+    st.none() | st.sampled_from([1, 33, 100]),
+    st.sampled_from(["binpack", "spread", "mutex"]),
+)
+
+
+def takes(card: dict[str, Any], used: tuple[int, int, int], mem: int | None, percent: int, cores: int) -> bool:
+    """The checks of A7, read one by one, but for mutex and quota."""
+    memory = mem or card["devmem"] * percent // 100
+    units = max(1, card["devcore"] * cores // 100)
+    roomy = used[0] < card["count"] and card["devmem"] - used[1] >= memory and card["devcore"] - used[2] >= units
+    return roomy and bool(card["health"])
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(cards, st.lists(askings, min_size=1, max_size=6), st.none() | st.integers(0, 300))
+def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, hard: int | None) -> None:
+    records = [{"id": f"g{at}", "index": at, **fields} for at, fields in enumerate(registered)]
+    on = node("amd-1", capacity={COUNT: 1}, **{REGISTER: json.dumps(records)})
+    yard = Yard([on], WITH_PERCENTAGE, hard={} if hard is None else {f"limits.{CORES}": hard})
+    percents = 0
+    for number, (count, mem, cores, percent, policy) in enumerate(pods):
+        before = {r["id"]: yard.used("AMD", r["id"], "amd-1") for r in records}
+        manifest = pod(
+            name=f"p{number}",
+            annotations={"hami.io/gpu-scheduler-policy": policy},
+            **limits(count, mem, cores, percent),
+        )
+        asked = 100 if cores is None else cores
+        free = {
+            r["id"]
+            for r in records
+            if takes(r, before[r["id"]], mem, 100 if percent is None else percent, asked)
+            and (policy != "mutex" or before[r["id"]][0] == 0)
+        }
+        placed = yard.place(manifest)
+        fits = len(free) >= count and (hard is None or percents + asked * count <= hard)
+        assert isinstance(placed, Placed) == fits
+        if isinstance(placed, Placed):
+            percents += asked * count
+            assert placed.debits[f"limits.{CORES}"] == asked * count
+            taken = [entry.uuid for row in decode_pod_devices(placed.annotations[ALLOCATED]) for entry in row]
+            assert len(set(taken)) == count
+            assert set(taken) <= free
+    for r in records:
+        slots, memory, units = yard.used("AMD", r["id"], "amd-1")
+        assert slots <= r["count"]
+        assert memory <= r["devmem"]
+        assert units <= r["devcore"]

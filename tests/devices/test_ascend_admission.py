@@ -1,0 +1,411 @@
+"""What admission makes of containers that ask for NPUs, and what is then read of them (ascend chapter 2, 5, 6)."""
+
+from __future__ import annotations
+
+import jsonpatch
+import pytest
+
+from hami_webhook.admission.pods import normalise
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.ascend import vendors
+from hami_webhook.devices.fleet import NO_FLEET
+from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Pod
+
+from .npus import B3, B4, B41, MODE, SOFT, A, C, P, asks, chips
+from .yard import CHART, Yard, configured, container, pod
+
+B2 = "Ascend910B2"
+YARD = Yard([])
+
+
+def memory_of(word=B3, vendors=CHART, annotations=None, **amounts):
+    """The memory limit after admission, or the refusal; request and limit agree."""
+    admitted = Yard([], vendors).admit(pod(annotations=annotations, **asks(word=word, **amounts)))
+    if admitted.pod is None:
+        return admitted.message
+    name = f"huawei.com/{word}-memory"
+    assert admitted.limits()[name] == admitted.requests()[name]
+    return admitted.limits()[name]
+
+
+# 2: configuration
+
+
+def test_the_chart_has_every_model():
+    section = builtin_device_config().config.vnpus
+    assert {chip.key for chip in vendors(section)} == {A, B2, B3, B4, B41, P, C} < set(CHART)
+    for chip in vendors(section):
+        assert chip.resource_names == tuple(f"huawei.com/{chip.key}{end}" for end in ("", "-memory", "-core"))
+        assert all(is_scheduler_owned(key) for key in chip.keys.owned)
+        assert [key.name for key in chip.quota_keys()] == [f"limits.{name}" for name in chip.resource_names]
+
+
+def test_the_older_layout_makes_the_same_vendors_and_means_no_soft_mode():
+    entry = "{commonWord: X1, resourceName: a.b/x1, memoryAllocatable: 10}"
+    old, new = configured(f"vnpus: [{entry}]"), configured(f"vnpus: {{hamiVnpuCore: true, configs: [{entry}]}}")
+    assert list(old) == list(new) == ["X1"]
+    assert (old["X1"].nodes_are_soft, new["X1"].nodes_are_soft) == (False, True)
+
+
+def test_a_chip_without_a_count_name_is_inert():
+    found = configured(
+        "vnpus: [{commonWord: X1, resourceMemoryName: a.b/m, memoryAllocatable: 10},"
+        "{commonWord: X2, resourceName: a.b/c, memoryAllocatable: 10}]"
+    )
+    assert list(found) == ["X2"]
+    assert found.resource_names == {"a.b/c"}
+
+
+# 5.1: the environment guard
+
+GUARDED = chips(overwriteEnv=True)
+
+
+def env_after(*containers, vendors=GUARDED):
+    raw = pod(*containers)
+    for _ in range(2):
+        draft = PodDraft(raw)
+        normalise(draft, vendors, NO_FLEET)
+        raw = jsonpatch.apply_patch(raw, draft.operations())
+    assert draft.operations() == []
+    return [item.get("env") for item in raw["spec"]["containers"]]
+
+
+BLANK = {"name": "ASCEND_VISIBLE_DEVICES", "value": ""}
+
+
+@pytest.mark.parametrize(
+    ("env", "after"),
+    [
+        (None, [BLANK]),
+        ([{"name": "A", "value": "1"}], [{"name": "A", "value": "1"}, BLANK]),
+        ([{"name": "ASCEND_VISIBLE_DEVICES", "value": "0"}, {"name": "A"}], [BLANK, {"name": "A"}]),
+        ([{"name": "ASCEND_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}], [BLANK]),
+        ([{"name": "ASCEND_VISIBLE_DEVICES", "value": "0"}] * 3, [BLANK]),
+    ],
+)
+def test_the_guard_blanks_one_variable_where_no_npu_is_asked(env, after):
+    assert env_after(container() | {"env": env} if env else container()) == [after]
+
+
+def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
+    seen = [{"name": "ASCEND_VISIBLE_DEVICES", "value": "0"}]
+    plain, none = container("b"), container("c", **asks(0))
+    assert env_after(container("a", **asks(1, word=P)) | {"env": seen}, plain, none) == [seen, [BLANK], [BLANK]]
+    assert env_after(container("a", **asks(1)) | {"env": seen}) == [seen]
+    assert env_after(container() | {"env": seen}, vendors=chips()) == [seen]
+    unaskable = chips(overwriteEnv=True, resourceName="", resourceMemoryName="", resourceCoreName="")
+    assert env_after(container() | {"env": seen}, vendors=unaskable) == [[BLANK]], "any entry that says so counts"
+    assert env_after(container() | {"env": seen}, vendors=CHART) == [seen]
+
+
+def test_the_guard_reaches_init_containers():
+    draft = PodDraft(pod(container(**asks(1)), init=[container("i")]))
+    assert [vendor.key for vendor in normalise(draft, GUARDED, NO_FLEET)] == [B3]
+    assert {"op": "add", "path": "/spec/initContainers/0/env", "value": [BLANK]} in draft.operations()
+
+
+# 5.1: no count
+
+
+@pytest.mark.parametrize("limits", [{}, asks(0, 100, 5), asks(None, 100), asks(None, 99999, 50)])
+def test_without_a_count_there_is_nothing_to_do(limits):
+    draft = PodDraft(pod(**limits))
+    assert normalise(draft, CHART, NO_FLEET) == ()
+    assert draft.operations() == []
+
+
+# 5.2: SuperPod
+
+
+@pytest.mark.parametrize(("count", "after"), [(1, "2"), (2, "2"), (4, "4"), (16, "16")])
+def test_a_super_pod_gives_whole_modules(count, after):
+    admitted = YARD.admit(pod(**asks(count, word=C)))
+    assert admitted.limits() == asks(after, "65536", word=C)
+    assert admitted.requests() == {f"huawei.com/{C}-memory": "65536"}
+    assert len(admitted.warnings) == (count == 1)
+
+
+def test_the_request_of_a_rounded_count_follows():
+    both = container(requests=asks(1, word=C), **asks(1, word=C))
+    assert YARD.admit(pod(both)).requests() == asks("2", "65536", word=C)
+
+
+def test_one_npu_of_a_super_pod_with_a_slice_is_two_slices_and_stays_so():
+    admitted = YARD.admit(pod(container("a", **asks(1, 10000, word=C)), container("b", **asks(1, 9, word=C))))
+    assert admitted.limits(0) == admitted.limits(1) == asks("2", "16384", word=C)
+    (rounded,) = (text for text in admitted.warnings if "container a: huawei.com/Ascend910C 1 becomes 2" in text)
+    assert "module" in rounded
+    message = YARD.admit(pod(container("a", **asks(2, 16384, word=C)))).message
+    assert "vNPU not supported for multiple devices" in message, "two, as the user wrote it"
+
+
+def test_what_admission_rounded_may_be_asked_of_the_containers_it_rounded_only():
+    notes = dict(YARD.admit(pod(container("a", **asks(1, 16384, word=C)))).pod["metadata"]["annotations"])
+    other = pod(container("b", **asks(2, 16384, word=C)), annotations=notes)
+    assert "vNPU not supported" in YARD.admit(other).message
+    four = pod(container("a", **asks(4, 16384, word=C)), annotations=notes)
+    assert "vNPU not supported" in YARD.admit(four).message
+
+
+@pytest.mark.parametrize("count", [3, 5, 15])
+@pytest.mark.parametrize("notes", [None, SOFT])
+def test_odd_counts_of_a_super_pod_are_refused(count, notes):
+    message = YARD.admit(pod(annotations=notes, **asks(count, word=C))).message
+    assert message.startswith(f"Ascend910C device request must be 1 or 2*n, got {count}")
+    assert "container main" in message
+    assert f"{count - 1} or {count + 1}" in message
+
+
+def test_other_chips_and_unbound_modules_are_not_rounded():
+    assert YARD.admit(pod(**asks(1))).limits()[f"huawei.com/{B3}"] == "1"
+    unbound = configured(
+        "vnpus: [{commonWord: Ascend910C, resourceName: a.b/c, resourceMemoryName: a.b/m, memoryAllocatable: 100}]"
+    )
+    for count in ("1", "3"):
+        limits = Yard([], unbound).admit(pod(**{"a.b/c": count})).limits()
+        assert limits == {"a.b/c": count, "a.b/m": "100"}
+    bound = configured("vnpus: [{commonWord: Ascend910D, superPod: true, resourceName: a.b/c, memoryAllocatable: 100}]")
+    assert Yard([], bound).admit(pod(**{"a.b/c": "3"})).limits() == {"a.b/c": "3"}, "only Ascend910C has modules"
+
+
+# 5.3: the core gate
+
+
+@pytest.mark.parametrize("notes", [None, {MODE: ""}, {MODE: "hami"}, {MODE: "HAMI-CORE"}, {MODE: "hami-core "}])
+def test_cores_are_for_soft_mode_only_and_only_its_exact_name_selects_it(notes):
+    message = YARD.admit(pod(annotations=notes, **asks(1, core=20))).message
+    assert message.startswith("huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode")
+    requested = container(requests=asks(None, core=5), **asks(1))
+    assert "-core is only supported" in YARD.admit(pod(requested, annotations=notes)).message
+    assert YARD.admit(pod(annotations=notes, **asks(1, core=0))).limits() == asks("1", "65536", "0")
+
+
+def test_soft_mode_takes_cores():
+    assert YARD.admit(pod(annotations=SOFT, **asks(1, core=20))).limits() == asks("1", "65536", "20")
+
+
+def test_without_a_core_name_there_is_no_gate():
+    vendors = chips(resourceCoreName="")
+    assert Yard([], vendors).admit(pod(**asks(1, core=20))).limits() == asks("1", "65536", "20")
+
+
+# 5.4: memory
+
+ROUNDED = {
+    A: [(0, 2184), (2184, 2184), (2185, 4369), (4370, 8738), (8739, 17476), (17477, 32768), (32768, 32768)],
+    B2: [(0, 8192), (8193, 16384), (16385, 32768), (32769, 65536), (65536, 65536)],
+    B3: [(0, 16384), (1, 16384), (10000, 16384), (16385, 32768), (32768, 32768), (32769, 65536), (65536, 65536)],
+    B41: [(16384, 16384), (16385, 32768), (32769, 65536)],
+    B4: [(1, 8192), (8193, 16384), (16385, 32768), (32768, 32768)],
+    P: [(0, 3072), (3073, 6144), (6145, 12288), (12288, 12288), (12289, 21527), (21527, 21527), (24576, 21527)],
+    C: [(1, 16384), (16385, 32768), (32769, 65536)],
+}
+
+
+@pytest.mark.parametrize(("word", "wish", "given"), [(w, *row) for w, rows in ROUNDED.items() for row in rows])
+def test_memory_is_rounded_to_what_the_driver_carves(word, wish, given):
+    assert memory_of(word, memory=wish) == str(given)
+
+
+@pytest.mark.parametrize(("word", "whole", "capacity"), [(A, 32768, 32768), (B3, 65536, 65536), (P, 21527, 24576)])
+def test_no_memory_is_a_whole_card_and_more_than_a_card_is_refused(word, whole, capacity):
+    assert memory_of(word) == memory_of(word, annotations=SOFT) == str(whole)
+    message = memory_of(word, memory=capacity + 1)
+    assert message.startswith(f"huawei.com/{word}-memory {capacity + 1} is invalid")
+    for part in ("container main", f"at most {capacity}", "MiB", "16384"):
+        assert part in message
+
+
+@pytest.mark.parametrize("wish", [0, 1, 10000, 65536])
+def test_soft_mode_keeps_what_was_written(wish):
+    assert memory_of(memory=wish, annotations=SOFT) == str(wish)
+
+
+def test_the_user_is_told_what_rounding_made():
+    def told(notes=None, **amounts):
+        return list(YARD.admit(pod(annotations=notes, **asks(1, **amounts))).warnings)
+
+    (text,) = told(memory=10000)
+    assert text == "container main: huawei.com/Ascend910B3-memory 10000 becomes 16384, the template vir05_1c_16g"
+    (text,) = told(memory=40000)
+    assert text == "container main: huawei.com/Ascend910B3-memory 40000 becomes 65536, a whole NPU"
+    assert told() == told(memory=16384) == told(memory=65536) == told(SOFT, memory=100) == []
+    (text,) = told(SOFT, memory=65537)
+    assert "65537 is more than the 65536 MiB" in text
+    between = YARD.admit(pod(annotations=SOFT, **asks(1, 24576, word=P)))
+    assert list(between.warnings) == [], "above what a card gives, but not above what it has"
+
+
+def test_a_request_that_differs_is_put_right():
+    wish = container(requests=asks(1, 5000), **asks(1, 10000))
+    assert YARD.admit(pod(wish)).requests() == asks(1, "16384") | {f"huawei.com/{B3}": "1"}
+    alone = container(requests=asks(None, 5000), **asks(1))
+    assert YARD.admit(pod(alone)).limits() == asks("1", "65536"), "memory is read from limits"
+
+
+@pytest.mark.parametrize(
+    ("factor", "wish", "given", "read", "template"),
+    [
+        (0, 10000, "16384", 16384, "quarter"),
+        (1024, 10, "16", 16384, "quarter"),
+        (1024, 17, "32", 32768, "half"),
+        (1024, 33, "64", 65536, None),
+        (1024, None, "64", 65536, None),
+        (1000, 16, "16", 16384, "quarter"),  # 16384 ÷ 1000, rounded down, still means the template
+        (1000, 17, "32", 32768, "half"),
+        (1000, 33, "65", 65536, None),
+    ],
+)
+def test_a_factor_is_applied_before_rounding_and_taken_out_after(factor, wish, given, read, template):
+    vendors = chips(memoryFactor=factor)
+    assert memory_of(vendors=vendors, memory=wish) == given
+    asked = Pod.from_object(pod(**asks(1, given)))
+    assert vendors[B3].asked(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, profile=template)
+
+
+def test_a_factor_bounds_what_may_be_written():
+    vendors = chips(memoryFactor=1024)
+    assert "at most 64" in memory_of(vendors=vendors, memory=65)
+    assert "16 GiB is 16" in memory_of(vendors=vendors, memory=2**21)
+    assert "between 0 and 2097151" in memory_of(vendors=vendors, memory=2**21)
+
+
+def test_without_templates_every_slice_is_a_whole_card():
+    assert memory_of(vendors=chips(templates=[]), memory=5) == "65536"
+    assert memory_of(vendors=chips(templates=[]), memory=5, count=2) == "65536"
+
+
+def test_without_a_memory_name_nothing_is_written():
+    vendors = chips(resourceMemoryName="", resourceCoreName="")
+    assert Yard([], vendors).admit(pod(**asks(2))).limits() == asks("2")
+
+
+# 5.5: several NPUs
+
+
+@pytest.mark.parametrize(
+    ("memory", "notes", "fine"),
+    [
+        (None, None, True),
+        (65536, None, True),
+        (32769, None, True),
+        (32768, None, False),
+        (1, None, False),
+        (1, SOFT, True),
+    ],
+)
+def test_several_npus_are_whole_in_template_mode(memory, notes, fine):
+    message = YARD.admit(pod(annotations=notes, **asks(2, memory))).message
+    assert (not message) == fine
+    if not fine:
+        assert message.startswith("vNPU not supported for multiple devices")
+        assert "container main asks for 2 huawei.com/Ascend910B3" in message
+
+
+# 5.7 and several containers
+
+
+def test_the_runtime_class_is_set_unless_the_pod_has_one():
+    vendors = chips(runtimeClassName="ascend")
+
+    def runtime(manifest):
+        return Yard([], vendors).admit(manifest).pod["spec"].get("runtimeClassName")
+
+    assert runtime(pod(**asks(1))) == "ascend"
+    own = pod(**asks(1))
+    own["spec"]["runtimeClassName"] = "mine"
+    assert runtime(own) == "mine"
+    assert runtime(pod(**asks(1, word=P))) is None
+    assert runtime(pod()) is None
+    assert "runtimeClassName" not in YARD.admit(pod(**asks(1))).pod["spec"]
+
+
+def test_every_container_and_every_chip_is_completed():
+    both = container("a", **asks(1, 100), **asks(1, 100, word=P))
+    admitted = YARD.admit(pod(both, container("b", **asks(2)), init=[container("i", **asks(1, 20000))]))
+    assert admitted.limits(0) == asks("1", "16384") | asks("1", "3072", word=P)
+    assert admitted.limits(1) == asks("2", "65536")
+    assert admitted.pod["spec"]["initContainers"][0]["resources"]["limits"] == asks("1", "32768")
+
+
+# values that can't be meant
+
+
+@pytest.mark.parametrize(
+    ("amounts", "resource", "value"),
+    [
+        ({"count": "1500m"}, "", "1500m"),
+        ({"count": -1}, "", "-1"),
+        ({"count": 2**31}, "", "2147483648"),
+        ({"count": "abc"}, "", "abc"),
+        ({"count": 1, "memory": "16Gi"}, "-memory", "16Gi"),
+        ({"count": 1, "memory": -5}, "-memory", "-5"),
+        ({"count": 1, "memory": "1500m"}, "-memory", "1500m"),
+        ({"count": 1, "memory": "9223372036854775807"}, "-memory", "9223372036854775807"),
+        ({"count": 1, "core": -1}, "-core", "-1"),
+        ({"count": 1, "core": "2.5"}, "-core", "2.5"),
+        ({"count": 1, "core": "1e30"}, "-core", "1e30"),
+        ({"memory": -5}, "-memory", "-5"),
+    ],
+)
+@pytest.mark.parametrize("notes", [None, SOFT])
+def test_a_value_that_cannot_be_meant_is_refused_with_its_name(amounts, resource, value, notes):
+    limits = asks(**{"count": None, **amounts})
+    for manifest in (pod(annotations=notes, **limits), pod(container(requests=limits), annotations=notes)):
+        message = YARD.admit(manifest).message
+        assert f"huawei.com/{B3}{resource} value {value} in container main" in message
+        assert "MiB" in message or resource != "-memory"
+        assert "16384, not 16Gi" in message or resource != "-memory"
+
+
+# 6: request extraction
+
+
+def extracted(notes=None, word=B3, vendors=CHART, **amounts):
+    asking = Pod.from_object(pod(annotations=notes, **asks(word=word, **amounts)))
+    return vendors[word].asked(asking.containers[0], asking)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "notes", "request_"),
+    [
+        ({"count": 0}, None, None),
+        ({"count": None, "memory": 5}, None, None),
+        ({}, None, Request(1, ShareOfCard(100), 0)),
+        ({"memory": 0}, None, Request(1, ShareOfCard(100), 0)),
+        ({"memory": 0}, SOFT, Request(1, ShareOfCard(100), 0)),
+        ({"memory": 10000}, None, Request(1, FixedMemory(16384), 0, profile="vir05_1c_16g")),
+        ({"memory": 10000}, SOFT, Request(1, FixedMemory(10000), 0)),
+        ({"memory": 16384}, SOFT, Request(1, FixedMemory(16384), 0)),
+        ({"memory": 50000}, None, Request(1, FixedMemory(65536), 0)),
+        ({"memory": 70000}, None, Request(1, FixedMemory(70000), 0)),
+        ({"memory": 70000}, SOFT, Request(1, FixedMemory(70000), 0)),
+        ({"count": 3, "memory": 9, "core": 30}, SOFT, Request(3, FixedMemory(9), 30)),
+        ({"core": 300}, SOFT, Request(1, ShareOfCard(100), 100)),
+    ],
+)
+def test_what_a_container_asks(amounts, notes, request_):
+    assert extracted(notes, **amounts) == request_
+
+
+def test_requests_are_read_where_there_are_no_limits():
+    asking = Pod.from_object(pod(container(requests=asks(2, 16384))))
+    assert CHART[B3].asked(asking.containers[0], asking) == Request(2, FixedMemory(16384), 0, profile="vir05_1c_16g")
+
+
+def test_extraction_refuses_what_admission_would_have():
+    with pytest.raises(BadRequest, match="-memory value -1 in container main"):
+        extracted(memory=-1)
+
+
+@pytest.mark.parametrize("word", ROUNDED)
+def test_rounding_what_was_rounded_changes_nothing(word):
+    for wish, given in ROUNDED[word]:
+        once = extracted(word=word, memory=given)
+        assert once.memory == FixedMemory(given)
+        if wish:
+            assert extracted(word=word, memory=wish) == once

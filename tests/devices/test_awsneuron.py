@@ -1,0 +1,245 @@
+"""AWS Neuron's configuration, node side, admission and extraction (chapter sections 2 to 6), mostly as tables."""
+
+import logging
+
+import pytest
+
+from hami_webhook.devices.derived import MOST_CARDS
+from hami_webhook.devices.keys import Dimension, QuotaKey
+from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.fit import read_ask
+
+from .neurons import (
+    CORES,
+    CORES_KEY,
+    DEVICES,
+    DEVICES_KEY,
+    INF1,
+    TYPE,
+    VENDOR,
+    asks,
+    inferentia,
+    instance,
+    trainium,
+)
+from .yard import CHART, NOW, Yard, configured, container, node, pod
+
+INT32 = 2147483647
+
+
+def request(ask):
+    return VENDOR.request(Pod.from_object(pod(ask)).containers[0])
+
+
+# 2: configuration
+
+
+def test_the_charts_names_and_keys():
+    assert VENDOR.resource_names == (DEVICES, CORES)
+    assert VENDOR.quota_keys() == (QuotaKey(DEVICES_KEY, Dimension.COUNT), QuotaKey(CORES_KEY, Dimension.CORES))
+    assert all(is_scheduler_owned(key) for key in VENDOR.keys.owned)
+    assert VENDOR.lock is None
+
+
+@pytest.mark.parametrize("text", ["", "awsneuron: {}", "awsneuron: {resourceCoreName: aws.amazon.com/neuroncore}"])
+def test_without_a_count_name_the_backend_is_inert(text):
+    assert list(configured(f"nvidia: {{resourceCountName: nvidia.com/gpu}}\n{text}")) == ["NVIDIA"]
+
+
+def test_the_configured_names_count():
+    vendors = configured("awsneuron: {resourceCountName: x/dev, resourceCoreName: x/core}")
+    yard = Yard([node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
+    placed = yard.place(pod(**{"x/core": 1}))
+    assert placed.annotations["NEURON_RESOURCE_TYPE"] == "x/core"
+    assert placed.debits == {"limits.x/core": 1, "limits.x/dev": 1}
+
+
+# 3: node side
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "cores"),
+    [
+        ("inf1.xlarge", 1, 4),
+        ("inf1.24xlarge", 16, 4),
+        ("inf2.48xlarge", 12, 2),
+        ("trn1.32xlarge", 16, 2),
+        ("trn2.48xlarge", 16, 8),
+        (None, 2, 31),
+        ("x", 3, 1),
+    ],
+)
+def test_the_devices_are_what_capacity_counts(kind, devices, cores):
+    found = VENDOR.inventory(instance(kind, devices, cores)).devices
+    assert [(d.uuid, d.index) for d in found] == [(f"n1-AWSNeuron-{i}", i) for i in range(devices)]
+    assert {(d.slots, d.memory, d.cores, d.type, d.vendor, d.numa, d.healthy) for d in found} == {
+        (cores, 0, cores, "AWSNeuron", "AWSNeuron", 0, True)
+    }
+
+
+@pytest.mark.parametrize(
+    "capacity",
+    [
+        {},
+        {DEVICES: 2},
+        {CORES: 4},
+        {DEVICES: 0, CORES: 4},
+        {DEVICES: -1, CORES: 4},
+        {DEVICES: "1500m", CORES: 4},
+        {DEVICES: "two", CORES: 4},
+        {DEVICES: 2, CORES: 0},
+        {DEVICES: 2, CORES: "x"},
+    ],
+)
+def test_capacity_without_devices_and_cores_is_no_inventory(capacity):
+    assert VENDOR.inventory(node(capacity=capacity)) is None
+
+
+@pytest.mark.parametrize(("devices", "cores"), [(2, 5), (2, 1), (1, 32), (MOST_CARDS + 1, MOST_CARDS + 1)])
+def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
+    bad = node(capacity={DEVICES: devices, CORES: cores})
+    with pytest.raises(RegistrationError, match=f"capacity .*{max(devices, cores)}"):
+        VENDOR.inventory(bad)
+    yard = Yard([bad])
+    assert yard.place(pod(asks(1))) == {"n1": "node unregistered"}
+    assert len(yard.state.problems()) == 1
+
+
+def test_lost_capacity_drops_the_inventory_at_once():
+    yard = Yard([inferentia(2)])
+    yard.state.set_node(node(capacity={}), NOW)
+    assert yard.place(pod(asks(1))) == {"n1": "node unregistered"}
+
+
+def test_a_missing_instance_type_is_logged_once(caplog):
+    caplog.set_level(logging.INFO)
+    yard = Yard([instance(None, 16)])
+    yard.state.set_node(instance(None, 16), NOW + 1)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"Node n1: label {TYPE} is missing, so the rules of Trainium hold"]
+
+
+# 5: admission
+
+
+@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("resource", "value", "message"),
+    [
+        (DEVICES, "1500m", "must be an integer"),
+        (DEVICES, "many", "must be an integer"),
+        (DEVICES, 0, "must be greater than 0"),
+        (DEVICES, -1, "must be greater than 0"),
+        (DEVICES, INT32, None),
+        (DEVICES, INT32 + 1, "must not exceed 2147483647"),
+        (CORES, "0.5", "must be an integer"),
+        (CORES, "-2", "must be greater than 0"),
+        (CORES, 2 * INT32, None),
+        (CORES, 2 * INT32 + 1, "must not exceed 4294967294"),
+        (CORES, "1e30", "must not exceed 4294967294"),
+        (CORES, 1, None),
+        (CORES, 2, None),
+        (CORES, 4, None),
+        (CORES, 6, None),
+        (CORES, 3, "must be 1 or a multiple of 2, got 3"),
+        (CORES, 7, "must be 1 or a multiple of 2, got 7"),
+    ],
+)
+def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, message):
+    asked = {resource: str(value)}
+    ask = container(**asked) if where == "limits" else container(requests=asked)
+    result = Yard([trainium()]).admit(pod(ask))
+    assert result.message == (f"{resource} {message}" if message else "")
+    assert Yard([trainium()]).admit(pod(asks(), init=[{**ask, "name": "init"}])).message == result.message
+    if message is None:
+        assert result.pod == pod(ask), "nothing in a container is ever changed"
+
+
+def test_limits_hide_requests_and_devices_hide_cores():
+    yard = Yard([inferentia(2)])
+    assert yard.admit(pod(asks(1, requests={DEVICES: 0}))).message == ""
+    assert yard.admit(pod(asks(1, "x"))).message == ""
+    assert yard.admit(pod(asks(0, 1))).message == f"{DEVICES} must be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cores", "refused"),
+    [
+        ([], 3, 2),
+        ([], 6, None),
+        ([inferentia(6)], 3, 2),
+        ([INF1], 3, None),
+        ([INF1], 6, 4),
+        ([INF1], 8, None),
+        ([INF1, trainium()], 3, None),
+        ([INF1, trainium()], 6, None),
+        ([INF1, trainium()], 5, 2),
+        ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 7, None),
+        ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 12, None),
+        ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 9, 4),
+        ([instance("x", 1, cores=1, name="x")], 7, None),
+        ([node("cpu")], 3, 2),
+    ],
+)
+def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
+    expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
+    assert Yard(nodes).admit(pod(asks(cores=cores))).message == expected
+
+
+@pytest.mark.parametrize(
+    ("containers", "warnings"),
+    [
+        ([asks(1), asks(2)], []),
+        ([asks(cores=1), asks(cores=2), asks()], []),
+        (
+            [asks(1), asks(cores=1)],
+            [
+                f"some containers ask for {DEVICES} and some for {CORES}: "
+                "AWS_NEURON_IDS then has device numbers and core numbers in one list"
+            ],
+        ),
+        ([asks(1, 2)], [f"container main: {CORES} is ignored, because {DEVICES} is given too"]),
+    ],
+)
+def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
+    named = [{**each, "name": "main" if not n else f"c{n}"} for n, each in enumerate(containers)]
+    assert list(Yard([inferentia(6)]).admit(pod(*named)).warnings) == warnings
+
+
+# 6: extraction
+
+
+@pytest.mark.parametrize(
+    ("ask", "per_device", "expected"),
+    [
+        (asks(1), 2, (1, 2)),
+        (asks(cores=1), 2, (1, 1)),
+        (asks(cores=2), 2, (1, 2)),
+        (asks(cores=6), 2, (3, 2)),
+        (asks(cores=3), 4, (1, 3)),
+        (asks(cores=4), 4, (1, 4)),
+        (asks(3), 4, (3, 4)),
+        (asks(1), 1, (1, 1)),
+        (asks(cores=3), 1, (3, 1)),
+        (asks(cores=8), 4, (2, 4)),
+        (asks(2, 7), 2, (2, 2)),
+        (asks(cores=3), 2, None),
+        (asks(cores=6), 4, None),
+    ],
+)
+def test_a_request_is_resolved_by_the_nodes_geometry(ask, per_device, expected):
+    resolved = request(ask).on(per_device)
+    assert (resolved and (resolved.count, resolved.cores)) == expected
+    assert resolved is None or resolved.memory.on(100) == 0
+
+
+@pytest.mark.parametrize("value", [0, -1, "1500m", "x", 2 * INT32 + 1, None])
+def test_a_bad_amount_that_bypassed_admission_is_no_request(value):
+    for resource in (DEVICES, CORES):
+        limits = {} if value is None else {resource: value}
+        bare = Pod.from_object(pod(container(**limits)))
+        assert VENDOR.request(bare.containers[0]) is None
+        assert read_ask(bare, CHART, "spread") is None
+    assert request(asks(0, 1)) is None

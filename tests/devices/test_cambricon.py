@@ -1,0 +1,283 @@
+"""Cambricon MLUs (cambricon chapter): configuration, node side, admission, extraction, outputs. Examples: _examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import refuse_unfit
+from hami_webhook.devices.codecs import DeviceEntry
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    Allocation,
+    Booking,
+    FixedMemory,
+    Request,
+    ShareOfCard,
+    WholeCard,
+)
+from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.state import ClusterState
+
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod, refusal
+
+COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
+MLU = CHART["MLU"]
+ALLOCATED = "hami.io/cambricon-mlu-devices-allocated"
+limits = Names(COUNT, MEM, CORES).limits
+OF_370 = configured(
+    "cambricon: {resourceCountName: cambricon.com/vmlu, resourceMemoryName: cambricon.com/mlu370.smlu.vmemory, "
+    "resourceCoreName: cambricon.com/mlu370.smlu.vcore}"
+)
+
+
+def capacity(cores: object, memory: object) -> JSON:
+    return {name: amount for name, amount in ((CORES, cores), (MEM, memory)) if amount is not None}
+
+
+# 2: configuration
+
+
+def test_the_data_sheet() -> None:
+    assert MLU.resource_names == (COUNT, MEM, CORES)
+    assert [(key.name, key.factor) for key in MLU.quota_keys()] == [
+        (f"limits.{COUNT}", 1),
+        (f"limits.{MEM}", 256),
+        (f"limits.{CORES}", 1),
+    ]
+    assert set(MLU.keys.owned) == {
+        ALLOCATED,
+        "hami.io/cambricon-mlu-devices-to-allocate",
+        "CAMBRICON_DSMLU_ASSIGHED",
+        "CAMBRICON_DSMLU_ASSIGNED",
+        "CAMBRICON_DSMLU_PROFILE",
+    }
+
+
+def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:
+    assert MLU.lock == NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
+    assert NodeLock("hami.io/mutex.lock", 300.0, names_holder=True) == COMMON_LOCK
+    assert [key for key, vendor in CHART.items() if vendor.lock == MLU.lock] == ["MLU"]
+
+
+def test_names_with_the_model_are_a_matter_of_configuration() -> None:
+    on = node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
+    asking = pod(
+        **{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10},
+    )
+    placed = Yard([on], OF_370).place(asking)
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;"
+    assert placed.debits["limits.cambricon.com/mlu370.smlu.vmemory"] == 20
+    assert MLU.inventory(on) is None  # the chart's names find nothing there
+
+
+def test_without_a_count_name_there_are_no_mlus() -> None:
+    assert "MLU" not in configured(f"cambricon: {{resourceMemoryName: {MEM}, resourceCoreName: {CORES}}}")
+
+
+# 3: node side
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "cards"),
+    [
+        ("800", "728", [23296] * 8),
+        (200, 182, [23296] * 2),
+        (250, 250, [25600] * 3),
+        (1, 1, [25600]),
+        (300, 1000, [85333] * 3),
+        (200, None, [0, 0]),
+        ("2k", "1k", [12800] * 20),
+        (0, 100, []),
+        (None, 100, []),
+        ("1500m", 100, []),
+    ],
+)
+def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list[int]) -> None:
+    inventory = MLU.inventory(node("m1", capacity=capacity(cores, memory)))
+    found = inventory.devices if inventory else ()
+    assert [device.memory for device in found] == cards
+    for index, device in enumerate(found):
+        assert (device.uuid, device.index) == (f"m1-cambricon-mlu-{index}", index)
+        assert (device.slots, device.cores, device.numa, device.healthy) == (100, 100, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("label", "model"),
+    [
+        (None, "MLU"),
+        ("MLU370-X8", "MLU370-X8"),
+        (" mlu590 ", "mlu590"),
+        ("X8", "MLU"),
+        ("", "MLU"),
+    ],
+)
+def test_the_model_is_the_label_that_names_one(label: str | None, model: str) -> None:
+    labels = {} if label is None else {"Model": label}
+    inventory = MLU.inventory(node("m1", labels=labels, capacity=capacity(100, 91)))
+    assert inventory is not None
+    assert [device.type for device in inventory.devices] == [model]
+
+
+def test_cards_go_at_once_with_the_capacity() -> None:
+    state = ClusterState(CHART)
+    for amounts, count in ((capacity(200, 182), 2), (capacity(0, 0), 0), (capacity(200, 182), 2), ({}, 0)):
+        state.set_node(node("m1", capacity=amounts), NOW)
+        assert sum(len(inventory.devices) for inventory in state.inventories("MLU")) == count
+
+
+def test_a_capacity_no_node_can_have_is_a_problem_and_no_cards() -> None:
+    state = ClusterState(CHART)
+    state.set_node(node("m1", capacity=capacity("1e18", 1)), NOW)
+    assert [problem.name for problem in state.problems()] == ["m1"]
+    assert list(state.inventories("MLU")) == []
+
+
+# 5: admission
+
+AN_INTEGER = "an integer between 0 and 2147483647"
+IN_UNITS = "an integer number of units of 256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
+
+
+@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("name", "values", "what"),
+    [
+        (COUNT, ("0.5", 2147483648, "many", -1), AN_INTEGER),
+        (MEM, ("16Gi", 8388608, -1, "2.5"), IN_UNITS),
+        (CORES, (-1, 2147483648, "10m"), AN_INTEGER),
+    ],
+)
+def test_an_amount_that_cannot_be_meant_is_refused(where: str, name: str, values: Any, what: str) -> None:
+    for value in values:
+        asked = {**limits(1, 20, 10), name: value}
+        assert refusal(asked, where) == f"invalid {name} value {value} in container main: must be {what}"
+
+
+NOT_ENFORCED = "container main: {} isn't enforced, because cambricon.com/vmlu 2 gives whole cards"
+NOT_CALLED = (
+    f"container main: without {MEM} and {CORES} it starts without a card, because in sMLU mode the device plugin isn't "
+    "called for it"
+)
+CALLED_ONCE = (
+    "container main: with {} alone the device plugin is called once instead of twice, so the slice is never marked as "
+    "assigned and the node's lock stays until it expires"
+)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "warnings"),
+    [
+        (limits(1, 20, 10), []),
+        (limits(1), [NOT_CALLED]),
+        (limits(1, 0, 0), [NOT_CALLED]),
+        (limits(1, 20), [CALLED_ONCE.format(MEM)]),
+        (limits(1, 20, 0), [CALLED_ONCE.format(MEM)]),
+        (limits(1, None, 10), [CALLED_ONCE.format(CORES)]),
+        (limits(2), []),
+        (limits(2, 20), [NOT_ENFORCED.format(MEM)]),
+        (limits(2, 20, 10), [NOT_ENFORCED.format(MEM), NOT_ENFORCED.format(CORES)]),
+        (limits(0), []),
+        (limits(None, 20, 10), []),
+    ],
+)
+def test_what_the_plugin_cannot_serve_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
+    asking = pod(container(**amounts))
+    admitted = Yard([]).admit(asking)
+    assert admitted.warnings == warnings
+    assert admitted.pod == asking  # nothing in the container is changed
+
+
+def test_the_plugin_serves_one_container_of_a_pod() -> None:
+    told = (
+        f"containers a, c ask for {MEM} or {CORES}, but the device plugin serves one such container of a pod and fails "
+        "the pod otherwise"
+    )
+    a, b, c = container("a", **limits(1, 20, 10)), container("b"), container("c", **limits(None, 20))
+    assert Yard([]).admit(pod(a, b, c)).warnings == [told]
+    assert Yard([]).admit(pod(a, b)).warnings == []
+    assert Yard([]).admit(pod(b, c)).warnings == []  # a pod that asks for no MLU
+
+
+@pytest.mark.parametrize("sidecar", [False, True])
+def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bool) -> None:
+    asking = pod(container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
+    yard = Yard([node("m1", capacity=capacity(100, 91))])
+    assert yard.admit(asking).warnings == [
+        "container prepare: an init container gets no MLU, because the device plugin looks at app containers only"
+    ]
+    placed = yard.place(asking)
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;;"
+
+
+@pytest.mark.parametrize("word", ["ASSIGHED", "ASSIGNED", "PROFILE", "PROFILE_INSTANCE"])
+def test_nobody_brings_the_plugins_annotations(word: str) -> None:
+    key = f"CAMBRICON_DSMLU_{word}"
+    with pytest.raises(Denied, match=key):
+        refuse_unfit(Pod.from_object(pod(annotations={key: "false"})), CHART)
+
+
+# 6: extraction
+
+
+@pytest.mark.parametrize(
+    ("amounts", "request_"),
+    [
+        (limits(), None),
+        (limits(0, 20, 10), None),
+        (limits(None, 20, 10), None),
+        (limits(1), Request(1, ShareOfCard(100), 100)),
+        (limits(1, 0), Request(1, ShareOfCard(100), 100)),
+        (limits(1, 20), Request(1, FixedMemory(5120), 100)),
+        (limits(1, 20, 10), Request(1, FixedMemory(5120), 10)),
+        (limits(1, 20, 0), Request(1, FixedMemory(5120), 0)),
+        (limits(1, 20, 101), Request(1, FixedMemory(5120), 100)),
+        (limits(1, 8388607, 1), Request(1, FixedMemory(2147483392), 1)),
+        (limits(2), Request(2, WholeCard(), 100)),
+        (limits(2, 20, 10), Request(2, WholeCard(5120), 100)),
+    ],
+)
+def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
+    for asking in (pod(container(**amounts)), pod(container(requests=amounts))):
+        assert MLU.request(Pod.from_object(asking).containers[0]) == request_
+
+
+# 9: what placement writes
+
+
+def allocation(*cards: tuple[int, int, int]) -> dict[str, Allocation]:
+    """Cards by index, with MiB and cores."""
+    devices = (AllocatedDevice(f"m-1-cambricon-mlu-{index}", Booking(memory, cores)) for index, memory, cores in cards)
+    return {"MLU": Allocation("MLU", tuple(devices))}
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "profile"),
+    [
+        ([allocation((7, 5120, 10))], "m-1-cambricon-mlu-7,MLU,5120,10:;", "7_10_20"),
+        ([{}, allocation((12, 85333, 100))], ";m-1-cambricon-mlu-12,MLU,85333,100:;", "12_100_333"),
+        (
+            [allocation((1, 256, 5), (0, 256, 5)), {}, allocation((0, 512, 6))],
+            "m-1-cambricon-mlu-1,MLU,256,5:m-1-cambricon-mlu-0,MLU,256,5:;;m-1-cambricon-mlu-0,MLU,512,6:;",
+            "1_5_1",
+        ),
+    ],
+)
+def test_the_profile_is_that_of_the_first_card(rows: Any, text: str, profile: str) -> None:
+    written = MLU.encode(rows, node("m-1"), NOW)
+    assert written == {
+        "hami.io/cambricon-mlu-devices-to-allocate": text,
+        ALLOCATED: text,
+        "CAMBRICON_DSMLU_ASSIGHED": "false",
+        "CAMBRICON_DSMLU_ASSIGNED": "false",
+        "CAMBRICON_DSMLU_PROFILE": profile,
+    }
+    assert MLU.decode(Pod.from_object(pod(annotations=written))) == [
+        [DeviceEntry(d.uuid, "MLU", d.booking.memory, d.booking.cores) for d in row["MLU"].devices] if row else []
+        for row in rows
+    ]

@@ -1,0 +1,394 @@
+"""Enflame's config, node side and admission, rule by rule (chapter sections 2 to 5)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .enflame import (
+    ALLOCATED,
+    WHOLE,
+    R,
+    T,
+    drs_capacity,
+    drs_card,
+    drs_node,
+    share,
+    shared_node,
+    slices,
+    went,
+)
+from .yard import CHART, NOW, Placed, Yard, configured, container, node, pod
+
+CAPACITY = "enflame.com/gcu-drs-capacity"
+ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
+
+
+# 2: names and config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "enflame: {}",
+        "enflame: {resourceNameVGCU: enflame.com/vgcu, resourceNameVGCUPercentage: enflame.com/vgcu-percentage}",
+        "enflame: {resourceNameDRSGCU: enflame.com/drs-gcu, resourceNameGCUMemory: enflame.com/gcu-memory}",
+    ],
+)
+def test_missing_names_take_their_defaults(config: str) -> None:
+    vendors = configured(config)
+    assert tuple(vendors) == ENFLAME
+    assert vendors.resource_names == {R.GCU, R.VGCU, R.PERCENT, R.SLICES, R.MEMORY, R.CORE, R.SHARED_GCU}
+
+
+def test_names_are_configurable() -> None:
+    vendors = configured("enflame: {resourceNameDRSGCU: a.b/slices, resourceNameVGCU: a.b/cards}")
+    yard = Yard([drs_node(), shared_node()], vendors)
+    assert went(yard, pod(**{"a.b/slices": 3})) == "node-a-enflame-drs-0,Enflame,20480,50:;"
+    assert went(yard, pod(name="q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
+    assert yard.admit(pod(**{"a.b/slices": 0})).message == "a.b/slices must be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "left"),
+    [
+        ("resourceNameGCU", ("Enflame", "Enflame-DRS")),
+        ("resourceNameVGCU", ("Enflame-DRS", "GCU")),
+        ("resourceNameDRSGCU", ("Enflame", "GCU")),
+    ],
+)
+def test_an_empty_count_name_switches_a_form_off(key: str, left: tuple[str, ...]) -> None:
+    assert tuple(configured(f"enflame: {{{key}: ''}}")) == left
+
+
+def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
+    vendors = configured("enflame: {resourceNameDRSGCU: ''}")
+    assert went(Yard([shared_node()], vendors), pod(**{R.VGCU: 1, R.MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
+
+
+def test_no_form_takes_a_node_lock_or_reads_a_handshake() -> None:
+    assert [(CHART[key].lock, CHART[key].handshake_annotation) for key in ENFLAME] == [(None, "")] * 3
+
+
+def test_scheduler_owned_annotations() -> None:
+    assert set(CHART["GCU"].keys.owned) == {WHOLE, "hami.io/enflame-gcu-devices-to-allocate"}
+    stamps = (
+        "gcu-assigned",
+        *(f"gcu-assigned-{what}" for what in ("time", "id", "index", "minor")),
+        "gcu-request-size",
+    )
+    for key in ("Enflame", "Enflame-DRS"):
+        owned = {ALLOCATED, "assigned-containers", *(f"enflame.com/{stamp}" for stamp in stamps)}
+        assert set(CHART[key].keys.owned) == owned
+
+
+# 3: node side
+
+
+def cards(key: str, of: Any) -> list[tuple[object, ...]] | None:
+    inventory = CHART[key].inventory(of)
+    if inventory is None:
+        return None
+    return [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.type, d.healthy) for d in inventory.devices]
+
+
+@pytest.mark.parametrize("capacity", [{}, {R.GCU: 0}, {R.GCU: "1500m"}])
+def test_a_node_without_whole_cards_registers_none(capacity: dict[str, object]) -> None:
+    assert cards("GCU", node("n", capacity=capacity)) is None
+
+
+def test_whole_cards() -> None:
+    assert cards("GCU", node("n", capacity={R.GCU: 2})) == [
+        ("n-GCU-0", 0, 1, 100, 100, 0, "GCU", True),
+        ("n-GCU-1", 1, 1, 100, 100, 0, "GCU", True),
+    ]
+
+
+def test_shared_cards() -> None:
+    assert cards("Enflame", shared_node("n", 2, 4)) == [
+        ("n-enflame-0", 0, 100, 100, 100, 0, "Enflame", True),
+        ("n-enflame-1", 1, 100, 100, 100, 0, "Enflame", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "shared", "f"), [(2, 12, 6), (2, 13, 6), (1, 1, 1), (0, 6, None), (2, 0, None), (2, 1, None)]
+)
+def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None:
+    inventory = CHART["Enflame"].inventory(node("n", capacity={R.COUNT: count, R.SHARED_GCU: shared}))
+    assert (inventory and (inventory.facts, len(inventory.devices))) == ((f, count) if f else None)
+
+
+@pytest.mark.parametrize(
+    ("health", "healthy"),
+    [
+        (None, [True, True]),
+        ('{"0":6,"1":6}', [True, True]),
+        ('{"0":6}', [True, False]),
+        ('{"0":0,"1":6}', [False, True]),
+        ('{"0":"0","1":"6"}', [False, True]),
+        ("{}", [False, False]),
+        ('{"0":6,"2":6}', [True, True]),
+        ('{"0":6,"-1":6}', [True, True]),
+        ('{"0":6,"x":6}', [True, True]),
+        ("[0]", [True, True]),
+        ("broken", [True, True]),
+        ("null", [True, True]),
+    ],
+)
+def test_health_of_shared_cards(health: str | None, healthy: list[bool]) -> None:
+    inventory = CHART["Enflame"].inventory(shared_node("n", 2, 6, health))
+    assert inventory is not None
+    assert [device.healthy for device in inventory.devices] == healthy
+
+
+def test_an_unhealthy_shared_card_takes_nobody() -> None:
+    yard = Yard([shared_node("n", 2, 6, '{"0":6}')])
+    assert went(yard, share(10)) == "n-enflame-0,Enflame,16,0:;"
+    assert went(yard, share(100, name="q")) == "1/2 CardInsufficientMemory, 1/2 CardNotHealth"
+
+
+def drs(text: str) -> Any:
+    return node("n", **{CAPACITY: text})
+
+
+def test_drs_cards_are_sorted_by_index() -> None:
+    text = drs_capacity(drs_card(1, "7", "4"), drs_card(0, "", 6))
+    assert cards("Enflame-DRS", drs(text)) == [
+        ("n-enflame-drs-0", 0, 6, 40960, 100, 0, "Enflame", True),
+        ("n-enflame-drs-1", 1, 4, 40960, 100, 0, "Enflame", True),
+    ]
+    inventory = CHART["Enflame-DRS"].inventory(drs(text))
+    assert inventory is not None
+    assert [device.extra.minor for device in inventory.devices] == ["0", "7"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "uuids"),
+    [
+        (["x", "y"], ["n-enflame-drs-0", "n-enflame-drs-1"]),
+        ([None, 5], ["n-enflame-drs-0", "n-enflame-drs-5"]),
+        ([" 3 ", ""], ["n-enflame-drs-1", "n-enflame-drs-3"]),
+    ],
+)
+def test_an_index_that_is_no_number_is_the_position(indices: list[object], uuids: list[str]) -> None:
+    devices = [{"index": index, "capacity": 6} for index in indices]
+    found = cards("Enflame-DRS", drs(json.dumps({"Devices": devices, "PROFILES": T, "more": 1})))
+    assert [card[0] for card in found or ()] == uuids
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "broken",
+        "[]",
+        "null",
+        "{}",
+        json.dumps({"devices": 3, "profiles": T}),
+        json.dumps({"devices": [3], "profiles": T}),
+        json.dumps({"devices": [], "profiles": []}),
+        *(
+            drs_capacity({"index": "0", "capacity": slices})
+            for slices in (0, -1, "0", "-1", "six", "", None, 1.5, True)
+        ),
+        drs_capacity(drs_card(0), {"index": "1"}),
+        drs_capacity(drs_card(0), drs_card(0)),
+        drs_capacity(drs_card(0), profiles={}),
+        drs_capacity(drs_card(0), profiles={"big": "0", "0g.6gb": "1", "1g": "2", "1g.6": "3"}),
+        drs_capacity(drs_card(0), profiles={"1g.6gb": None}),
+        drs_capacity({"index": [], "capacity": 6}),
+    ],
+)
+def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: str) -> None:
+    yard = Yard([drs_node()])
+    yard.state.set_node(node("node-a", **{CAPACITY: text}), NOW)
+    assert went(yard, slices(1)) == "NodeInsufficientDevice"
+    (problem,) = yard.state.problems()
+    assert (problem.name, problem.text.startswith(f"{CAPACITY}: ")) == ("node-a", True)
+    assert went(Yard([shared_node(), node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
+
+
+def test_a_removed_drs_annotation_drops_the_cards() -> None:
+    yard = Yard([drs_node(capacity={R.GCU: 1})])
+    yard.state.set_node(node("node-a", capacity={R.GCU: 1}), NOW)
+    assert went(yard, slices(1)) == "NodeInsufficientDevice"
+    yard.state.set_node(node("node-a"), NOW)
+    assert went(yard, slices(1)) == "node unregistered"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "slices_", "memory", "shape"),
+    [
+        (T, 6, 40960, ((1, 6), (3, 20), (6, 40))),
+        ({"6G.40GB": "2", " 1 g . 6 gb ": "0", "x": "3"}, 6, 40960, ((1, 6), (6, 40))),
+        ({"2g.20gb": "0", "2g.10gb": 1, "1g.30gb": "2"}, 2, 30720, ((1, 30), (2, 10), (2, 20))),
+        ({"4g.0gb": "0"}, 4, 4096, ((4, 0),)),
+    ],
+)
+def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory: int, shape: object) -> None:
+    inventory = CHART["Enflame-DRS"].inventory(drs(drs_capacity(drs_card(0), profiles=profiles)))
+    assert inventory is not None
+    assert (inventory.facts.slices, inventory.facts.shape) == (slices_, shape)
+    assert inventory.devices[0].memory == memory
+
+
+@pytest.mark.parametrize(
+    ("asking", "reason"),
+    [
+        (pod(**{R.GCU: 1}), "NodeInsufficientDevice"),
+        (share(25), "NodeInsufficientDevice"),
+        (share(25, count=2), "NodeInsufficientDevice"),
+    ],
+)
+def test_a_node_without_the_wanted_form_has_too_few_cards(asking: dict[str, Any], reason: str) -> None:
+    assert went(Yard([drs_node()]), asking) == reason
+    assert went(Yard([node("n")]), asking) == "node unregistered"
+    others = node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
+    assert went(Yard([others]), asking) == "NodeInsufficientDevice"
+
+
+def test_only_cards_of_the_wanted_form_are_counted() -> None:
+    yard = Yard(
+        [node("n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))})]
+    )
+    yard.place(slices(6, "full"))
+    assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
+    assert went(yard, share(100, count=3)) == "NodeInsufficientDevice"
+    assert went(yard, pod(**{R.GCU: 4}), WHOLE) == "NodeInsufficientDevice"
+    assert went(yard, pod(name="all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
+
+
+# 4 and 5: admission
+
+
+@pytest.mark.parametrize(
+    ("amounts", "message"),
+    [
+        (
+            {R.VGCU: 1, R.PERCENT: 101},
+            f"invalid {R.PERCENT} value 101 in container main: must be an integer percentage of a",
+        ),
+        ({R.VGCU: 1, R.PERCENT: "50.5"}, f"invalid {R.PERCENT} value 50.5 in container main"),
+        ({R.VGCU: -1}, f"invalid {R.VGCU} value -1 in container main"),
+        ({R.GCU: "1500m"}, f"invalid {R.GCU} value 1500m in container main"),
+        ({R.SLICES: 0}, f"{R.SLICES} must be greater than 0"),
+        ({R.SLICES: -2}, f"{R.SLICES} must be greater than 0"),
+        ({R.SLICES: "1.5"}, f"invalid {R.SLICES} value 1.5 in container main: must be an integer number of slices"),
+        ({R.MEMORY: 0}, f"{R.MEMORY} must be greater than 0"),
+        ({R.MEMORY: "-1Gi"}, f"{R.MEMORY} must be greater than 0"),
+        ({R.MEMORY: "x"}, f"invalid {R.MEMORY} value x in container main"),
+        ({R.MEMORY: 9 * 10**18}, f"invalid {R.MEMORY} value 9000000000000000000 in container main"),
+        ({R.CORE: 0}, f"{R.CORE} must be in range (0,100]"),
+        ({R.CORE: 101}, f"{R.CORE} must be in range (0,100]"),
+        ({R.CORE: -5}, f"{R.CORE} must be in range (0,100]"),
+        ({R.MEMORY: 20, R.CORE: "1500m"}, f"invalid {R.CORE} value 1500m in container main"),
+        (
+            {R.SLICES: 1, R.VGCU: 1},
+            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+        ),
+        (
+            {R.MEMORY: 20, R.VGCU: 1},
+            f"{R.VGCU} 1 in container main can't be in one pod with {R.SLICES} in container main",
+        ),
+        ({R.SHARED_GCU: 3}, f"container main: {R.SHARED_GCU} is written at admission for {R.VGCU} and {R.PERCENT}"),
+    ],
+)
+def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
+    yard = Yard([drs_node(), shared_node()])
+    assert yard.admit(pod(**amounts)).message.startswith(message)
+    only_requests = pod(container(requests=amounts))
+    assert yard.admit(only_requests).message.startswith(message)
+
+
+def test_a_pod_is_shared_or_drs() -> None:
+    both = pod(container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
+    yard = Yard(
+        [node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
+    )
+    assert "can't be in one pod" in yard.admit(both).message
+    assert went(yard, both, admit=False) == "1/2 ModeNotFit"
+
+
+def test_whole_cards_stand_apart() -> None:
+    yard = Yard([drs_node(capacity={R.GCU: 1})])
+    placed = yard.place(pod(**{R.GCU: 1, R.SLICES: 1}))
+    assert isinstance(placed, Placed)
+    assert placed.annotations[WHOLE] == "node-a-GCU-0,GCU,100,100:;"
+    assert placed.annotations[ALLOCATED] == "node-a-enflame-drs-0,Enflame,6144,17:;"
+
+
+def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
+    placed = Yard([drs_node(capacity={R.GCU: 1})]).place(pod(**{R.GCU: 1}))
+    assert isinstance(placed, Placed)
+    assert not any(key.startswith("enflame.com/") for key in placed.annotations)
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "after"),
+    [
+        ({R.SLICES: 3}, {}, {R.SLICES: "3"}),
+        ({}, {R.SLICES: 3}, {R.SLICES: "3"}),
+        ({R.SLICES: 3, R.MEMORY: 1, R.CORE: 500}, {}, {R.SLICES: "3"}),
+        ({R.MEMORY: "6Gi"}, {R.CORE: 10}, {R.MEMORY: "6Gi", R.CORE: "10", R.SLICES: "1"}),
+    ],
+)
+def test_drs_amounts_end_up_in_limits_and_requests(
+    limits: dict[str, object], requests: dict[str, object], after: dict[str, str]
+) -> None:
+    admitted = Yard([drs_node()]).admit(pod(container(requests=requests, **limits)))
+    assert admitted.limits() == {key: str(value) for key, value in limits.items()} | after
+    assert admitted.requests() == {key: str(value) for key, value in requests.items()} | after
+
+
+@pytest.mark.parametrize("asking", [share(None), slices(1)])
+def test_slices_in_an_init_container_are_warned_of(asking: dict[str, Any]) -> None:
+    yard = Yard([drs_node(), shared_node()])
+    (app,) = asking["spec"]["containers"]
+    assert yard.admit(pod(app)).warnings == []
+    for init in (app, app | {"restartPolicy": "Always"}):
+        moved = pod(container("app"), init=[init])
+        assert ["the device plugin serves app containers only" in text for text in yard.admit(moved).warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size"),
+    [
+        ([], 6),
+        ([shared_node("a", 2, 4)], 4),
+        ([shared_node("a", 2, 4), shared_node("b", 3, 8)], 8),
+        ([shared_node("a", 2, 4), shared_node("b", 2, 8)], 4),
+        ([shared_node("a", 2, 8), shared_node("b", 1, 4), shared_node("c", 1, 4)], 4),
+        ([drs_node()], 6),
+    ],
+)
+def test_the_slices_of_most_cards_count(nodes: list[Any], size: int) -> None:
+    assert Yard(nodes).admit(share(100)).limits()[R.SHARED_GCU] == str(size)
+
+
+OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
+
+
+@pytest.mark.parametrize("nodes", [[], [drs_node(), OTHER]])
+def test_where_tables_differ_or_none_is_known_the_profile_waits_for_the_node(nodes: list[Any]) -> None:
+    yard = Yard(nodes)
+    need, by_slices = yard.admit(pod(**{R.MEMORY: 6144, R.CORE: 40})), yard.admit(slices(3))
+    assert need.limits() == need.requests() == {R.MEMORY: "6144", R.CORE: "40"}
+    assert by_slices.limits() == by_slices.requests() == {R.SLICES: "3"}
+    for admitted in (need, by_slices):
+        assert ["the profile isn't known yet" in warning for warning in admitted.warnings] == [True]
+
+
+def test_where_the_tables_are_the_same_the_ids_may_differ() -> None:
+    same = drs_node("node-b", profiles={"6g.40gb": "9", "3G.20gb": "8", "1g.6gb": "7"})
+    assert Yard([drs_node(), same]).admit(pod(**{R.CORE: 40})).limits() == {R.CORE: "40", R.SLICES: "3"}
+
+
+def test_a_pod_of_differing_tables_is_placed_by_its_nodes_table() -> None:
+    wanting = pod(**{R.CORE: 40}, annotations={"enflame.com/nouse-gpuuuid": "node-a-enflame-drs-0"})
+    placed = Yard([drs_node(), OTHER]).place(wanting)
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == "node-b-enflame-drs-0,Enflame,24576,50:;"
+    assert placed.debits["limits.enflame.com/drs-gcu"] in (3, 4)

@@ -1,0 +1,257 @@
+"""Hygon DCUs (hygon chapter): configuration, node side, admission, extraction, what is written. Examples: _examples."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from hami_webhook.devices.codecs import DeviceEntry
+from hami_webhook.devices.hygon import Hygon
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    Allocation,
+    Booking,
+    FixedMemory,
+    RegistrationError,
+    Request,
+    ShareOfCard,
+    WholeCard,
+)
+from hami_webhook.devices.nodelock import COMMON_LOCK
+from hami_webhook.kube.objects import Pod
+
+from .yard import CHART, NOW, Names, Yard, configured, container, node, pod, refusal
+
+COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
+REGISTER, HANDSHAKE = "hami.io/node-dcu-register", "hami.io/node-handshake-dcu"
+DCU = CHART["DCU"]
+SAMPLE = (
+    "DCU-TPXS320016070601,4,65520,100,DCU-K100_AI,0,true,0,hami:"
+    "DCU-TPXS320010040501,4,65520,100,DCU-K100_AI,0,true,1,hami:"
+)
+UNITS = configured(
+    "hygon: {resourceCountName: a.b/dcu, resourceMemoryName: a.b/mem, resourceCoreName: a.b/core, memoryFactor: 2}"
+)
+limits = Names(COUNT, MEM, CORES).limits
+
+
+def registered(text: str) -> list[tuple[object, ...]]:
+    inventory = DCU.inventory(node(**{REGISTER: text}))
+    if inventory is None:
+        return []
+    return [(d.uuid, d.slots, d.memory, d.cores, d.type, d.healthy, d.index, d.mode) for d in inventory.devices]
+
+
+# 2: configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"),
+    [("", 1), ("memoryFactor: 0", 1), ("memoryFactor: 1", 1), ("memoryFactor: 1024", 1024)],
+)
+def test_the_unit_of_memory_is_the_factor(text: str, factor: int) -> None:
+    vendors = configured(f"hygon:\n  resourceCountName: {COUNT}\n  resourceMemoryName: {MEM}\n  {text}")
+    assert vendors["DCU"].memory_factor == factor
+    assert [key.factor for key in vendors["DCU"].quota_keys()] == [1, factor]
+
+
+def test_the_names_are_the_charts_unless_the_file_says_otherwise() -> None:
+    assert CHART["DCU"].resource_names == (COUNT, MEM, CORES)
+    assert UNITS["DCU"].resource_names == ("a.b/dcu", "a.b/mem", "a.b/core")
+
+
+@pytest.mark.parametrize("text", [f"hygon: {{resourceMemoryName: {MEM}}}", "nvidia: {resourceCountName: a.b/gpu}"])
+def test_without_a_count_name_or_a_section_there_are_no_dcus(text: str) -> None:
+    assert "DCU" not in configured(text)
+
+
+def test_the_data_sheet() -> None:
+    assert isinstance(DCU, Hygon)
+    assert DCU.lock is COMMON_LOCK
+    assert set(DCU.keys.owned) == {"hami.io/dcu-devices-to-allocate", "hami.io/dcu-devices-allocated"}
+    assert [key.name for key in DCU.quota_keys()] == [f"limits.{name}" for name in (COUNT, MEM, CORES)]
+
+
+# 3: node side
+
+
+def test_the_chapters_registration_is_read() -> None:
+    assert registered(SAMPLE) == [
+        ("DCU-TPXS320016070601", 4, 65520, 100, "DCU-K100_AI", True, 0, "hami"),
+        ("DCU-TPXS320010040501", 4, 65520, 100, "DCU-K100_AI", True, 1, "hami"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        ("DCU-0,30,32752,100,DCU-Z100L,0,true:", [("DCU-0", 30, 32752, 100, "DCU-Z100L", True, 0, "hami-core")]),
+        (":A,4,9,100,T,0,f,3,hami::", [("A", 4, 9, 100, "T", False, 3, "hami")]),
+        ("A,4,9,100,T,0,TRUE,3,hami:", [("A", 4, 9, 100, "T", True, 3, "hami")]),
+        ('[{"ID":"A","count":4,"devmem":9,"devcore":100,"type":"T"}]', [("A", 4, 9, 100, "T", False, 0, "")]),
+        (":", []),
+    ],
+)
+def test_older_forms_are_read_too(text: str, cards: list[object]) -> None:
+    assert registered(text) == cards
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "DCU-A",
+        "A,4,9,100,T,0,true",
+        "A,4,9,100,T,0,true,0,hami",
+        "A:",
+        "A,4,9,100,T,0,true,0:",
+        "A,4,9,100,T,0,true,0,hami,x:",
+        "A,4,9,100,T,0:",
+        "A,four,9,100,T,0,true:",
+        "A,4,2147483648,100,T,0,true:",
+        "A,4,9,1.5,T,0,true:",
+        "A,4,9,100,T,zero,true:",
+        "A,4,9,100,T,0,yes:",
+        "A,4,9,100,T,0,true,-1,hami:",
+        "A,-4,9,100,T,0,true:",
+        "A,4,9,100,T,0,true:A,4,9,100,T,0,true:",
+        "A,4,9,100,T,0,true:B,4,9,100,T,0,true,0:",
+    ],
+)
+def test_one_fault_makes_the_whole_registration_unusable(text: str) -> None:
+    with pytest.raises(RegistrationError, match=REGISTER):
+        registered(text)
+    assert Yard([node(**{REGISTER: text})]).place(pod(**limits(1))) == {"n1": "node unregistered"}
+
+
+@pytest.mark.parametrize(
+    ("handshake", "allocatable", "healthy"),
+    [
+        ("Reported 2026-01-01 00:00:05.1 +0800 CST m=+1.5", 0, True),
+        ("Requesting_2026-01-01 00:00:00", 0, True),
+        ("Requesting_2025-12-31 23:59:00", 0, False),
+        ("Requesting_2025-12-31 23:59:00", 8, True),
+        ("Requesting", 0, True),
+    ],
+)
+def test_the_handshake_tells_a_dead_plugin(handshake: str, allocatable: int, healthy: bool) -> None:
+    on = node(capacity={COUNT: allocatable}, **{REGISTER: SAMPLE, HANDSHAKE: handshake})
+    assert DCU.health(on, NOW, UTC).healthy is healthy
+
+
+# 5: admission
+
+
+@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("amounts", "name", "what"),
+    [
+        (limits("1500m"), COUNT, "an integer between 0 and 2147483647"),
+        (limits("one"), COUNT, "an integer between 0 and 2147483647"),
+        (limits(-1), COUNT, "an integer between 0 and 2147483647"),
+        (limits(2147483648), COUNT, "an integer between 0 and 2147483647"),
+        (limits("1e30"), COUNT, "an integer between 0 and 2147483647"),
+        (limits(1, "16Gi"), MEM, "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
+        (limits(1, -1), MEM, "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
+        (limits(1, "0.5"), MEM, "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
+        (limits(1, 9, -1), CORES, "an integer between 0 and 2147483647"),
+        (limits(1, 9, 2147483648), CORES, "an integer between 0 and 2147483647"),
+        (limits(0, "16Gi"), MEM, "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
+    ],
+)
+def test_an_amount_that_cannot_be_meant_is_refused(where: str, amounts: Any, name: str, what: str) -> None:
+    assert refusal(amounts, where) == f"invalid {name} value {amounts[name]} in container main: must be {what}"
+
+
+def test_memory_is_bounded_after_the_factor_too() -> None:
+    yard = Yard([], UNITS)
+    assert yard.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741823})).pod is not None
+    assert yard.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741824})).message == (
+        "invalid a.b/mem value 1073741824 in container main: must be an integer number of units of 2 MiB "
+        "(16 GiB is 8192, not 16Gi) between 0 and 1073741823"
+    )
+
+
+NOT_ENFORCED = "container main: {} isn't enforced, because hygon.com/dcunum 2 gives whole cards"
+FOR_ITSELF = (
+    "container main: hygon.com/dcumem without hygon.com/dcucores takes the card for itself, as cores are then all 100"
+)
+UNLIMITED = (
+    "container main: hygon.com/dcucores without hygon.com/dcumem isn't enforced, because the device plugin limits no "
+    "container that has a card's whole memory"
+)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "warnings"),
+    [
+        (limits(1), []),
+        (limits(1, 2000, 60), []),
+        (limits(1, 2000, 0), []),
+        (limits(1, 2000), [FOR_ITSELF]),
+        (limits(1, 0), []),
+        (limits(1, None, 30), [UNLIMITED]),
+        (limits(1, 0, 30), [UNLIMITED]),
+        (limits(2), []),
+        (limits(2, 2000), [NOT_ENFORCED.format(MEM)]),
+        (limits(2, 2000, 30), [NOT_ENFORCED.format(MEM), NOT_ENFORCED.format(CORES)]),
+        (limits(2, None, 30), [NOT_ENFORCED.format(CORES)]),
+        (limits(0, 2000), []),
+        (limits(None, 2000), []),
+    ],
+)
+def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
+    asking = pod(container(**amounts))
+    admitted = Yard([]).admit(asking)
+    assert admitted.warnings == warnings
+    assert admitted.pod == asking  # nothing in the container is changed
+
+
+# 6: extraction
+
+
+@pytest.mark.parametrize(
+    ("amounts", "request_"),
+    [
+        (limits(), None),
+        (limits(0), None),
+        (limits(0, 2000, 60), None),
+        (limits(None, 2000, 60), None),
+        (limits(1), Request(1, ShareOfCard(100), 100)),
+        (limits(1, 0), Request(1, ShareOfCard(100), 100)),
+        (limits(1, 2000), Request(1, FixedMemory(2000), 100)),
+        (limits(1, "2k", 60), Request(1, FixedMemory(2000), 60)),
+        (limits(1, 2000, 0), Request(1, FixedMemory(2000), 0)),
+        (limits(1, None, 30), Request(1, ShareOfCard(100), 30)),
+        (limits(1, 2000, 120), Request(1, FixedMemory(2000), 100)),
+        (limits(2), Request(2, WholeCard(), 100)),
+        (limits(2, 2000, 30), Request(2, WholeCard(2000), 100)),
+        (limits(3, 0, 0), Request(3, WholeCard(), 100)),
+    ],
+)
+def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
+    for asking in (pod(container(**amounts)), pod(container(requests=amounts))):
+        assert DCU.request(Pod.from_object(asking).containers[0]) == request_
+
+
+def test_limits_come_before_requests_and_memory_is_in_units() -> None:
+    asking = pod(container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
+    assert UNITS["DCU"].request(Pod.from_object(asking).containers[0]) == Request(1, FixedMemory(1600), 7)
+
+
+# 9: what placement writes
+
+
+def test_a_slot_for_every_container_and_nothing_else() -> None:
+    one = Allocation("DCU", (AllocatedDevice("DCU-A", Booking(2000, 60)),))
+    two = Allocation("DCU", tuple(AllocatedDevice(uuid, Booking(65520, 100)) for uuid in ("DCU-B", "DCU-A")))
+    text = ";DCU-A,DCU,2000,60:;DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    written = DCU.encode([{}, {"DCU": one}, {"DCU": two}], node(), NOW)
+    assert written == {"hami.io/dcu-devices-to-allocate": text, "hami.io/dcu-devices-allocated": text}
+    assert DCU.decode(Pod.from_object(pod(annotations=written))) == [
+        [],
+        [DeviceEntry("DCU-A", "DCU", 2000, 60)],
+        [DeviceEntry("DCU-B", "DCU", 65520, 100), DeviceEntry("DCU-A", "DCU", 65520, 100)],
+    ]

@@ -1,0 +1,437 @@
+"""Which sGPU cards a pod may have, gets, and how its node is scored (metax chapter 7, 8, 11, 13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hami_webhook.devices.metax.linkzones import topology_score
+from hami_webhook.devices.metax.tenants import SgpuCard
+from hami_webhook.devices.model import Device, Holder, NodeView, Usage
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.choice import node_score, score
+from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
+
+from .cards import room
+from .metaxes import (
+    AWARE,
+    CARD_POLICY,
+    NODE_POLICY,
+    OFFLINE,
+    ONLINE,
+    QOS,
+    asking,
+    cards_of,
+    chosen,
+    g,
+    one,
+    placed,
+    sgpu_node,
+    tenant,
+    used,
+    view,
+    zoned,
+)
+from .yard import CHART, JSON, Yard, configured, pod
+
+KEY = "Metax-SGPU"
+BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
+
+
+def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str:
+    """The cards of each container, or the refusal; within a quota of MiB, cores or slots."""
+    asked = Pod.from_object(manifest)
+    ask = read_ask(asked, CHART, "spread")
+    assert ask is not None
+    found = fit_pod(on, ask, CHART, room(asked, **limits) if limits else None)
+    if isinstance(found, Rejection):
+        return str(found)
+    return [[device.uuid for device in row[KEY].devices] if row else [] for row in found.rows]
+
+
+# checks, in their order
+
+
+def test_labels_count_the_first_check_that_fails() -> None:
+    """Each card fails its check and all that come after."""
+    crowd = tenant(100, 65536, 16, qos=FIXED, app="online")
+    cards = {
+        "sick": (g("sick", healthy=False), used(crowd)),
+        "classed": (g("classed"), used(crowd)),
+        "qos": (g("qos"), used(tenant(99, 65536, 16, qos=FIXED))),
+        "listed": (g("listed"), used(tenant(99, 65536, 16))),
+        "full": (g("full"), used(tenant(99, 65536, 16))),
+        "mutex": (g("mutex"), used(tenant(99, 65536, 15))),
+        "memory": (g("memory", totalVRam=1, totalCompute=1), used()),
+        "cores": (g("cores", totalCompute=1), used()),
+    }
+    on = view(*(card for card, _ in cards.values()), **{name: taken for name, (_, taken) in cards.items()})
+    notes = {"metax-tech.com/nouse-gpuuuid": "listed, memory-not", CARD_POLICY: "mutex"}
+    assert fitted(on, asking(notes=notes, vcore=50, vmemory=1)) == ", ".join(
+        sorted(
+            f"1/8 {label}"
+            for label in (
+                "CardUnhealthy",
+                "CardAppClassMismatch",
+                "CardQosPolicyMismatch",
+                "CardUuidMismatch",
+                "CardTimeSlicingExhausted",
+                "ExclusiveDeviceAllocateConflict",
+                "CardInsufficientMemory",
+                "CardInsufficientCore",
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("holders", "amounts", "answer"),
+    [
+        ([tenant(0)], {"vmemory": 1, "vcore": 100}, "1/1 ExclusiveDeviceAllocateConflict"),
+        ([tenant(1)], {"vmemory": 1, "vcore": 100}, "1/1 CardInsufficientCore"),
+        ([tenant(0)], {"vmemory": 1, "vcore": 99}, [["A"]]),
+        ([tenant(100)], {"vmemory": 1, "vcore": 0}, "1/1 CardComputeUnitsExhausted"),
+        ([tenant(99)], {"vmemory": 1, "vcore": 0}, [["A"]]),
+        ([tenant(99)], {"vmemory": 1, "vcore": 1}, [["A"]]),
+        ([tenant(99)], {"vmemory": 1, "vcore": 2}, "1/1 CardInsufficientCore"),
+        ([tenant(memory=61440)], {"vcore": 0, "vmemory": 4}, [["A"]]),
+        ([tenant(memory=61441)], {"vcore": 0, "vmemory": 4}, "1/1 CardInsufficientMemory"),
+        ([tenant(memory=1)], {"vcore": 0}, "1/1 CardInsufficientMemory"),
+        ([tenant(slots=15)], {"vcore": 0, "vmemory": 1}, [["A"]]),
+        ([tenant(slots=16)], {"vcore": 0, "vmemory": 1}, "1/1 CardTimeSlicingExhausted"),
+    ],
+)
+def test_what_is_left_of_a_card(holders: list[Holder], amounts: JSON, answer: object) -> None:
+    assert fitted(view(g("A"), A=used(*holders)), asking(**amounts)) == answer
+
+
+def test_a_card_that_tells_no_slots_takes_nobody() -> None:
+    assert fitted(view(g("A", totalDevCount=None)), asking()) == "1/1 CardTimeSlicingExhausted"
+
+
+def test_an_online_pod_needs_memory_and_a_slot_but_no_cores() -> None:
+    full = used(tenant(100, app="online"))
+    for vcore in (0, 60, 100, 150):
+        assert fitted(view(g("A"), A=full), asking(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
+        over = used(tenant(120, app="online"))
+        assert fitted(view(g("A"), A=over), asking(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
+    assert fitted(view(g("A"), A=full), asking(notes=ONLINE)) == "1/1 CardInsufficientMemory"
+    crowded = used(tenant(0, slots=16, app="online"))
+    assert fitted(view(g("A"), A=crowded), asking(notes=ONLINE, vmemory=4)) == "1/1 CardTimeSlicingExhausted"
+
+
+@pytest.mark.parametrize(
+    ("notes", "fits"),
+    [
+        ({"metax-tech.com/use-gpuuuid": " A , C"}, [["A"]]),
+        ({"metax-tech.com/use-gpuuuid": "a"}, "2/2 CardUuidMismatch"),
+        ({"metax-tech.com/use-gpuuuid": " "}, [["B"]]),
+        ({"metax-tech.com/nouse-gpuuuid": " B "}, [["A"]]),
+        ({"metax-tech.com/use-gpuuuid": "B", "metax-tech.com/nouse-gpuuuid": "B"}, "2/2 CardUuidMismatch"),
+    ],
+)
+def test_uuid_lists(notes: dict[str, str], fits: object) -> None:
+    assert fitted(view(g("A"), g("B")), asking(notes=notes)) == fits
+
+
+def test_too_many_cards_wanted() -> None:
+    on = view(g("A"), g("B"), A=used(tenant(memory=65536)))
+    assert fitted(on, asking(sgpu=3)) == "NodeInsufficientDevice"
+    assert fitted(on, asking(sgpu=2, vcore=10)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+
+
+# classes and QoS
+
+
+@pytest.mark.parametrize(
+    ("there", "ordinary", "online", "offline"),
+    [
+        ([], True, True, True),
+        ([""], True, False, False),
+        (["online"], False, True, False),
+        (["offline"], False, True, True),
+        (["offline", "online"], False, True, False),
+        (["", "online"], False, True, False),
+        (["", "offline"], False, True, True),
+        (["Online"], True, False, False),
+    ],
+)
+def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline: bool) -> None:
+    on = view(g("A"), A=used(*(tenant(10, app=app) for app in there)))
+    for notes, fits in (({}, ordinary), (ONLINE, online), (OFFLINE, offline)):
+        answer = fitted(on, asking(notes=notes, vcore=10, vmemory=1))
+        assert answer == ([["A"]] if fits else "1/1 CardAppClassMismatch")
+
+
+@pytest.mark.parametrize(
+    ("registered", "holders", "takes"),
+    [
+        (FIXED, [], {BEST, FIXED, BURST}),
+        ("", [], {BEST, FIXED, BURST}),
+        (FIXED, [tenant(qos=FIXED)], {FIXED}),
+        # the plugin writes the annotation late, so the pods are the authority
+        (BEST, [tenant(qos=FIXED)], {FIXED}),
+        ("", [tenant(qos=FIXED)], {FIXED}),
+        # nobody says: a pod with all cores has no QoS, an online one neither
+        (FIXED, [tenant(0, qos=BURST, slots=1), tenant(100, qos=BEST)], {BURST}),
+        # pods that disagree come from outside
+        (FIXED, [tenant(qos=FIXED), tenant(qos=BEST)], {FIXED}),
+        (BURST, [tenant(qos=FIXED), tenant(qos=BEST)], set()),
+        ("", [tenant(qos=FIXED), tenant(qos=BEST)], set()),
+    ],
+)
+def test_one_kind_of_qos_at_a_time(registered: str, holders: list[Holder], takes: set[str]) -> None:
+    on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(*holders))
+    for qos in (BEST, FIXED, BURST):
+        answer = fitted(on, asking(notes={QOS: qos}, vcore=10, vmemory=1))
+        assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
+
+
+@pytest.mark.parametrize(("registered", "takes"), [("", {BEST, FIXED}), (FIXED, {FIXED}), ("other", set())])
+def test_where_no_pod_tells_the_qos_the_node_does(registered: str, takes: set[str]) -> None:
+    """A card with 200 cores has room beside a pod that took 100."""
+    on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(tenant(100, qos=BURST)))
+    for qos in (BEST, FIXED):
+        answer = fitted(on, asking(notes={QOS: qos}, vcore=10, vmemory=1))
+        assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
+
+
+def test_an_online_pods_qos_is_not_looked_at_neither_way() -> None:
+    on = view(g("A", qosPolicy=FIXED), A=used(tenant(0, qos=BURST, app="online"), tenant(20, qos=FIXED, app="offline")))
+    assert fitted(on, asking(notes={**ONLINE, QOS: BEST}, vmemory=1)) == [["A"]]
+    alone = view(g("A", qosPolicy=FIXED), A=used(tenant(20, qos=BURST, app="offline")))
+    assert fitted(alone, asking(notes={**OFFLINE, QOS: BURST}, vcore=1, vmemory=1)) == [["A"]]
+
+
+def test_a_pod_without_a_qos_is_best_effort() -> None:
+    on = view(g("A"), A=used(tenant(qos=FIXED)))
+    assert fitted(on, asking(vcore=10, vmemory=1)) == "1/1 CardQosPolicyMismatch"
+    assert fitted(view(g("A"), A=used(tenant())), asking(vcore=10, vmemory=1)) == [["A"]]
+
+
+def test_a_second_container_joins_the_first_whatever_the_node_says() -> None:
+    """The card counts as used with the pod's own QoS and class (HAMi refuses both)."""
+    two = (one("a", sgpu=1, vcore=30, vmemory=1), one("b", sgpu=1, vcore=30, vmemory=1))
+    on = view(g("A", qosPolicy=FIXED))
+    assert fitted(on, pod(*two, annotations={QOS: BURST})) == [["A"], ["A"]]
+    for notes in (ONLINE, OFFLINE):
+        assert fitted(view(g("A")), pod(*two, annotations=notes)) == [["A"], ["A"]]
+
+
+def test_after_all_cores_a_card_has_no_qos_for_the_next_container() -> None:
+    containers = (one("a", sgpu=1, vcore=100, vmemory=1), one("b", sgpu=1, vcore=30, vmemory=1))
+    assert fitted(view(g("A", qosPolicy=FIXED, totalCompute=200)), pod(*containers)) == [["A"], ["A"]]
+    assert fitted(view(g("A", qosPolicy=FIXED)), pod(*containers)) == "1/1 CardInsufficientCore"
+    beside = view(g("A", qosPolicy=BEST, totalCompute=200), A=used(tenant(50, qos=FIXED)))
+    assert fitted(beside, pod(*containers)) == "1/1 CardQosPolicyMismatch"
+
+
+def test_the_qos_of_a_card_changes_with_its_pods() -> None:
+    """Nothing about it is remembered: not after a restart, not when the pod is gone."""
+    yard = Yard([sgpu_node(g("A", qosPolicy=BEST))])
+    placed(yard, asking("a", {QOS: FIXED}, vcore=10, vmemory=1))
+    assert yard.place(asking("b", {QOS: BURST}, vcore=10, vmemory=1)) == {"n1": "1/1 CardQosPolicyMismatch"}
+    yard.remove("a")
+    placed(yard, asking("b", {QOS: BURST}, vcore=10, vmemory=1))
+
+
+# choice
+
+
+def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_a_class() -> None:
+    cards = zoned(2, 2, 1, 1, 1)
+    assert chosen(Yard([sgpu_node(*cards)]), asking(sgpu=2, vcore=99, vmemory=1)) == ["G5", "G4"]
+    assert chosen(Yard([sgpu_node(*cards)]), asking(notes=OFFLINE)) == ["G5"]
+    assert chosen(Yard([sgpu_node(*cards)]), asking()) == ["G2"]
+    fewer = Yard([sgpu_node(*cards)])
+    assert chosen(fewer, asking(notes={CARD_POLICY: "binpack"}, sgpu=2, vcore=1, vmemory=1)) == ["G5", "G4"]
+
+
+@pytest.mark.parametrize(
+    ("zones", "count", "cards"),
+    [
+        ((1, 1, 2, 2), 2, ["G4", "G3"]),  # equal zones: the one whose card is tried first
+        ((1, 2, 1, 2), 1, ["G4"]),
+        ((1, 2, 2, 0, -1), 1, ["G1"]),
+        ((0, 0, 0), 2, ["G3", "G2"]),
+        ((-1, -1, 0, 3), 3, ["G4", "G3", "G2"]),
+        ((1, 2, 2, 3, 3, 3), 5, ["G1", "G3", "G2", "G6", "G5"]),
+        ((1, 2, 2, 3, 3, 3), 6, ["G6", "G5", "G4", "G3", "G2", "G1"]),  # all of them, in the order tried
+    ],
+)
+def test_link_zones(zones: tuple[int, ...], count: int, cards: list[str]) -> None:
+    assert chosen(Yard([sgpu_node(*zoned(*zones))]), asking(sgpu=count)) == cards
+
+
+def test_zones_are_of_the_cards_that_may_be_had() -> None:
+    """Zone 1 has three cards, but only one is free: zone 2 is the larger, and no longer the smallest that suffices."""
+    on = view(*zoned(1, 1, 1, 2, 2), G1=used(tenant(1)), G2=used(tenant(1)))
+    assert fitted(on, asking(sgpu=1)) == [["G3"]]
+    assert fitted(on, asking(sgpu=2)) == [["G5", "G4"]]
+
+
+def test_an_online_pod_goes_where_it_disturbs_least() -> None:
+    def ranked(**usage: Usage) -> list[str]:
+        names, found = sorted(usage), []
+        while names:
+            on = view(*(g(name) for name in names), **{name: usage[name] for name in names})
+            answer = fitted(on, asking(notes=ONLINE, vmemory=1))
+            assert isinstance(answer, list)
+            found.append(answer[0][0])
+            names.remove(found[-1])
+        return found
+
+    online, offline = tenant(0, app="online"), tenant(1, app="offline")
+    assert ranked(
+        a=used(offline),
+        b=used(offline, offline),
+        c=used(online, online),
+        d=used(online, offline, offline),
+        e=used(online, offline),
+        f=used(online),
+        g=used(),
+    ) == ["g", "f", "e", "d", "c", "a", "b"]
+    assert fitted(view(g("a"), g("b")), asking(notes=ONLINE, vmemory=1)) == [["b"]]
+
+
+# quota in the choice
+
+
+def test_a_zone_that_quota_forbids_is_left_for_one_it_allows() -> None:
+    big, small = {"totalVRam": 65536}, {"totalVRam": 32768}
+    on = view(g("A", 1, **big), g("B", 1, **big), g("C", 2, **small), g("D", 2, **small), g("E", 2, **big))
+    assert fitted(on, asking(sgpu=2)) == [["B", "A"]]
+    assert fitted(on, asking(sgpu=2), memory=100000) == [["E", "D"]]
+    assert fitted(on, asking(sgpu=2), memory=65536) == [["D", "C"]]
+    assert fitted(on, asking(sgpu=3), memory=140000) == [["E", "D", "C"]]
+    assert fitted(on, asking(sgpu=2), memory=65535) == "5/5 ResourceQuotaNotFit"
+
+
+def test_the_cheapest_cards_over_all_zones_are_found() -> None:
+    on = view(
+        g("A", 1, totalVRam=40000), g("B", 2, totalVRam=65536), g("C", 0, totalVRam=10000), g("D", 0, totalVRam=10000)
+    )
+    assert fitted(on, asking(sgpu=2), memory=20000) == [["D", "C"]]
+    on = view(g("A", 1, totalVRam=12000), g("C", 0, totalVRam=8000), g("D", 0, totalVRam=8000))
+    assert fitted(on, asking(sgpu=2), memory=17000) == [["D", "C"]]
+
+
+# node score
+
+
+def device(uuid: str, zone: int) -> Device:
+    return Device(KEY, uuid, 0, 16, 65536, 100, KEY, extra=SgpuCard("", zone))
+
+
+@pytest.mark.parametrize(
+    ("idle", "chosen_", "expected"),
+    [
+        ((1, 1, 1, 1), (0,), -30),
+        ((1, 1, 1, 1), (0, 1), 60),
+        ((1, 1), (0, 1), 100),
+        ((1, 1, 1, 1), (0, 1, 2, 3), 600),
+        ((1, 2), (0, 1), 0),
+        ((1, 1, 1, 2, 2), (0, 1, 3, 4), 180),
+        ((1, 1, 1, 1, 2, 2, 2, 2), tuple(range(8)), 1200),
+        ((0, 0, 0), (0, 1), 0),
+    ],
+)
+def test_check_values_of_the_topology_score(idle: tuple[int, ...], chosen_: tuple[int, ...], expected: int) -> None:
+    cards = [device(f"c{position}", zone) for position, zone in enumerate(idle)]
+    assert topology_score(cards, [cards[position] for position in chosen_]) == expected
+
+
+def scored(on: NodeView, manifest: JSON, vendors: Vendors = CHART) -> float:
+    """The node's score for the pod, less what its usage gives."""
+    asked = Pod.from_object(manifest)
+    ask = read_ask(asked, CHART, "spread")
+    assert ask is not None
+    found = fit_pod(on, ask, CHART, None)
+    assert isinstance(found, NodeFit), str(found)
+    return score(found, on, ask, vendors, "binpack") - node_score(on)
+
+
+AWARE_VENDORS = configured("metax: {resourceVCountName: metax-tech.com/sgpu, sgpuTopologyAware: 'true'}")
+
+
+@pytest.mark.parametrize(
+    ("notes", "aware", "merit"),
+    [
+        ({}, False, 0),
+        ({}, True, 60),
+        *(({AWARE: text}, False, 60) for text in ("1", "t", "T", "TRUE", "true", "True")),
+        *(({AWARE: text}, True, 0) for text in ("0", "f", "F", "FALSE", "false", "False")),
+        ({AWARE: "yes"}, True, 60),
+        ({AWARE: "yes"}, False, 0),
+        ({AWARE: ""}, True, 60),
+    ],
+)
+def test_who_decides_whether_topology_counts(notes: dict[str, str], aware: bool, merit: int) -> None:
+    on = view(*zoned(1, 1, 1, 1))
+    assert scored(on, asking(notes=notes, sgpu=2), AWARE_VENDORS if aware else CHART) == merit * 10000
+
+
+@pytest.mark.parametrize(("policy", "sign"), [("binpack", 1), ("spread", -1), ("other", 1), ("Spread", 1)])
+def test_binpack_adds_and_spread_subtracts(policy: str, sign: int) -> None:
+    on = view(*zoned(1, 1, 1, 1))
+    assert scored(on, asking(notes={AWARE: "1", NODE_POLICY: policy}, sgpu=2)) == sign * 600000
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_in_both_policies_the_better_linked_node_wins_whatever_its_usage(policy: str) -> None:
+    """Issue 1062 had it the other way round for spread."""
+    loose = sgpu_node(*zoned(1, 2, 0, name="L"), name="a-loose")
+    tight = sgpu_node(*zoned(1, 1, 0, name="T"), name="b-tight")
+    for busy in ("L3", "T3"):
+        yard = Yard([loose, tight])
+        placed(yard, asking("busy", {"metax-tech.com/use-gpuuuid": busy}))
+        notes = {AWARE: "true", NODE_POLICY: policy}
+        assert placed(yard, asking("p", notes, sgpu=2), keep=False).node == "b-tight"
+        usage_decides = placed(yard, asking("q", {NODE_POLICY: policy}, sgpu=2), keep=False).node
+        assert usage_decides == {"binpack": {"L3": "a-loose", "T3": "b-tight"},
+                                 "spread": {"L3": "b-tight", "T3": "a-loose"}}[policy][busy]  # fmt: skip
+
+
+def test_only_cards_given_with_all_cores_count() -> None:
+    on = view(*zoned(1, 1, 1, 1))
+    assert scored(on, asking(notes={AWARE: "1"}, sgpu=2, vcore=99)) == 0
+    mixed = pod(one("a", sgpu=1, vcore=99, vmemory=1), one("b", sgpu=2, vcore=100), annotations={AWARE: "1"})
+    assert scored(on, mixed) == 600000
+
+
+def test_idle_are_cards_without_a_task_healthy_or_not() -> None:
+    sick = [*zoned(1, 1), g("G3", 1, healthy=False), g("G4", 1), g("G5", 0)]
+    on = view(*sick, G4=used(tenant(1)))
+    # two taken of three idle: 100 less two pairs torn apart
+    assert scored(on, asking(notes={AWARE: "1"}, sgpu=2)) == 80 * 10000
+
+
+@pytest.mark.parametrize(
+    ("holders", "merit"),
+    [
+        ([], 0),
+        (["online"], -20),
+        (["online", "online", "offline"], -42),
+        (["offline"], -100),
+        (["offline", "offline"], -200),
+    ],
+)
+def test_an_online_pod_scores_by_the_pods_there(holders: list[str], merit: int) -> None:
+    on = view(g("A", 1), g("B", 1), A=used(*(tenant(1, app=app) for app in holders)))
+    for name, sign in (("binpack", 1), ("spread", -1)):
+        notes = {**ONLINE, NODE_POLICY: name, AWARE: "true", "metax-tech.com/use-gpuuuid": "A"}
+        assert scored(on, asking(notes=notes, vmemory=1)) == sign * merit * 10000
+
+
+def test_an_online_pod_scores_each_card_once_and_not_itself() -> None:
+    on = view(g("A"), A=used(tenant(1, app="online")))
+    two = (one("a", sgpu=1, vmemory=1), one("b", sgpu=1, vmemory=1))
+    assert scored(on, pod(*two, annotations=ONLINE)) == -20 * 10000
+
+
+def test_the_policy_called_topology_aware_leaves_the_choice_of_node_to_the_score() -> None:
+    yard = Yard([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
+    assert placed(yard, asking(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
+    notes = {CARD_POLICY: "topology-aware", AWARE: "true"}
+    assert cards_of(placed(yard, asking(notes=notes, sgpu=2)))[0] == ["H2", "H1"]

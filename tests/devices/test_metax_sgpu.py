@@ -1,0 +1,381 @@
+"""Metax-SGPU: configuration, registration, admission, extraction, encoding (metax chapter 2 to 6, 9)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import requested_vendors
+from hami_webhook.devices.metax.sgpu import read_memory
+from hami_webhook.devices.metax.tenants import SgpuCard
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    Allocation,
+    BadRequest,
+    Booking,
+    Device,
+    FixedMemory,
+    RegistrationError,
+    Request,
+    ShareOfCard,
+)
+from hami_webhook.devices.nodelock import COMMON_LOCK
+from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.fit import read_ask
+from hami_webhook.placement.state import ClusterState
+
+from .metaxes import (
+    APP_CLASS,
+    OFFLINE,
+    ONLINE,
+    PLUGIN_ALLOCATED,
+    PLUGIN_TIME,
+    QOS,
+    REGISTER,
+    SGPU,
+    SGPU_ALLOCATED,
+    VCORE,
+    VMEMORY,
+    asking,
+    g,
+    one,
+    sgpu_node,
+)
+from .yard import CHART, NOW, Yard, configured, container, node, pod
+
+SHARED = CHART["Metax-SGPU"]
+SAMPLE = (
+    '[{"uuid":"GPU-a16ac188-0592-5c8f-2b6e-8bd8e7a604a9","bdf":"0000:0a:00.0","model":"MXC500","totalDevCount":16,'
+    '"totalCompute":100,"totalVRam":65536,"availableDevCount":6,"availableCompute":50,"availableVRam":32768,"numa":0,'
+    '"healthy":true,"qosPolicy":"best-effort","linkZone":1}]'
+)
+QOS_MESSAGE = f"{QOS} must be set one of [best-effort, fixed-share, burst-share]"
+CLASS_MESSAGE = f"{APP_CLASS} must be set one of [online, offline]"
+SINGLE_MESSAGE = "app-class pod must request single device"
+
+
+# configuration
+
+
+@pytest.mark.parametrize(("written", "aware"), [("true", True), ('"true"', True), ("false", False), ('"false"', False)])
+def test_topology_awareness_is_a_boolean_or_its_text(written: str, aware: bool) -> None:
+    vendors = configured(f"metax: {{resourceVCountName: {SGPU}, sgpuTopologyAware: {written}}}")
+    assert getattr(vendors["Metax-SGPU"], "topology_aware", None) is aware
+
+
+def test_names_are_the_configured_ones() -> None:
+    vendors = configured("metax: {resourceVCountName: a.b/s, resourceVCoreName: a.b/c, resourceVMemoryName: a.b/m}")
+    vendor = vendors["Metax-SGPU"]
+    assert vendor.resource_names == ("a.b/s", "a.b/m", "a.b/c")
+    (item,) = Pod.from_object(pod(**{"a.b/s": 1, "a.b/c": 5, "a.b/m": 2})).containers
+    assert vendor.request(item) == Request(1, FixedMemory(2048), 5)
+    few = configured("metax: {resourceVCountName: a.b/s}")["Metax-SGPU"]
+    assert few.request(item) == Request(1, ShareOfCard(100), 100)
+    assert [key.name for key in few.quota_keys()] == ["limits.a.b/s"]
+
+
+def test_the_chart_is_the_default() -> None:
+    assert SHARED.resource_names == (SGPU, VMEMORY, VCORE)
+    assert [(k.name, k.factor, k.binary_is_bytes) for k in SHARED.quota_keys()] == [
+        (f"limits.{SGPU}", 1, False),
+        (f"limits.{VMEMORY}", 1024, True),
+        (f"limits.{VCORE}", 1, False),
+    ]
+    assert SHARED.lock is COMMON_LOCK
+
+
+# registration
+
+
+def test_the_sample_is_read() -> None:
+    inventory = SHARED.inventory(node(**{REGISTER: SAMPLE}))
+    assert inventory is not None
+    assert inventory.devices == (
+        Device(
+            vendor="Metax-SGPU",
+            uuid="GPU-a16ac188-0592-5c8f-2b6e-8bd8e7a604a9",
+            index=0,
+            slots=16,
+            memory=65536,
+            cores=100,
+            type="Metax-SGPU",
+            numa=0,
+            healthy=True,
+            extra=SgpuCard("best-effort", 1),
+        ),
+    )
+
+
+def test_what_is_missing_has_its_default_and_the_index_is_the_position() -> None:
+    inventory = SHARED.inventory(node(**{REGISTER: '[{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'}))
+    assert inventory is not None
+    first, second = inventory.devices
+    assert first == Device("Metax-SGPU", "a", 0, 0, 0, 0, "Metax-SGPU", 0, healthy=False, extra=SgpuCard("", 0))
+    assert (second.index, second.numa, second.extra) == (1, -1, SgpuCard("", 0))
+
+
+@pytest.mark.parametrize("text", [None, "[]", "null"])
+def test_no_annotation_or_an_empty_one_is_no_cards(text: str | None) -> None:
+    assert SHARED.inventory(node(**({} if text is None else {REGISTER: text}))) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[{}]",
+        '[{"uuid":""}]',
+        '[{"id":"a"}]',
+        '[{"uuid":"a"},{"uuid":"a"}]',
+        '[{"uuid":"a","totalVRam":"65536"}]',
+        '[{"uuid":"a","totalVRam":-1}]',
+        '[{"uuid":"a","totalDevCount":-1}]',
+        '[{"uuid":"a","totalCompute":1.5}]',
+        '[{"uuid":"a","healthy":"true"}]',
+        '[{"uuid":"a","qosPolicy":1}]',
+        '[{"uuid":"a","linkZone":"1"}]',
+        '[{"uuid":"a","numa":4294967296}]',
+        "GPU-a,16,65536,100,Metax-SGPU,0,true:",
+    ],
+)
+def test_what_cannot_be_read_is_no_card_at_all(text: str) -> None:
+    with pytest.raises(RegistrationError, match=REGISTER):
+        SHARED.inventory(node(**{REGISTER: text}))
+
+
+def test_cards_go_when_the_annotation_goes_or_breaks() -> None:
+    state = ClusterState(CHART)
+    for text, there in ((SAMPLE, True), ("[", False), (SAMPLE, True), ("[]", False), (SAMPLE, True), (None, False)):
+        state.set_node(node("n1", **({} if text is None else {REGISTER: text})), NOW)
+        (view,) = state.views()
+        assert ("Metax-SGPU" in view.inventories) is there
+        assert bool(state.problems()) is (text == "[")
+
+
+# admission
+
+
+def admitted(manifest: dict[str, Any]) -> dict[str, str] | str:
+    """The annotations admission leaves, or its message."""
+    found = Yard([]).admit(manifest)
+    return found.message if found.pod is None else found.pod["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "count", "after"),
+    [
+        ({}, 1, {QOS: "best-effort"}),
+        ({}, 3, {QOS: "best-effort"}),
+        *(({QOS: qos}, 2, {QOS: qos}) for qos in ("best-effort", "fixed-share", "burst-share")),
+        ({QOS: "Best-Effort"}, 1, QOS_MESSAGE),
+        ({QOS: ""}, 1, QOS_MESSAGE),
+        (ONLINE, 1, ONLINE),
+        ({**ONLINE, QOS: "nonsense"}, 1, {**ONLINE, QOS: "nonsense"}),
+        (OFFLINE, 1, {**OFFLINE, QOS: "best-effort"}),
+        ({**OFFLINE, QOS: "nonsense"}, 1, QOS_MESSAGE),
+        ({APP_CLASS: "Online"}, 1, CLASS_MESSAGE),
+        ({APP_CLASS: ""}, 1, CLASS_MESSAGE),
+        ({APP_CLASS: "other", QOS: "other"}, 2, CLASS_MESSAGE),
+        (ONLINE, 2, SINGLE_MESSAGE),
+        (OFFLINE, 2, SINGLE_MESSAGE),
+        ({**OFFLINE, QOS: "other"}, 2, SINGLE_MESSAGE),
+    ],
+)
+def test_class_and_qos_at_admission(notes: dict[str, str], count: int, after: dict[str, str] | str) -> None:
+    assert admitted(asking(notes=notes, sgpu=count)) == after
+
+
+def test_every_container_is_looked_at_init_containers_too() -> None:
+    assert admitted(pod(one(), init=[one("i", sgpu=1)])) == {QOS: "best-effort"}
+    assert admitted(pod(one("a", sgpu=1), one("b", sgpu=2), annotations=ONLINE)) == SINGLE_MESSAGE
+    assert admitted(pod(one("a", sgpu=1), one("b", sgpu=1), annotations=ONLINE)) == ONLINE
+
+
+@pytest.mark.parametrize(
+    "amounts", [{"vcore": 50, "vmemory": 4}, {"sgpu": 0, "vcore": 50}, {}], ids=["no count", "count 0", "nothing"]
+)
+def test_a_container_that_asks_for_no_card_is_left_alone(amounts: dict[str, object]) -> None:
+    assert admitted(pod(one(**amounts), annotations={QOS: "nonsense"})) == {QOS: "nonsense"}
+
+
+@pytest.mark.parametrize("notes", [{QOS: "x"}, {**OFFLINE, QOS: ""}, {APP_CLASS: "x"}])
+def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> None:
+    """By the validating path and, where that was missed, by Fit."""
+    stored = Pod.from_object(asking(notes=notes))
+    with pytest.raises(Denied, match="must be set one of"):
+        requested_vendors(stored, CHART)
+    with pytest.raises(BadRequest, match="must be set one of"):
+        read_ask(stored, CHART, "spread")
+    assert requested_vendors(Pod.from_object(pod(one(vcore=5), annotations=notes)), CHART) == ()
+
+
+def test_limits_and_requests_are_never_rewritten() -> None:
+    made = container(requests={SGPU: 1}, **{SGPU: 1, VMEMORY: "2048Mi", VCORE: 10})
+    found = Yard([]).admit(pod(made))
+    assert (found.limits(), found.requests()) == ({SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}, {SGPU: "1"})
+
+
+def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card() -> None:
+    yard = Yard([sgpu_node(g("A"))])
+    assert yard.admit(asking(vcore=101)).warnings == [
+        f"container main: {VCORE} 101 is more than the 100 that a card has"
+    ]
+    assert yard.admit(asking(vcore=100)).warnings == []
+    assert yard.place(asking(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "what"),
+    [
+        *((SGPU, bad, "an integer between 0 and 2147483647") for bad in ("-1", "1.5", "2147483648", "x")),
+        *((VCORE, bad, "an integer between 0 and 2147483647") for bad in ("-1", "50500m", "3G")),
+        *(
+            (VMEMORY, bad, "at most 2097151 GiB as a whole number, or 1Mi to 2147483647Mi in bytes")
+            for bad in ("-4", "2097152", "2048Ti", "512Ki", "1500m", "-1Gi", "lots")
+        ),
+    ],
+)
+def test_an_amount_that_cannot_be_meant_is_denied(resource: str, amount: str, what: str) -> None:
+    expected = f"invalid {resource} value {amount} in container main: must be {what}"
+    amounts = {SGPU: "1", resource: amount}
+    assert Yard([]).admit(pod(container(**amounts))).message == expected
+    (item,) = Pod.from_object(pod(container(**amounts))).containers
+    with pytest.raises(BadRequest) as caught:
+        SHARED.request(item)
+    assert str(caught.value) == expected
+    if resource != SGPU:
+        in_requests = container(requests={resource: amount}, **{SGPU: 1})
+        assert Yard([]).admit(pod(in_requests)).message == expected
+
+
+# extraction
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_"),
+    [
+        ({SGPU: 2}, Request(2, ShareOfCard(100), 100)),
+        ({SGPU: 1, VCORE: 0}, Request(1, ShareOfCard(100), 0)),
+        ({SGPU: 1, VCORE: 60, VMEMORY: 4}, Request(1, FixedMemory(4096), 60)),
+        ({SGPU: 1, VCORE: 150, VMEMORY: 0}, Request(1, ShareOfCard(100), 150)),
+        ({SGPU: "1k", VMEMORY: "0Gi"}, Request(1000, ShareOfCard(100), 100)),
+        ({VCORE: 60, VMEMORY: 4}, None),
+        ({SGPU: 0, VMEMORY: 4}, None),
+    ],
+)
+def test_a_container_becomes_a_request(limits: dict[str, object], request_: Request | None) -> None:
+    (item,) = Pod.from_object(pod(container(**limits))).containers
+    assert SHARED.request(item) == request_
+
+
+def test_only_limits_count() -> None:
+    made = container(requests={SGPU: 1, VCORE: 5, VMEMORY: 5}, cpu=1)
+    assert SHARED.request(Pod.from_object(pod(made)).containers[0]) is None
+    made = container(requests={VCORE: 5, VMEMORY: 5}, **{SGPU: 1})
+    assert SHARED.request(Pod.from_object(pod(made)).containers[0]) == Request(1, ShareOfCard(100), 100)
+
+
+def test_an_online_pods_compute_is_not_counted() -> None:
+    for notes, cores in ((ONLINE, 0), (OFFLINE, 60), ({}, 60), ({APP_CLASS: "Online"}, 60)):
+        asked = Pod.from_object(asking(notes=notes, vcore=60))
+        request = SHARED.asked(asked.containers[0], asked)
+        assert request is not None
+        assert request.cores == cores
+
+
+@pytest.mark.parametrize(
+    ("written", "mebibytes"),
+    [
+        (4, 4096),
+        ("4", 4096),
+        ("0", 0),
+        ("2097151", 2147482624),
+        ("2097152", None),
+        ("2048Mi", 2048),
+        ("16Gi", 16384),
+        ("4G", 3814),
+        ("1.5Gi", 1536),
+        ("1.5", None),
+        ("1500m", None),
+        ("1k", 1024000),
+        ("2k", 2048000),
+        ("1M", 1024000000),
+        ("1048576", 1073741824),
+        ("2M", 1),
+        ("1e3", 1024000),
+        ("4e9", 3814),
+        ("1Mi", 1),
+        ("1023Ki", None),
+        ("512Ki", None),
+        ("1025Ki", 1),
+        ("0Ki", 0),
+        ("2147483647Mi", 2147483647),
+        ("2147483648Mi", None),
+        ("1Ei", None),
+        ("-1", None),
+        ("-1Gi", None),
+        ("", None),
+        ("4 Gi", None),
+        (True, None),
+        (None, None),
+        ([], None),
+        (4.0, 4096),
+        (0.5, None),
+    ],
+)
+def test_units_of_vmemory(written: object, mebibytes: int | None) -> None:
+    assert read_memory(written) == mebibytes
+
+
+@settings(derandomize=True)
+@given(st.integers(0, 2097151), st.integers(1, 2**31 - 1))
+def test_a_bare_number_is_gibibytes_and_a_binary_unit_bytes(gib: int, mib: int) -> None:
+    assert read_memory(gib) == read_memory(str(gib)) == read_memory(f"{gib}Gi") == gib * 1024
+    assert read_memory(f"{mib}Mi") == read_memory(f"{mib * 1024}Ki") == mib
+    assert read_memory(f"{mib * 1024 + 1023}Ki") == mib
+
+
+# what is written
+
+
+def test_the_stamp_is_of_the_placement() -> None:
+    row = {"Metax-SGPU": Allocation("Metax-SGPU", (AllocatedDevice("A", Booking(1, 2)),))}
+    written = SHARED.encode([row], sgpu_node(), 1760000000.25)
+    assert written[PLUGIN_TIME] == "1760000000250000000"
+
+
+booked = st.builds(
+    AllocatedDevice, st.sampled_from(["GPU-A", "GPU-B"]), st.builds(Booking, st.integers(0, 65536), st.integers(0, 100))
+)
+
+
+@settings(derandomize=True)
+@given(st.lists(st.lists(booked, max_size=3), min_size=1, max_size=4))
+def test_what_is_written_is_read_back_and_the_plugin_is_told_the_same(rows: list[list[AllocatedDevice]]) -> None:
+    written = SHARED.encode(
+        [{"Metax-SGPU": Allocation("Metax-SGPU", tuple(row))} if row else {} for row in rows], sgpu_node(), NOW
+    )
+    found = SHARED.decode(replace(Pod.from_object(asking()), annotations=written))
+    expected = [[(d.uuid, "Metax-SGPU", d.booking.memory, d.booking.cores) for d in row] for row in rows]
+    read = [[(e.uuid, e.word, e.memory, e.cores) for e in row] for row in found or [[] for _ in rows]]
+    assert read == expected
+    told = orjson.loads(written[PLUGIN_ALLOCATED])
+    assert [[(e["uuid"], e.get("vRam", 0), e.get("compute", 0)) for e in row] for row in told] == [
+        [(uuid, memory, cores) for uuid, _, memory, cores in row] for row in expected
+    ]
+    assert json.dumps(told, separators=(",", ":")) == written[PLUGIN_ALLOCATED]
+    assert 0 not in [amount for row in told for entry in row for amount in entry.values()]
+    assert written[SGPU_ALLOCATED] == written["hami.io/metax-sgpu-devices-to-allocate"]
+
+
+def test_the_plugins_keys_are_the_schedulers_own() -> None:
+    for key in (PLUGIN_ALLOCATED, PLUGIN_TIME, SGPU_ALLOCATED):
+        assert key in CHART.owned_annotations

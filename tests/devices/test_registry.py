@@ -1,0 +1,38 @@
+"""Which vendors a device configuration enables."""
+
+from itertools import combinations
+from pathlib import Path
+
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices import vendor
+from hami_webhook.devices.registry import VENDORS, Vendors
+
+from .yard import CHART, configured
+
+
+def test_a_section_without_its_count_name_manages_nothing() -> None:
+    vendors = configured("nvidia: {resourceMemoryName: nvidia.com/gpumem, resourceCoreName: nvidia.com/gpucores}")
+    assert (list(vendors), vendors.resource_names, dict(vendors.quota_keys)) == ([], frozenset(), {})
+
+
+def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
+    for one, other in combinations(CHART.values(), 2):
+        lists = [{each.keys.allocated, each.keys.to_allocate} - {""} for each in (one, other)]
+        assert one.known_as == other.known_as or lists[0].isdisjoint(lists[1]), (one.key, other.key)
+
+
+def test_every_name_of_the_charts_configuration_is_managed() -> None:
+    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards, which no vendor here reads yet."""
+    builtin = builtin_device_config()
+    vendors = Vendors.from_config(builtin.config)
+    parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in ("volcano", "koordinator")}
+    named = {name for part in parts.values() for name in part.resource_names().values()}
+    assert builtin.warnings == ()
+    assert named <= vendors.resource_names
+    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys()
+
+
+def test_the_guide_to_a_new_vendor_names_every_hook() -> None:
+    guide = (Path(vendor.__file__).parent / "README.md").read_text(encoding="utf-8")
+    hooks = {name for name in (*vars(vendor.Vendor), *vendor.Vendor.__annotations__) if not name.startswith("_")}
+    assert not [name for name in sorted(hooks) if f"`{name}`" not in guide]

@@ -1,0 +1,346 @@
+"""Vastaitech VA cards: part C of the AMD, Biren, VastAI chapter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.devices.codecs import decode_pod_devices
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.place import Policies
+
+from .yard import CHART, Placed, Yard, configured, container, node, pod
+
+COUNT = "vastaitech.com/va"
+REGISTER = "hami.io/node-va-register"
+ALLOCATED = "hami.io/Vastai-devices-allocated"
+POLICY, NODE_POLICY = "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"
+MUTEX = {POLICY: "mutex"}
+VASTAI = CHART["Vastai"]
+
+
+def card(uuid: str, **fields: Any) -> dict[str, Any]:
+    return {"id": uuid, "count": 1, "devmem": 32768, "type": "Vastai", "health": True, **fields}
+
+
+def die(uuid: str, aic: Any = None, **fields: Any) -> dict[str, Any]:
+    told = {"DeviceStrategy": "die", **({} if aic is None else {"AIC": aic})}
+    return card(uuid, **{"devmem": 16384, "custominfo": told, **fields})
+
+
+def vastai(*cards: dict[str, Any], name: str = "n1") -> Node:
+    return node(name, capacity={COUNT: 16}, **{REGISTER: json.dumps(cards)})
+
+
+def dies(aics: Mapping[str, Any], name: str = "n1", **fields: Any) -> Node:
+    """A node of dies, each with its AIC."""
+    return vastai(*(die(uuid, aic, **fields) for uuid, aic in aics.items()), name=name)
+
+
+def asks(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
+    return pod(name=name, annotations=annotations, **{COUNT: count})
+
+
+def chosen(yard: Yard, manifest: dict[str, Any]) -> str:
+    """The devices a pod got, container by container, or why it got none."""
+    text = yard.outcome(manifest, "Vastai")
+    rows = decode_pod_devices(text) if ";" in text else ()
+    return " | ".join(" ".join(entry.uuid for entry in row) for row in rows) or text
+
+
+def with_used(on: Node, *uuids: str) -> Yard:
+    """The node with one pod on each of the devices."""
+    yard = Yard([on])
+    for uuid in uuids:
+        manifest = asks(1, f"on-{uuid}", **{"vastaitech.com/use-gpuuuid": uuid})
+        assert chosen(yard, manifest) == uuid
+    return yard
+
+
+TWO_CARDS = vastai(card("6-0"), card("7-0"))
+THREE_DIES = dies({"d0": "1", "d1": "1", "d2": "2"})
+SIX_DIES = dies({"d0": "1", "d1": "1", "d2": "1", "d3": "2", "d4": "2", "d5": "3"})
+
+
+# C7
+
+
+def test_example_1_full_cards() -> None:
+    yard = Yard([TWO_CARDS])
+    placed = yard.place(asks(1))
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == "7-0,Vastai,0,0:;"
+    assert chosen(with_used(TWO_CARDS, "7-0"), asks(1)) == "6-0"
+    assert chosen(with_used(TWO_CARDS, "7-0"), asks(2)) == (
+        "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
+    )
+
+
+@pytest.mark.parametrize(("count", "answer"), [(2, "d1 d0"), (1, "d2"), (3, "d2 d1 d0")])
+def test_example_2_dies_of_two_cards(count: int, answer: str) -> None:
+    assert chosen(Yard([THREE_DIES]), asks(count)) == answer
+
+
+@pytest.mark.parametrize(
+    ("count", "answer"), [(4, "d2 d1 d0 d4"), (5, "d2 d1 d0 d4 d3"), (6, "d5 d4 d3 d2 d1 d0"), (2, "d2 d1"), (1, "d5")]
+)
+def test_example_3_dies_of_three_cards(count: int, answer: str) -> None:
+    assert chosen(Yard([SIX_DIES]), asks(count)) == answer
+
+
+def test_example_4_mutex_looks_at_the_whole_card() -> None:
+    assert chosen(with_used(THREE_DIES, "d2"), asks(1, **MUTEX)) == "d1"
+    one_card = {"d0": "1", "d1": "1"}
+    assert chosen(with_used(dies(one_card), "d0"), asks(1, **MUTEX)) == (
+        "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
+    )
+    assert chosen(with_used(dies(one_card, count=2), "d0"), asks(1, **MUTEX)) == "2/2 ExclusiveDeviceAllocateConflict"
+
+
+@pytest.mark.parametrize(("policy", "score"), [("binpack", 1.0), ("spread", -1.0)])
+@pytest.mark.parametrize("on_the_pod", [True, False])
+def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: float, on_the_pod: bool) -> None:
+    nodes = [dies({"d0": "1", "d1": "2"}, name="va-1"), dies({"d2": "1", "d3": "1"}, name="va-2")]
+    if on_the_pod:
+        placed = Yard(nodes).place(asks(2, **{NODE_POLICY: policy}))
+    else:
+        placed = Yard(nodes, policies=Policies(node=policy)).place(asks(2))
+    assert isinstance(placed, Placed)
+    assert (placed.node, placed.score) == ("va-2", score)
+    alone = Yard(nodes[:1]).place(asks(2, **{NODE_POLICY: policy}))
+    assert isinstance(alone, Placed)
+    assert alone.score == score / 2
+
+
+# C2
+
+
+def test_a_device_as_registered() -> None:
+    """The literal samples."""
+    texts = (
+        '[{"id":"7-0","count":1,"devmem":32768,"type":"Vastai","health":true}]',
+        '[{"id":"d0","count":1,"devmem":16384,"type":"Vastai","health":true,'
+        '"custominfo":{"DeviceStrategy":"die","AIC":"1"}},'
+        '{"id":"d1","index":1,"count":1,"devmem":16384,"type":"Vastai","health":true,'
+        '"custominfo":{"DeviceStrategy":"die","AIC":"1"}}]',
+    )
+    found = []
+    for text in texts:
+        inventory = VASTAI.inventory(node(**{REGISTER: text}))
+        assert inventory is not None
+        found += [(d.vendor, d.uuid, d.index, d.slots, d.memory, d.cores, d.numa) for d in inventory.devices]
+    assert found == [
+        ("Vastai", "7-0", 0, 1, 32768, 100, 0),
+        ("Vastai", "d0", 0, 1, 16384, 100, 0),
+        ("Vastai", "d1", 1, 1, 16384, 100, 0),
+    ]
+
+
+@pytest.mark.parametrize("aic", [1, None, "", True, ["1"]])
+def test_a_die_without_an_aic_text_is_a_group_of_its_own(aic: Any) -> None:
+    on = vastai(die("d0", "1"), die("d1", "1"), die("d2", aic), die("d3", aic), die("d4", aic))
+    assert chosen(Yard([on]), asks(2)) == "d1 d0"
+    assert chosen(with_used(on, "d0"), asks(2)) == "d4 d3"
+
+
+@pytest.mark.parametrize("custom", [None, "die", 7, [], {"DeviceStrategy": "card", "AIC": "1"}, {"AIC": "1"}])
+def test_without_a_die_the_first_that_pass_are_taken(custom: Any) -> None:
+    on = vastai(*(card(f"c{i}", custominfo=custom) for i in range(2)), card("c2"))
+    assert chosen(Yard([on]), asks(2)) == "c2 c1"
+    assert chosen(with_used(on, "c0"), asks(2, **MUTEX)) == "c2 c1"
+
+
+def test_one_die_makes_die_mode_wherever_it_stands() -> None:
+    plain = {"AIC": "1"}
+    on = vastai(card("c0", custominfo=plain), die("d1", "2"), card("c2", custominfo=plain), card("c3"))
+    assert chosen(Yard([on]), asks(2)) == "c2 c0"
+    assert chosen(with_used(on, "c0"), asks(3, **MUTEX)) == (
+        "1/4 CardTimeSlicingExhausted, 1/4 ExclusiveDeviceAllocateConflict, 2/4 AllocatedCardsInsufficientRequest"
+    )
+
+
+def test_without_a_count_name_the_vendor_is_not_there() -> None:
+    assert "Vastai" not in configured("vastai: {}\nnvidia: {resourceCountName: nvidia.com/gpu}")
+
+
+# C3
+
+
+def test_a_request_is_the_count_alone() -> None:
+    manifest = asks(2, **{"vastaitech.com/use-va": "x", "vastaitech.com/nouse-va": "Vastai"})
+    assert Yard([]).admit(manifest).pod == manifest
+    found = VASTAI.request(Pod.from_object(manifest).containers[0])
+    assert found is not None
+    assert (found.count, found.memory.on(32768), found.cores) == (2, 0, 0)
+    assert chosen(Yard([TWO_CARDS]), manifest) == "7-0 6-0"
+
+
+@pytest.mark.parametrize("amount", ["0.5", "-1", "2147483648", "1e30"])
+def test_a_count_that_cant_be_meant_is_refused(amount: str) -> None:
+    message = Yard([]).admit(pod(container("c", **{COUNT: amount}))).message
+    assert message == f"invalid {COUNT} value {amount} in container c: must be an integer between 0 and 2147483647"
+
+
+# C4
+
+
+@pytest.mark.parametrize(
+    ("fields", "annotations", "answer"),
+    [
+        ({"health": False}, {}, "3/3 CardNotHealth"),
+        ({}, {"vastaitech.com/use-gpuuuid": "d9"}, "3/3 CardUuidMismatch"),
+        ({"health": False}, {"vastaitech.com/nouse-gpuuuid": "d0,d1,d2"}, "3/3 CardNotHealth"),
+        ({"count": 0}, {"vastaitech.com/nouse-gpuuuid": " d0"}, "1/3 CardUuidMismatch, 2/3 CardTimeSlicingExhausted"),
+    ],
+)
+def test_the_first_failure_counts(fields: Any, annotations: dict[str, str], answer: str) -> None:
+    on = dies({"d0": "1", "d1": "1", "d2": "2"}, **fields)
+    assert chosen(Yard([on]), asks(2, **annotations)) == answer
+
+
+def test_more_than_the_node_has() -> None:
+    assert chosen(Yard([THREE_DIES]), asks(4)) == "NodeInsufficientDevice"
+
+
+def test_too_few_pass_in_die_mode() -> None:
+    assert chosen(with_used(THREE_DIES, "d0"), asks(3)) == (
+        "1/3 CardTimeSlicingExhausted, 2/3 AllocatedCardsInsufficientRequest"
+    )
+
+
+def test_mutex_counts_what_the_pods_other_container_took() -> None:
+    two = pod(container("a", **{COUNT: 1}), container("b", **{COUNT: 1}), annotations=MUTEX)
+    assert chosen(Yard([THREE_DIES]), two) == "d2 | d1"
+    assert chosen(Yard([dies({"d0": "1", "d1": "1"})]), two) == (
+        "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
+    )
+
+
+def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
+    yard = with_used(dies({"d0": "1", "d1": "1", "d2": "2"}, count=2), "d0")
+    ill = vastai(die("d0", "1", health=False, count=2), die("d1", "1", count=2), die("d2", "2", health=False))
+    yard.state.set_node(ill, 0.0)
+    assert chosen(yard, asks(1, **MUTEX)) == "1/3 ExclusiveDeviceAllocateConflict, 2/3 CardNotHealth"
+
+
+# C5
+
+
+@pytest.mark.parametrize(
+    ("on", "containers", "score"),
+    [
+        (SIX_DIES, [4], 0.75),
+        (SIX_DIES, [3, 2], 2.0),
+        (SIX_DIES, [1], 1.0),
+        (SIX_DIES, [6], 0.5),
+        (TWO_CARDS, [2], 0.0),
+        (vastai(die("d0", "1"), die("d1")), [2], 0.0),
+        (vastai(die("d0", "1"), die("d1")), [1, 1], 0.0),
+        (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1"})), [2], 0.0),
+        (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1", "DeviceStrategy": "card"})), [2], 0.0),
+    ],
+)
+def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> None:
+    apps = [container(f"c{at}", **{COUNT: count}) for at, count in enumerate(containers)]
+    for policy, sign in (("binpack", 1), ("spread", -1)):
+        placed = Yard([on]).place(pod(*apps, container("cpu"), annotations={NODE_POLICY: policy}))
+        assert isinstance(placed, Placed)
+        assert placed.score == pytest.approx(sign * score)
+
+
+def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
+    for memory, score in ((16384, 10 / 3), (0, 0.0)):
+        yard = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
+        placed = yard.place(asks(1))
+        assert isinstance(placed, Placed)
+        assert placed.score == pytest.approx(score)
+
+
+# C6
+
+
+def test_usage_and_debits_are_slots() -> None:
+    yard = Yard([THREE_DIES], hard={f"limits.{COUNT}": 2})
+    assert yard.place(asks(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
+    placed = yard.place(asks(2, "first"))
+    assert isinstance(placed, Placed)
+    assert placed.annotations[ALLOCATED] == "d1,Vastai,0,0:d0,Vastai,0,0:;"
+    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(asks(2))
+    assert yard.used("Vastai", "d1") == (1, 0, 0)
+    assert chosen(yard, asks(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
+
+
+def test_where_quota_is_short_an_init_container_gets_the_apps_dies() -> None:
+    on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"}, count=2)
+    asking = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
+    assert chosen(Yard([on]), asking) == "d4 d3 d2 | d4 d3"
+    assert chosen(Yard([on], hard={f"limits.{COUNT}": 3}), asking) == "d4 d3 d2 | d4 d3"
+    used = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 2})])
+    yard = Yard([on], hard={f"limits.{COUNT}": 2})
+    assert chosen(yard, used) == "d4 d3 | d4 d3"
+
+
+def test_a_die_the_quota_forbids_is_passed_over() -> None:
+    """Five dies would be held together if every container kept to one card."""
+    on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"})
+    apps = [container("a", **{COUNT: 2}), container("b", **{COUNT: 2})]
+    asking = pod(*apps, init=[container("init", **{COUNT: 3})])
+    assert chosen(Yard([on]), asking) == "d4 d3 d2 | d4 d3 | d1 d0"
+    assert chosen(Yard([on], hard={f"limits.{COUNT}": 4}), asking) == "d4 d3 d2 | d4 d3 | d1 d2"
+
+
+ways = st.lists(
+    st.tuples(
+        st.sampled_from(["1", "2", "3", None]), st.integers(0, 2), st.sampled_from([True] * 5 + [False]), st.booleans()
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(ways, st.integers(1, 5), st.sampled_from(["spread", "binpack", "mutex"]), st.none() | st.integers(0, 6))
+def test_dies_are_chosen_as_the_rule_reads(cards: Any, count: int, policy: str, hard: int | None) -> None:
+    """Every device: its AIC, its slots, whether it is healthy, whether it is in use already."""
+    records = [die(f"d{at}", aic, count=slots, health=healthy) for at, (aic, slots, healthy, _) in enumerate(cards)]
+    fresh = [{**record, "count": 2, "health": True} for record in records]
+    yard = with_used(vastai(*fresh), *(f"d{at}" for at, item in enumerate(cards) if item[3]))
+    yard.state.set_node(vastai(*records), 0.0)
+    yard.hard = {} if hard is None else {f"limits.{COUNT}": hard}
+    used = [int(item[3]) for item in cards]
+    groups = [item[0] or f"own {at}" for at, item in enumerate(cards)]
+
+    def full(at: int) -> float:
+        """How full a device is that takes one more; memory and cores are never booked."""
+        return (used[at] + 1) / cards[at][1] + 1 if cards[at][1] else 0
+
+    passing = []
+    for at in range(len(cards)):
+        beside = [other for other in range(len(cards)) if groups[other] == groups[at]]
+        closed = policy == "mutex" and any(used[other] for other in beside)
+        if cards[at][2] and used[at] < cards[at][1] and not closed:
+            passing.append(at)
+    keys = {
+        "spread": lambda at: (full(at), -at),
+        "binpack": lambda at: (-full(at), -at),
+        "mutex": lambda at: (used[at], -at),
+    }
+    scanned = sorted(passing, key=keys[policy])
+    room = hard is None or sum(used) + count <= hard
+    placed = yard.place(asks(count, **{POLICY: policy}))
+    assert isinstance(placed, Placed) == (len(scanned) >= count and room and count <= len(cards))
+    if not isinstance(placed, Placed):
+        return
+    if len(scanned) > count > 1:
+        sizes = {group: sum(groups[at] == group for at in scanned) for group in groups}
+        first = {group: next((i for i, at in enumerate(scanned) if groups[at] == group), 0) for group in groups}
+        scanned.sort(key=lambda at: (-sizes[groups[at]], first[groups[at]]))
+    got = [entry.uuid for row in decode_pod_devices(placed.annotations[ALLOCATED]) for entry in row]
+    assert got == [f"d{at}" for at in scanned[:count]]
+    for at, item in enumerate(cards):
+        assert yard.used("Vastai", f"d{at}")[0] <= max(item[1], used[at])

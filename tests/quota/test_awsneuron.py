@@ -1,0 +1,158 @@
+"""Quota of AWS Neuron cores on every path (quota chapter 13, scenario 30; awsneuron chapter 5, 10 and 13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.kube.objects import Pod
+
+from .objects import TEAM, books, container, pod, quota
+from .world import World, story
+
+CORES, DEVICES = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
+CORES_KEY, DEVICES_KEY = f"limits.{CORES}", f"limits.{DEVICES}"
+
+
+def instance(name: str, kind: str, devices: int, per_device: int = 2) -> JSON:
+    labels = {"node.kubernetes.io/instance-type": kind}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": {DEVICES: str(devices), CORES: str(devices * per_device)}},
+    }
+
+
+INF2, INF1 = instance("inf2", "inf2.48xlarge", 12), instance("inf1", "inf1.xlarge", 1, 4)
+
+
+def limited(**hard: int) -> JSON:
+    """A quota of `cores` and `devices`."""
+    return quota(keys={{"cores": CORES_KEY, "devices": DEVICES_KEY}[key]: str(most) for key, most in hard.items()})
+
+
+def used(world: World) -> dict[str, int]:
+    return dict(books(world.quota(), world.vendors).used)
+
+
+def cores(name: str, count: int) -> JSON:
+    return pod(name, **{CORES: count})
+
+
+def devices(name: str, count: int) -> JSON:
+    return pod(name, **{DEVICES: count})
+
+
+@story
+async def test_scenario_30_masks_are_not_added() -> None:
+    async with World(instance("n1", "inf2.xlarge", 1), limited(cores=3)) as world:
+        for name, written in (("a", "1"), ("b", "2")):
+            await world.create(cores(name, 1))
+            assert await world.node_of(name) == "n1"
+            record = world.pod(name).annotations["hami.io/aws-neuron-devices-allocated"]
+            assert record == f"n1-AWSNeuron-0,AWSNeuron,0,{written}:;"
+        await world.run(2)
+        assert used(world) == {CORES_KEY: 2}
+
+
+@story
+async def test_section_10_three_devices_and_two_cores_fill_a_quota_of_eight() -> None:
+    async with World(INF2, limited(cores=8)) as world:
+        for manifest, total in ((devices("a", 3), 6), (cores("b", 1), 7), (cores("c", 1), 8)):
+            name = manifest["metadata"]["name"]
+            await world.create(manifest)
+            assert await world.node_of(name) == "inf2"
+            await world.run(2)
+            assert used(world) == {CORES_KEY: total}
+        denied = await world.refused(cores("d", 1))
+        assert (denied.code, denied.message) == (
+            403,
+            "exceeding resource quota: exceeded quota: gpu-quota, "
+            f"requested: {CORES_KEY}=1, used: {CORES_KEY}=8, limited: {CORES_KEY}=8",
+        )
+
+
+@story
+async def test_equality_is_allowed_and_zero_blocks() -> None:
+    async with World(INF2, limited(cores=6)) as world:
+        await world.create(devices("a", 3))
+    async with World(INF2, limited(cores=0)) as world:
+        assert (await world.refused(cores("a", 1))).code == 403
+    async with World(INF2, limited(devices=2)) as world:
+        assert f"requested: {DEVICES_KEY}=3" in (await world.refused(cores("a", 6))).message
+        await world.create(cores("b", 1))
+        await world.create(pod("c", container("x", **{CORES: 1}), init=(container("y", **{DEVICES: 1}),)))
+        assert used(world) == {DEVICES_KEY: 2}
+
+
+@pytest.mark.parametrize(("nodes", "charged"), [((), 6), ((INF2,), 6), ((INF1,), 12), ((INF1, INF2), 6)])
+def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...], charged: int) -> None:
+    """Defect 10: before any node is registered HAMi counts no cores at all."""
+
+    @story
+    async def told() -> None:
+        async with World(*nodes, limited(cores=charged)) as world:
+            await world.create(devices("a", 3))
+            assert used(world) == {CORES_KEY: charged}
+        async with World(*nodes, limited(cores=charged - 1)) as world:
+            message = (await world.refused(devices("a", 3))).message
+            assert f"requested: {CORES_KEY}={charged} (smallest eligible card)" in message
+
+    told()
+
+
+@story
+async def test_a_new_kind_of_node_moves_no_waiting_pods_charge() -> None:
+    async with World(INF1, limited(cores=20)) as world:
+        await world.create(devices("a", 1))
+        assert used(world) == {CORES_KEY: 4}
+        await world.add(INF2)
+        await world.run(600)
+        assert used(world) == {CORES_KEY: 4}
+        await world.create(devices("b", 2))
+        assert used(world) == {CORES_KEY: 8}
+        assert await world.node_of("b") == "inf2"
+        assert await world.node_of("a") == "inf2"
+        await world.run(2)
+        assert used(world) == {CORES_KEY: 6}
+
+
+@story
+async def test_a_device_with_more_cores_than_the_quota_has_left_is_not_given() -> None:
+    async with World(INF1, INF2, limited(cores=3)) as world:
+        await world.create(devices("a", 1))
+        assert used(world) == {CORES_KEY: 2}
+        placed = await world.place("a")
+        assert placed.failed["inf1"].labels() == {"ResourceQuotaNotFit"}
+        assert world.pod("a").node_name == "inf2"
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
+@pytest.mark.parametrize("scheduler", ["", "volcano"])
+def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
+    @story
+    async def told() -> None:
+        async with World(INF2, limited(cores=20)) as world:
+            gate, review = world.core.gate, world.review
+            manifest = cores("a", 3)
+            manifest["metadata"]["uid"] = "u"
+            manifest["spec"]["schedulerName"] = scheduler
+            call = {"/mutate": gate.mutate, "/validate": gate.validate, "/webhook": gate.webhook}[path]
+            with pytest.raises(Denied) as caught:
+                await call(review(manifest))
+            assert (caught.value.code, caught.value.message) == (500, f"{CORES} must be 1 or a multiple of 2, got 3")
+            await world.cluster.create(Kind.NODES, INF1)
+            await world.drain()
+            await call(review(manifest))
+
+    told()
+
+
+@story
+async def test_admission_changes_nothing_but_the_scheduler() -> None:
+    async with World(INF2, limited(cores=20)) as world:
+        stored = await world.create(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
+        before = Pod.from_object(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
+        assert stored.containers == before.containers
+        assert stored.scheduler_name
+        assert stored.namespace == TEAM
