@@ -71,10 +71,16 @@ def _frees(view: NodeView, room: Room, judged: Judged) -> Iterator[Step]:
         if (key, uuid) in room.emptied:
             text = f"{uuid} on {view.name} must become empty{held}"
         else:
-            units = {"slots": "slots", "memory": "MiB", "cores": "cores"}
-            told = " and ".join(f"{n} {units[name]}" for name, n in amounts.items())
+            told = " and ".join(_amount(name, n) for name, n in amounts.items())
             text = f"{told} must become free on {uuid} of {view.name}{held}"
         yield Step("free", text, uuid, amounts)
+
+
+def _amount(name: str, number: int) -> str:
+    """`1 slot`, `2 slots`, `3000 MiB`."""
+    if name == "memory":
+        return f"{number} MiB"
+    return f"{number} {name if number != 1 else name.removesuffix('s')}"
 
 
 def raises(quotas: Sequence[QuotaAccount], cost: Mapping[str, int]) -> Iterator[tuple[Step, float]]:

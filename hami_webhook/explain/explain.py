@@ -178,6 +178,8 @@ def _judged(pod: Pod, ask: PodAsk, known: Known, notes: list[str]) -> Explanatio
         options = [remedy.change for remedy in remedies]
         options += changes.in_the_pod(judged)
         options += _other_nodes(views, suitable, judged, known)
+        if views and not options:
+            notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
         options = [Change([*waits, *option.steps], option.node) for option in options] if waits else options
     quotas = list(_quotas(pod, known, cost))
     return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options)
@@ -349,6 +351,6 @@ def _quotas(pod: Pod, known: Known, cost: Mapping[str, int] | None) -> Iterator[
         others = placed_by_others(books, pod, pods, *more)
         budget = pod_budget(pod, [books], pods, *more)
         for key, hard in sorted(books.hard.items()):
-            most = budget.limits[key] if budget else hard
+            most = budget.limits.get(key, hard) if budget else hard
             amount = None if cost is None else cost.get(key, 0)
             yield QuotaAccount(books.name, key, hard, books.used.get(key), mine.get(key, 0), others[key], most, amount)

@@ -35,7 +35,10 @@ class Room:
 
 
 def make_room(view: NodeView, ask: PodAsk, vendors: Vendors) -> Room | None:
-    """The least to be freed on the node, whatever the quota says; None if the pod doesn't fit even so."""
+    """The least to be freed on the node, whatever the quota says; None if the pod doesn't fit even so.
+
+    Card by card where one card is what is lacking, else whole cards, as many as are needed of the node's.
+    """
     kept: dict[CardKey, Usage] = {}
     for _ in range(_MOST_STEPS):
         roomy = _with(view, kept)
@@ -45,13 +48,13 @@ def make_room(view: NodeView, ask: PodAsk, vendors: Vendors) -> Room | None:
         stuck = find_stuck(roomy, ask, vendors, None)
         nearest = min(_openings(stuck, view, roomy), default=None, key=lambda opening: opening[0]) if stuck else None
         if nearest is None:
-            return None
+            return _least(view, ask, vendors, dict.fromkeys(view.usage, IDLE))
         kept[nearest[1]] = nearest[2]
     return None
 
 
 def _least(view: NodeView, ask: PodAsk, vendors: Vendors, kept: dict[CardKey, Usage]) -> Room | None:
-    """Without those cards that needn't have been freed."""
+    """Without those cards that needn't have been freed; None if the pod doesn't fit even with all of them freed."""
     for card in list(kept):
         without = {key: usage for key, usage in kept.items() if key != card}
         if isinstance(fit_pod(_with(view, without), ask, vendors, None), NodeFit):
@@ -78,6 +81,8 @@ def _with(view: NodeView, kept: Mapping[CardKey, Usage]) -> NodeView:
 def _openings(stuck: Stuck, view: NodeView, roomy: NodeView) -> Iterator[tuple[float, CardKey, Usage]]:
     """Cards the stuck container could have if something left them: how much that is, and what may stay."""
     vendor, trial = stuck.vendor, stuck.trial
+    if not stuck.tried:
+        return
     for position, device in enumerate(trial.inventory.devices):
         now = trial.overlay.used(vendor.key, device.uuid)
         base = roomy.used(vendor.key, device.uuid)

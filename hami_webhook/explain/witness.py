@@ -29,12 +29,16 @@ class Visit:
 
 @dataclass(frozen=True)
 class Stuck:
-    """The first container that gets nothing on a node: of which vendor, its trial, why, and the visits that say so."""
+    """The first container that gets nothing on a node: of which vendor, its trial, why, and the visits that say so.
+
+    `tried`: Fit got as far as the cards, so the trial's request is what it comes to on this node.
+    """
 
     vendor: Vendor
     trial: Trial
     rejection: Rejection
     visits: Sequence[Visit]
+    tried: bool
 
     @property
     def container(self) -> str:
@@ -105,7 +109,12 @@ def _examine(view: NodeView, ask: PodAsk, vendors: Vendors, budget: Budget | Non
     for visit in notes.visits:
         if not visit.label and visit.card.booking is None:
             visit.label = vendor.unbookable
-    return Stuck(vendor, trial, rejection, _told_walk(notes.visits, trial, rejection, key))
+    resolved = vendor.resolve(trial.request, trial)
+    visits = _told_walk(notes.visits, trial, rejection, key)
+    if isinstance(resolved, Request):
+        trial = replace(trial, request=resolved)
+    tried = isinstance(resolved, Request) and vendor.refuses_node(trial) is None
+    return Stuck(vendor, trial, rejection, visits, tried)
 
 
 def _told_walk(visits: Sequence[Visit], trial: Trial, rejection: Rejection, key: str) -> Sequence[Visit]:
