@@ -9,11 +9,13 @@ import logging
 import os
 import platform
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from rich.console import Console
@@ -47,6 +49,9 @@ from hami_webhook.config import (
     resolve,
 )
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.explain.account import Explanation
+from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
+from hami_webhook.explain.show import show as show_explanation
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.placement import place
 from hami_webhook.server.embedded import serve_embedded
@@ -74,7 +79,7 @@ class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
 
 
-_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, PolicyError, pki.PkiError, TlsError)
+_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, PolicyError, UnknownPod, pki.PkiError, TlsError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,13 +134,42 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
-    verb.add_argument("--scheduler-name", default="hami-scheduler", metavar="NAME", help="default: hami-scheduler")
-    verb.add_argument("--node-scheduler-policy", choices=("binpack", "spread"), default="binpack")
-    verb.add_argument("--gpu-scheduler-policy", default="spread", metavar="POLICY", help="default: spread")
+    _add_scheduler_flags(verb)
     verb.add_argument(
         "--now", metavar="TIME", help="when the run starts, RFC 3339 (default: the newest time in the cluster files)"
     )
     verb.set_defaults(run=_simulate)
+
+    verb = verbs.add_parser(
+        "explain",
+        help="say why a pod is where it is, or isn't anywhere, and what would have to change",
+        description="Says node by node, card by card, with numbers, why a pod is where it is or isn't anywhere, and "
+        "what would have to change. Reads only; without --cluster from the API server.",
+    )
+    verb.add_argument("pod", nargs="?", metavar="POD", help="NAME or NAMESPACE/NAME; which one, if --file has several")
+    verb.add_argument("-n", "--namespace", metavar="NAME", help="the pod's namespace (default: default)")
+    verb.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="a pod or workload that doesn't exist yet: it is admitted first; - is stdin",
+    )
+    verb.add_argument(
+        "--cluster",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nodes, pods, quotas, namespaces from a file instead of the API server; may be repeated",
+    )
+    verb.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, the default one, then in-cluster")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
+    verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
+    _add_scheduler_flags(verb)
+    verb.add_argument(
+        "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
+    )
+    verb.set_defaults(run=_explain)
 
     certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
     verb = certs.add_parser("generate", help="make a CA and a serving certificate for the service's names")
@@ -154,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
     return parser
+
+
+def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--scheduler-name", default="hami-scheduler", metavar="NAME", help="default: hami-scheduler")
+    verb.add_argument("--node-scheduler-policy", choices=("binpack", "spread"), default="binpack")
+    verb.add_argument("--gpu-scheduler-policy", default="spread", metavar="POLICY", help="default: spread")
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -199,29 +239,100 @@ def _simulate(arguments: argparse.Namespace) -> int:
         files = [[item for item in everything if _is_asking(item)]]
         bundle = sort_objects([item for item in everything if not _is_asking(item)])
         _warn_skipped(bundle)
-    try:
-        now = parse_time(arguments.now) if arguments.now else start_of(bundle)
-    except ValueError:
-        raise UsageError(
-            f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {arguments.now!r}"
-        ) from None
+    now = _now(arguments.now) or start_of(bundle)
     manifests = _manifests(files)
-    options = Options(
+    result = asyncio.run(_simulated(Simulation(vendors, _options(arguments), policies, now), bundle, manifests))
+    if arguments.output == "table":
+        show(result, Console(width=None if sys.stdout.isatty() else 160))
+    else:
+        _print(result.as_json(), arguments.output)
+    failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
+    return 1 if arguments.strict and failed else 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    if not arguments.pod and not arguments.file:
+        raise UsageError("explain needs a POD, or a pod's manifest with -f FILE")
+    if [*arguments.cluster, arguments.file].count(STDIN) > 1:
+        raise UsageError("standard input (-) can be read only once")
+    namespace, name = _named(arguments)
+    vendors = Vendors.from_config(_device_config(arguments.config).config)
+    policies = _policies(arguments.policy_file, vendors)
+    manifest = _asked(arguments.file, namespace, name) if arguments.file else None
+    at = _now(arguments.now)
+    if arguments.cluster:
+        bundle = _bundle(arguments.cluster)
+        now = at or start_of(bundle)
+    else:
+        bundle = asyncio.run(read_cluster(arguments.kubeconfig or os.environ.get("KUBECONFIG", "")))
+        now = at or time.time()
+    options = _options(arguments)
+    if not arguments.cluster:
+        options = replace(options, zone=None)  # handshakes are in local time, as `serve` reads them
+    explainer = Explainer(Simulation(vendors, options, policies, now), options.policies, arguments.scheduler_name, now)
+    result = asyncio.run(_explained(explainer, bundle, namespace or "default", name, manifest))
+    if arguments.output == "table":
+        show_explanation(result, Console(width=None if sys.stdout.isatty() else 160))
+    else:
+        _print(result.as_json(), arguments.output)
+    return 0
+
+
+async def _explained(
+    explainer: Explainer, bundle: Bundle, namespace: str, name: str, manifest: Mapping[str, Any] | None
+) -> Explanation:
+    await explainer.simulation.fill(bundle, trust_used=True)
+    _warn(explainer.simulation.warnings())
+    return explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
+
+
+def _named(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The namespace and the name of POD, each empty if it isn't given."""
+    namespace, slash, name = (arguments.pod or "").rpartition("/")
+    if slash and not (namespace and name and "/" not in namespace):
+        raise UsageError(f"POD must be NAME or NAMESPACE/NAME, not {arguments.pod!r}")
+    if slash and arguments.namespace not in (None, namespace):
+        raise UsageError(f"POD {arguments.pod} isn't in namespace {arguments.namespace}, which -n names")
+    return namespace or arguments.namespace or "", name
+
+
+def _asked(path: str, namespace: str, name: str) -> Mapping[str, Any]:
+    """The one pod of a file that is meant; it goes to `namespace` if it names none itself."""
+    pods = _manifests([read_objects(path, sys.stdin.buffer)]).manifests
+    found = [pod for pod in pods if name in ("", pod["metadata"].get("name"))]
+    if len(found) != 1:
+        told = f"has {len(found)} pods" + (f" of the name {name}" if name else ", and POD must name one")
+        raise UsageError(f"{path} {told}")
+    own = found[0]["metadata"].get("namespace")
+    if namespace and own not in (None, "", namespace):
+        raise UsageError(f"the pod in {path} is in namespace {own}, not in {namespace}")
+    return {**found[0], "metadata": {**found[0]["metadata"], "namespace": own or namespace or "default"}}
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    return Options(
         rules=AdmissionRules(scheduler_name=arguments.scheduler_name),
         policies=place.Policies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
         charge_timeout=60.0,
         max_ledger=100_000,
         zone=UTC,
     )
-    result = asyncio.run(_simulated(Simulation(vendors, options, policies, now), bundle, manifests))
-    if arguments.output == "json":
-        print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
-    elif arguments.output == "yaml":
-        print(yaml.dump(result.as_json(), Dumper=_PlainDumper, sort_keys=False, allow_unicode=True), end="")
+
+
+def _now(text: str | None) -> float | None:
+    """Unix seconds of a --now, None if it isn't given."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
+
+
+def _print(result: object, output: str) -> None:
+    """Print plain values as JSON or YAML."""
+    if output == "json":
+        print(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        show(result, Console(width=None if sys.stdout.isatty() else 160))
-    failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
-    return 1 if arguments.strict and failed else 0
+        print(yaml.dump(result, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True), end="")
 
 
 async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:

@@ -52,6 +52,20 @@ class Pods:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """A pod that went through admission: its manifest as it was judged last, and the pod as stored, None if denied."""
+
+    namespace: str
+    name: str
+    manifest: Mapping[str, Any]
+    warnings: Sequence[str] = ()
+    patch: Sequence[Mapping[str, Any]] = ()
+    pod: Pod | None = None
+    code: int = 200
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One pod's way through the pipeline, as the JSON result has it."""
 
@@ -143,12 +157,17 @@ class Simulation:
         self._outcomes: list[Outcome] = []
         self._unsettled: dict[str, int] = {}
 
-    async def fill(self, bundle: Bundle) -> None:
-        """Put the files' objects into the cluster and its quotas' books right. Raises `LoadError`."""
+    async def fill(self, bundle: Bundle, *, trust_used: bool = False) -> None:
+        """Put the files' objects into the cluster and its quotas' books right. Raises `LoadError`.
+
+        `trust_used`: books that somebody kept already are left as they are.
+        """
         for kind, obj in await fill(self.cluster, bundle):
             self.core.caches.put(kind, obj)
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            await self._recompute(item["metadata"]["namespace"])
+            books = Books.read(ResourceQuota.from_object(item), self.core.vendors)
+            if not trust_used or books.hard.keys() - books.used.keys():
+                await self._recompute(books.quota.namespace, books.name)
 
     def warnings(self) -> list[str]:
         """What of the files can't be read and is left out, a sentence each."""
@@ -191,6 +210,13 @@ class Simulation:
         return Result(self._outcomes, quotas)
 
     async def _take(self, manifest: Mapping[str, Any]) -> Outcome:
+        arrival = await self.admit(manifest)
+        if arrival.pod is None:
+            return Outcome(arrival.namespace, arrival.name, False, arrival.code, arrival.message, arrival.warnings)
+        return await self._place(arrival.pod, arrival.manifest, arrival.warnings, arrival.patch)
+
+    async def admit(self, manifest: Mapping[str, Any]) -> Arrival:
+        """Take one pod through admission and its charge, as far as it gets; it isn't placed."""
         meta = manifest.get("metadata") or {}
         namespace = meta.get("namespace") or "default"
         name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{len(self._outcomes):05d}"
@@ -200,6 +226,7 @@ class Simulation:
         raw.pop("status", None)
         warnings: Sequence[str] = ()
         patch: Sequence[Mapping[str, Any]] = ()
+        admitted: Mapping[str, Any] = raw
         try:
             answer = await self.core.gate.mutate(_review(raw, namespace, name))
             warnings, patch = answer.warnings, answer.patch
@@ -212,11 +239,11 @@ class Simulation:
             await self.core.gate.validate(_review(stored, namespace, name))
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
-            return Outcome(namespace, name, False, denial.code, denial.message, warnings)
+            return Arrival(namespace, name, admitted, warnings, code=denial.code, message=denial.message)
         except ClusterError as error:
-            return Outcome(namespace, name, False, 422, str(error), warnings)
+            return Arrival(namespace, name, admitted, warnings, code=422, message=str(error))
         self.core.caches.put(Kind.PODS, created)
-        return await self._place(Pod.from_object(created), admitted, warnings, patch)
+        return Arrival(namespace, name, admitted, warnings, patch, Pod.from_object(created))
 
     async def _place(
         self, pod: Pod, manifest: Mapping[str, Any], warnings: Sequence[str], patch: Sequence[Mapping[str, Any]]

@@ -94,9 +94,10 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
 @pytest.mark.parametrize(
     ("verb", "told"),
     [
-        ([], ["serve", "simulate", "certs", "config", "version"]),
+        ([], ["serve", "simulate", "explain", "certs", "config", "version"]),
         (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
         (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "--scheduler-name"]),
+        (["explain"], ["POD", "--namespace", "--file", "--cluster", "--kubeconfig", "--config", "--output", "--now"]),
         (["certs"], ["generate"]),
         (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
         (["config"], ["check"]),

@@ -1,0 +1,93 @@
+"""Reading what a pod is explained by, from an API server or from files, and picking the pod."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.cluster.trim import trim
+from hami_webhook.explain.account import Explanation
+from hami_webhook.explain.explain import Known, explain, explain_denial
+from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
+from hami_webhook.placement.place import Policies
+from hami_webhook.simulate.run import Simulation
+
+_KINDS = (
+    (Kind.NODES, "Node", "nodes"),
+    (Kind.PODS, "Pod", "pods"),
+    (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
+    (Kind.NAMESPACES, "Namespace", "namespaces"),
+)
+
+
+class UnknownPod(Exception):
+    """There is no such pod; the text says where there is one of that name."""
+
+
+async def read_cluster(kubeconfig: str) -> Bundle:
+    """What an API server has of nodes, pods, quotas and namespaces, each listed once. Raises `ClusterError`."""
+    bundle = Bundle()
+    async with KubernetesCluster(await connect(kubeconfig), keep=trim) as cluster:
+        for kind, word, group in _KINDS:
+            objects = [{"apiVersion": "v1", "kind": word, **item} for item in (await cluster.list(kind)).items]
+            getattr(bundle, group).extend(LoadedObject(item, "the API server", 0) for item in objects)
+    return bundle
+
+
+class Explainer:
+    """Explains pods of a simulation's cluster, and pods that aren't there yet."""
+
+    def __init__(self, simulation: Simulation, policies: Policies, scheduler_name: str, now: float) -> None:
+        self.simulation = simulation
+        self._policies = policies
+        self._scheduler_name = scheduler_name
+        self._now = now
+
+    def of_known(self, namespace: str, name: str) -> Explanation:
+        """Explain a pod of the cluster. Raises `UnknownPod`."""
+        cluster = self.simulation.cluster
+        raw = cluster.peek(Kind.PODS, name, namespace)
+        if raw is None:
+            raise UnknownPod(_unknown(namespace, name, cluster.peek_all(Kind.PODS)))
+        try:
+            pod = Pod.from_object(raw)
+        except MalformedObject as error:
+            raise UnknownPod(f"pod {namespace}/{name} can't be read: {error}") from error
+        return explain(pod, self._known(namespace, raw))
+
+    async def of_new(self, manifest: Mapping[str, Any]) -> Explanation:
+        """Admit a pod that doesn't exist yet, and explain what comes of it."""
+        arrival = await self.simulation.admit(manifest)
+        known = self._known(arrival.namespace, arrival.manifest)
+        if arrival.pod is not None:
+            return explain(arrival.pod, known)
+        pod = None
+        with contextlib.suppress(MalformedObject):
+            pod = Pod.from_object(arrival.manifest)
+        return explain_denial(pod, known, (arrival.namespace, arrival.name), arrival.code, arrival.message)
+
+    def _known(self, namespace: str, raw: Mapping[str, Any]) -> Known:
+        core = self.simulation.core
+        spec = raw.get("spec")
+        gates = spec.get("schedulingGates") if isinstance(spec, Mapping) else None
+        return Known(
+            core.state,
+            core.vendors,
+            [ResourceQuota.from_object(q) for q in self.simulation.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)],
+            self._now,
+            self._policies,
+            self._scheduler_name,
+            core.lapse,
+            [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
+        )
+
+
+def _unknown(namespace: str, name: str, pods: Sequence[Mapping[str, Any]]) -> str:
+    elsewhere = sorted(pod["metadata"]["namespace"] for pod in pods if pod["metadata"]["name"] == name)
+    told = f"; one of that name is in {', '.join(elsewhere)}" if elsewhere else ", nor in any other"
+    return f"no pod {name} in namespace {namespace}{told}"

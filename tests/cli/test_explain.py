@@ -1,0 +1,178 @@
+"""The verb `explain`: from files, from an API server, and what it can't use."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from simulate.files import GPU, JSON, MEM, Simulate, card, container, listed, node, pod, quota
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+CLUSTER = str(EXAMPLES / "cluster.yaml")
+PODS = str(EXAMPLES / "pods.yaml")
+BIG = pod("big", container(gpu=1, mem=30000), schedulerName="hami-scheduler")
+HELD = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,20000,10:;"}
+BUSY = pod("busy", container(gpu=1, mem=20000), notes=HELD, nodeName="n1")
+NODE = node("n1", card("GPU-1", 40960))
+
+
+def test_a_pod_of_a_file_is_admitted_first(command: Simulate) -> None:
+    run = command.main("explain", "--cluster", CLUSTER, "-f", PODS, "-n", "team-a", "-o", "json", "half-a-card")
+    assert (run.status, run.err) == (0, "")
+    found = run.result
+    assert (found["namespace"], found["name"]) == ("team-a", "half-a-card")
+    assert found["verdict"] == "isn't placed, but fits on node-24g"
+    reasons = {account["name"]: account["reason"] for account in found["nodes"]}
+    assert reasons == {"node-24g": "", "node-8x40g": "8/8 CardTypeMismatch"}
+    rows = {account["key"]: (account["used"], account["charged"], account["costs"]) for account in found["quotas"]}
+    assert rows == {GPU: (1, 1, 1), MEM: (12288, 12288, 12288)}
+
+
+def test_a_denial_is_the_explanation(command: Simulate) -> None:
+    run = command.main("explain", "--cluster", CLUSTER, "-f", PODS, "forged", "-o", "json")
+    assert run.status == 0
+    assert run.result["verdict"].startswith("is denied at admission (403): annotation hami.io/vgpu-devices-allocated")
+    assert run.result["nodes"] == []
+
+
+def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) -> None:
+    asked = command.file("p.json", pod("p", container(gpu=2, mem=30000)))
+    run = command.main("explain", "--cluster", CLUSTER, "-f", asked, "-o", "json")
+    (change,) = run.result["changes"]
+    (step,) = change["steps"]
+    assert (step["kind"], step["subject"]) == ("quota", f"gpu-quota/{MEM}")
+    assert step["amounts"] == {"from": 40000, "to": 60000}
+
+
+def cluster(command: Simulate) -> str:
+    kept = quota({MEM: "60000"}, used={MEM: "50000"})
+    return command.file("cluster.json", listed(NODE, BUSY, BIG, kept))
+
+
+@pytest.mark.parametrize("named", [["team-a/big"], ["-n", "team-a", "big"], ["-n", "team-a", "team-a/big"]])
+def test_a_pod_of_the_cluster_is_found_by_either_name(command: Simulate, named: list[str]) -> None:
+    run = command.main("explain", "--cluster", cluster(command), "-o", "yaml", *named)
+    assert (run.status, run.err) == (0, "")
+    found = yaml.safe_load(run.out)
+    assert found["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
+    assert found["nodes"][0]["cards"][0]["why"] == "needs 30000 MiB, 20960 of 40960 MiB free"
+    assert found["quotas"][0]["used"] == 50000
+
+
+def test_the_table_has_every_number(command: Simulate) -> None:
+    run = command.main("explain", "--cluster", cluster(command), "team-a/big")
+    assert (run.status, run.err) == (0, "")
+    for told in (
+        "team-a/big fits on none of 1 nodes",
+        "1/1 CardInsufficientMemory",
+        "1/10 slots, 20000/40960 MiB, 10/100 cores",
+        "9040 MiB must become free on GPU-1 of n1 (held by team-a/busy)",
+        "container main could have 20960 MiB of a card instead of 30000, on n1",
+    ):
+        assert told in run.out, run.out
+    placed = command.main("explain", "--cluster", cluster(command), "team-a/busy")
+    for told in ("team-a/busy is placed on n1 and bound", "20000 MiB", f"It costs {GPU}=1, limits"):
+        assert told in placed.out, placed.out
+
+
+def test_the_example_of_the_readme_says_what_the_readme_says(command: Simulate) -> None:
+    run = command.main("explain", "--cluster", str(EXAMPLES / "waiting.yaml"), "-o", "json", "team-a/serve")
+    changes = [step["text"] for change in run.result["changes"] for step in change["steps"]]
+    readme = (EXAMPLES.parents[1] / "README.md").read_text()
+    assert [text for text in changes if text not in readme] == []
+    assert {account["reason"] for account in run.result["nodes"]} == {"2/2 CardInsufficientMemory", "node unregistered"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "explain needs a POD, or a pod's manifest with -f FILE"),
+        (["big"], "no pod big in namespace default; one of that name is in team-a"),
+        (["team-a/nobody"], "no pod nobody in namespace team-a, nor in any other"),
+        (["a/b/c"], "POD must be NAME or NAMESPACE/NAME, not 'a/b/c'"),
+        (["/big"], "POD must be NAME or NAMESPACE/NAME, not '/big'"),
+        (["-n", "b", "a/big"], "POD a/big isn't in namespace b, which -n names"),
+        (["-f", PODS], f"{PODS} has 6 pods, and POD must name one"),
+        (["-f", PODS, "nobody"], f"{PODS} has 0 pods of the name nobody"),
+        (["-f", PODS, "default/plain"], f"the pod in {PODS} is in namespace team-a, not in default"),
+        (["-f", "-", "--cluster", "-"], "standard input (-) can be read only once"),
+        (["--now", "soon", "big"], "--now must be an RFC 3339 time such as"),
+    ],
+)
+def test_what_cannot_be_meant_ends_with_one_line(command: Simulate, arguments: list[str], told: str) -> None:
+    run = command.main("explain", "--cluster", cluster(command), *arguments)
+    assert (run.status, run.out) == (2, "")
+    (line,) = run.err.splitlines()
+    assert line.startswith(f"hami-webhook: {told}")
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(command: Simulate) -> None:
+    run = command.main("explain", "--kubeconfig", "nowhere", "p")
+    assert (run.status, run.out) == (2, "")
+    assert run.err.startswith("hami-webhook: kubeconfig nowhere can't be read")
+
+
+LISTS: dict[str, list[JSON]] = {
+    "/api/v1/nodes": [NODE],
+    "/api/v1/pods": [
+        {key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in (BUSY, BIG)
+    ],
+    "/api/v1/resourcequotas": [quota({MEM: "60000"}, used={MEM: "50000"})],
+    "/api/v1/namespaces": [{"metadata": {"name": "team-a"}}],
+}
+
+
+class _Lists(BaseHTTPRequestHandler):
+    """An API server that can only list, and notes what else it was asked."""
+
+    asked: list[str] = []  # noqa: RUF012  shared by the requests of one test on purpose
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": LISTS[path]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def kubeconfig(command: Simulate) -> Iterator[str]:
+    _Lists.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Lists) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        yield command.file("kubeconfig", config)
+        server.shutdown()
+
+
+def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfig: str) -> None:
+    run = command.main("explain", "--kubeconfig", kubeconfig, "-n", "team-a", "-o", "json", "big")
+    assert (run.status, run.err) == (0, "")
+    assert run.result["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
+    assert run.result["quotas"][0]["used"] == 50000
+    assert sorted(_Lists.asked) == sorted(LISTS)
+
+
+def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, kubeconfig: str) -> None:
+    asked = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
+    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", asked, "-o", "json")
+    assert run.result["verdict"].startswith("is denied at admission (403): exceeding resource quota")
+    assert sorted(_Lists.asked) == sorted(LISTS)

@@ -1,0 +1,44 @@
+"""Clusters to be explained, made of nodes, pods and quotas as `placement.scenery` has them."""
+
+from __future__ import annotations
+
+from placement.scenery import NOW, VENDORS
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.explain.account import Explanation, NodeAccount
+from hami_webhook.explain.explain import Known, explain
+from hami_webhook.kube.objects import Node, Pod, ResourceQuota
+from hami_webhook.placement.place import Policies
+from hami_webhook.placement.state import ClusterState
+
+
+def known(*objects: JSON, gates: tuple[str, ...] = ()) -> Known:
+    """What is known of nodes (no spec), quotas (`hard`) and pods; pods get a UID of their own."""
+    state = ClusterState(VENDORS)
+    quotas = []
+    for index, obj in enumerate(objects):
+        if "spec" not in obj:
+            state.set_node(Node.from_object(obj), NOW)
+        elif "hard" in obj["spec"]:
+            quotas.append(ResourceQuota.from_object(obj))
+        else:
+            state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
+    return Known(state, VENDORS, quotas, NOW, Policies(), "hami-scheduler", 300.0, gates)
+
+
+def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explanation:
+    """The explanation of a pod that waits for our scheduler."""
+    spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
+    waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
+    found = known(*objects, waiting, gates=gates)
+    return explain(Pod.from_object(waiting), found)
+
+
+def on(explanation: Explanation, name: str) -> NodeAccount:
+    """How a node stands."""
+    return next(node for node in explanation.nodes if node.name == name)
+
+
+def steps(explanation: Explanation) -> list[list[str]]:
+    """The sentences of each change."""
+    return [[step.text for step in change.steps] for change in explanation.changes]

@@ -1,0 +1,137 @@
+"""Card by card: the first check it fails, in the standard words, with the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from placement.scenery import GPU, MEM, asks, card, node, pod, quota, running
+
+from .scenes import explained, on
+
+UUIDS = {"nvidia.com/nouse-gpuuuid": "G"}
+MIG = {"name": "1g.10gb", "memoryMB": 9728, "core": 14, "sliceCount": 1, "placements": [{"start": 0, "size": 1}]}
+ROWS: list[tuple[str, dict[str, Any], list[str], dict[str, Any], str, str]] = [
+    ("memory that others have", {"memory": 24576}, ["G,NVIDIA,20000,10:;"], {"mem": 20000},
+     "CardInsufficientMemory", "needs 20000 MiB, 4576 of 24576 MiB free"),
+    ("a card that is too small", {"memory": 8000}, [], {"mem": 9000},
+     "CardInsufficientMemory", "needs 9000 MiB, 8000 of 8000 MiB free"),
+    ("a share of a card", {"memory": 1000}, ["G,NVIDIA,501,0:;"], {"percent": 50},
+     "CardInsufficientMemory", "needs 500 MiB, 499 of 1000 MiB free"),
+    ("cores", {}, ["G,NVIDIA,10,70:;"], {"mem": 10, "cores": 40},
+     "CardInsufficientCore", "needs 40 cores, 30 of 100 free"),
+    ("no core left", {}, ["G,NVIDIA,10,100:;"], {"mem": 10},
+     "CardComputeUnitsExhausted", "needs a core, all 100 are taken"),
+    ("slots", {"count": 2}, ["G,NVIDIA,10,1:;G,NVIDIA,10,1:;"], {"mem": 10},
+     "CardTimeSlicingExhausted", "needs a slot, 2 of 2 are taken"),
+    ("a card to itself", {}, ["G,NVIDIA,10,0:;"], {"mem": 10, "cores": 100},
+     "ExclusiveDeviceAllocateConflict", "needs the card to itself, 1 of 10 slots are taken"),
+    ("health", {"health": False}, [], {"mem": 10}, "CardNotHealth", "is registered as unhealthy"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "held", "asked", "label", "why"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_a_card_says_what_it_lacks(
+    fields: dict[str, Any], held: list[str], asked: dict[str, Any], label: str, why: str
+) -> None:
+    others = [running(f"r{index}", "n", text) for index, text in enumerate(held)]
+    found = on(explained(pod("p", asks(1, **asked)), node("n", card("G", **fields)), *others), "n")
+    assert (found.fits, found.reason, found.container) == (False, f"1/1 {label}", "c0")
+    (line,) = found.cards
+    assert (line.label, line.why) == (label, why)
+
+
+LISTS = [
+    ("a UUID that is denied", {"nvidia.com/nouse-gpuuuid": "G, H"}, "CardUuidMismatch",
+     "G is excluded by nvidia.com/nouse-gpuuuid (G, H)"),
+    ("a UUID that isn't listed", {"nvidia.com/use-gpuuuid": "H"}, "CardUuidMismatch",
+     "G isn't in nvidia.com/use-gpuuuid (H)"),
+    ("a type that isn't listed", {"nvidia.com/use-gputype": "A100"}, "CardTypeMismatch",
+     "NVIDIA-Tesla V100-PCIE-32GB isn't in nvidia.com/use-gputype (a100)"),
+    ("a type that is denied", {"nvidia.com/nouse-gputype": "V100"}, "CardTypeMismatch",
+     "NVIDIA-Tesla V100-PCIE-32GB is excluded by nvidia.com/nouse-gputype (v100)"),
+    ("a mode", {"nvidia.com/vgpu-mode": "mps"}, "CardTypeMismatch",
+     "NVIDIA-Tesla V100-PCIE-32GB in mode hami-core doesn't go with nvidia.com/vgpu-mode=mps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("notes", "label", "why"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS])
+def test_a_card_says_which_list_forbids_it(notes: dict[str, str], label: str, why: str) -> None:
+    explanation = explained(pod("p", asks(1, 100), notes=notes), node("n", card("G")))
+    (line,) = on(explanation, "n").cards
+    assert (line.label, line.why) == (label, why)
+    (change,) = explanation.changes
+    (step,) = change.steps
+    assert (step.kind, step.subject, change.node) == ("annotation", next(iter(notes)), "n")
+
+
+def test_the_operators_cordon_is_told() -> None:
+    cordoned = node("n", card("G"))
+    cordoned["metadata"]["annotations"] |= {"hami.io/device-cordon": "G"}
+    (line,) = on(explained(pod("p", asks(1, 10)), cordoned), "n").cards
+    assert (line.label, line.why) == ("CardCordoned", "is excluded by the node's operator")
+
+
+def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
+    found = explained(pod("p", asks(2, percent=50)), node("n", card("G"), card("H")), quota({GPU: 9, MEM: 6000}))
+    told = on(found, "n")
+    assert told.reason == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+    labels = {line.uuid: (line.label, line.why) for line in told.cards}
+    assert labels == {
+        "G": ("ResourceQuotaNotFit", f"would make the pod cost {MEM}=8000 where the quota leaves 6000"),
+        "H": ("AllocatedCardsInsufficientRequest", "passes by itself, but 2 that go together are needed"),
+    }
+
+
+def test_the_container_that_is_stuck_finds_what_the_others_have_taken() -> None:
+    found = on(explained(pod("p", asks(1, 5000), asks(1, 4000)), node("n", card("G"))), "n")
+    (line,) = found.cards
+    assert (found.container, line.used_memory, line.why) == ("c1", 5000, "needs 4000 MiB, 3000 of 8000 MiB free")
+
+
+def test_a_card_in_parts_tells_how_many_it_gave() -> None:
+    mig = card("G", 40960, mode="mig", migProfiles=[MIG])
+    found = on(explained(pod("p", asks(2, 5000)), node("n", mig)), "n")
+    assert [(line.label, line.why) for line in found.cards] == [
+        ("AllocatedCardsInsufficientRequest", "passes by itself, but 2 that go together are needed"),
+        (
+            "CardMigTopologyInfeasible",
+            "no instance of at least 5000 MiB can be placed on it, 9728 of 40960 MiB are taken",
+        ),
+    ]
+
+
+def test_too_few_cards_are_told_without_looking_at_them() -> None:
+    found = on(explained(pod("p", asks(3, 10)), node("n", card("G"), card("H"))), "n")
+    assert (found.reason, found.why) == (
+        "NodeInsufficientDevice",
+        "container c0 asks for 3 cards of NVIDIA, the node has 2",
+    )
+    assert [(line.label, line.why, line.needs_memory) for line in found.cards] == [("", "", None)] * 2
+
+
+UNREGISTERED = [
+    ("no annotation", {}, "registers no NVIDIA cards: it has no annotation hami.io/node-nvidia-register"),
+    ("an annotation that can't be read", {"hami.io/node-nvidia-register": "["},
+     "registers no NVIDIA cards: hami.io/node-nvidia-register: not valid JSON: "),
+    (
+        "a handshake long ago",
+        {"hami.io/node-nvidia-register": "[]", "hami.io/node-handshake": "Requesting_2020-01-01 00:00:00"},
+        "registers no NVIDIA cards: its device plugin left the handshake unanswered "
+        "(hami.io/node-handshake=Requesting_2020-01-01 00:00:00)",
+    ),
+    ("no cards", {"hami.io/node-nvidia-register": "[]"},
+     "registers no NVIDIA cards: its registration has no cards, or kubelet no longer offers nvidia.com/gpu"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("notes", "why"), [row[1:] for row in UNREGISTERED], ids=[row[0] for row in UNREGISTERED])
+def test_an_unregistered_node_says_what_it_lacks(notes: dict[str, str], why: str) -> None:
+    bare = {"metadata": {"name": "n", "annotations": notes}, "status": {"allocatable": {"nvidia.com/gpu": "0"}}}
+    explanation = explained(pod("p", asks(1, 10)), bare)
+    found = on(explanation, "n")
+    assert found.reason == "node unregistered"
+    assert found.why.startswith(why)
+    assert [change.steps[0].kind for change in explanation.changes] == ["register"]
