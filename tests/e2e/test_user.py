@@ -166,3 +166,40 @@ def test_with_the_service_down_only_pods_that_ask_for_cards_are_refused(program:
     finally:
         program.balancer.backends = backends
     kubectl.apply(pod(space, "card", gpu=1))
+
+
+def xpu_node(name: str) -> dict[str, object]:
+    """A node with eight Kunlunxin P800-OAM cards."""
+    cards = [
+        {"id": f"{name}-{i}", "index": i, "count": 4, "devmem": 98304, "devcore": 100, "type": "XPU", "health": True}
+        for i in range(8)
+    ]
+    notes = {"hami.io/node-register-xpu": json.dumps(cards)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": notes}}
+
+
+def test_a_vxpu_slice_is_aligned_stored_placed_and_debited(program: Deployment, scheduler: Path) -> None:
+    """The API server demands that limits and requests of extended resources agree, after our patch too."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(xpu_node("xpu-1"))
+    kubectl.apply(quota(space, **{"limits.kunlunxin.com/vxpu-memory": 100000, "limits.kunlunxin.com/vxpu": 4}))
+    asked = pod(space, "slice")
+    amounts = {"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": "20480"}
+    asked["spec"]["containers"][0]["resources"] = {"limits": amounts}
+    told = kubectl.run("create", "-f", "-", stdin=json.dumps(asked))
+    assert told.returncode == 0, told.stderr
+    assert "24576" in told.stderr  # kubectl prints the warning
+    resources = kubectl.get("pod", "slice", "-n", space)["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == amounts | {"kunlunxin.com/vxpu-memory": "24576"}
+    assert place_waiting(scheduler, space, ["xpu-1"]) == {"slice": "xpu-1"}
+    assert kubectl.get("pod", "slice", "-n", space)["metadata"]["annotations"]["hami.io/xpu-devices-allocated"] == (
+        "xpu-1-0,XPU,24576,25:;"
+    )
+
+    def shown() -> list[list[str]]:
+        lines = kubectl("describe", "quota", "gpu-quota", "-n", space).splitlines()
+        return [line.split() for line in lines if line.startswith("limits.")]
+
+    wanted = [["limits.kunlunxin.com/vxpu", "1", "4"], ["limits.kunlunxin.com/vxpu-memory", "24576", "100k"]]
+    eventually(shown, wanted)
