@@ -184,7 +184,7 @@ def test_of_several_placements_given_up_none_comes_back() -> None:
     state = empty()
     for second in range(3):
         state.assume(carrying(bare(), notes_of("G", second)), NOW)
-        state.release("1")
+        state.forget("1", NOW)
     for second in range(3):
         state.set_pod(carrying(bare(), notes_of("G", second)), NOW)
         assert usage(state) == NONE
