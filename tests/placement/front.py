@@ -131,3 +131,9 @@ def drive(story: Coroutine[Any, Any, None]) -> None:
             await story
 
     asyncio.run(whole())
+
+
+async def turns() -> None:
+    """Let everything else go as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
