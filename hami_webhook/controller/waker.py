@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 TOUCHED = "hami.io/devices-freed"
 _GATHER = 0.2
 _BETWEEN = 1.0
+_LATE = 5.0
+"""Seconds for which something freed may have been missed by who was refused: they were judged before, told after."""
 
 
 class Waker:
@@ -38,11 +40,14 @@ class Waker:
         self._sleep = sleep
         self._waiting: set[str] = set()
         self._freed = asyncio.Event()
+        self._freed_at: float | None = None
         self.touches = 0
 
     def refused(self, uid: str) -> None:
         """No node took the pod."""
         self._waiting.add(uid)
+        if self._freed_at is not None and self._clock() - self._freed_at < _LATE:
+            self._freed.set()
 
     def settled(self, uid: str) -> None:
         """The pod has a place, or is gone."""
@@ -50,6 +55,7 @@ class Waker:
 
     def freed(self) -> None:
         """Devices or quota were freed, as far as our own caches know."""
+        self._freed_at = self._clock()
         if self._waiting:
             self._freed.set()
 

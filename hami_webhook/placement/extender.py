@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Kind, NotFound
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Kind, NotFound, Unavailable
 from hami_webhook.devices import reasons
-from hami_webhook.devices.placed import NODE, placement_counts
+from hami_webhook.devices.placed import NODE
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.placement.fit import BadRequest, read_ask
-from hami_webhook.placement.nodelock import NodeLocks
+from hami_webhook.placement.nodelock import Contended, NodeLocks
 from hami_webhook.placement.place import Considered, Decision, Placement, Placer, Unplaced
 from hami_webhook.placement.state import ClusterState
 
@@ -82,11 +82,20 @@ class ExtenderCounts:
     bind_failures: int = 0
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """A bind under way: what was decided for it, and whether it has begun to be written."""
+
+    decision: Decision | None = None
+    writing: bool = False
+
+
 class Extender:
     """Answers a kube-scheduler. `ready` returns once the caches may be believed.
 
     `quotas` are a namespace's quotas from the cache, None if that can't be believed. `refused` is told of every pod
-    that no node takes, and `placed` of those that got a place.
+    that no node takes, and `placed` of those that got a place; `freed` is called when devices that were held for a pod
+    are let go.
     """
 
     def __init__(
@@ -99,12 +108,12 @@ class Extender:
         *,
         single: bool,
         clock: Callable[[], float],
-        lapse: float,
         card_policy: str,
         ready: Callable[[], Awaitable[None]],
         quotas: Callable[[str], Sequence[ResourceQuota] | None],
         refused: Callable[[str], None] = lambda uid: None,
         placed: Callable[[str], None] = lambda uid: None,
+        freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -113,14 +122,14 @@ class Extender:
         self._locks = locks
         self._single = single
         self._clock = clock
-        self._lapse = lapse
         self._card_policy = card_policy
         self._ready = ready
         self._quotas = quotas
         self._refused = refused
         self._placed = placed
+        self._freed = freed
         self._deciding = asyncio.Lock()
-        self._binding: set[str] = set()
+        self._binding: dict[str, str] = {}
         self._graded: OrderedDict[str, Mapping[str, int]] = OrderedDict()
         self.counts = ExtenderCounts()
 
@@ -137,17 +146,20 @@ class Extender:
         if args.nodes is None and args.names is None:
             return Filtered(error="extender args missing nodes")
         try:
-            async with asyncio.timeout(_SYNC_SECONDS):
-                await self._ready()
-        except TimeoutError:
-            return Filtered(error="the caches of nodes, pods and quotas aren't filled yet; try again")
-        try:
+            await self._synced()
             if args.nodes is not None:
                 return await self._filter_whole(pod, args.nodes)
             assert args.names is not None
             return await self._filter_names(pod, list(args.names))
-        except ClusterError as error:
+        except (ClusterError, MalformedObject) as error:
             return Filtered(error=str(error))
+
+    async def _synced(self) -> None:
+        try:
+            async with asyncio.timeout(_SYNC_SECONDS):
+                await self._ready()
+        except TimeoutError:
+            raise ClusterError("the caches of nodes, pods and quotas aren't filled yet; try again") from None
 
     def _asks(self, pod: Pod) -> bool:
         try:
@@ -160,6 +172,12 @@ class Extender:
         bound = pod.node_name or (known.node_name if known is not None else "")
         if bound:  # it has its place: nothing is written again
             return Filtered([name for name in names if name == bound])
+        if known is not None and known.key != pod.key:
+            return Filtered(error=f"pod {pod.key} isn't the one with the UID {pod.uid}, which is {known.key}")
+        if pod.uid in self._binding:  # nor may it lose the cards that it is being bound with
+            return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
+        if self._state.release(pod.uid):
+            self._freed()
         if self._single:
             async with self._deciding:
                 return self._answer(pod, names, await self._placer.place(pod, names))
@@ -193,20 +211,22 @@ class Extender:
 
     async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
         """A dry run on the nodes as given, with nothing on them: what the cluster autoscaler asks."""
-        state = ClusterState(self._vendors, lapse=self._lapse)
+        state = self._state.without_any()
         named: dict[str, JSON] = {}
         unreadable: dict[str, str] = {}
         for raw in nodes:
-            name = str((raw.get("metadata") or {}).get("name") or "")
+            name = _name_of(raw)
             named[name] = raw
             try:
                 state.set_node(Node.from_object(raw), self._clock())
             except MalformedObject as error:
                 unreadable[name] = str(error)
         found = await self._placer.on(state).consider(pod, list(named), await self._quotas_of(pod.namespace))
-        if not isinstance(found, Considered):
-            why = found.error if isinstance(found, Unplaced) else ""
-            return Filtered(None, [] if why else list(nodes), error=why)
+        if found is None:
+            return Filtered(None, nodes)
+        if isinstance(found, Unplaced):
+            failed, unresolvable = _sorted_out(found.failed)
+            return Filtered(None, None if found.error else [], failed, unresolvable, found.error)
         fitting = {scored.fit.node for scored in found.evaluation.fits}
         failed, unresolvable = _sorted_out(found.evaluation.failed)
         return Filtered(
@@ -215,17 +235,36 @@ class Extender:
 
     async def prioritize(self, args: ExtenderArgs) -> list[tuple[str, int]]:
         """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't asked."""
-        uid = str((args.pod.get("metadata") or {}).get("uid") or "")
-        grades = self._graded.get(uid, {})
-        names = args.names if args.names is not None else [str(n["metadata"]["name"]) for n in args.nodes or ()]
+        meta = args.pod.get("metadata")
+        uid = meta.get("uid") if isinstance(meta, dict) else None
+        grades = self._graded.get(uid, {}) if isinstance(uid, str) else {}
+        names = args.names if args.names is not None else [_name_of(node) for node in args.nodes or ()]
         return [(name, grades.get(name, 0)) for name in names]
 
     async def bind(self, binding: Binding) -> str:
         """Bind a pod as the API server knows it; the error, empty if it is bound."""
+        if binding.uid in self._binding:
+            return f"pod {binding.namespace}/{binding.name} is being bound already"
+        self._binding[binding.uid] = binding.node
+        try:
+            error = await self._checked_bind(binding)
+        finally:
+            del self._binding[binding.uid]
+        if error:
+            self.counts.bind_failures += 1
+            return error
+        self.counts.bound += 1
+        self._placed(binding.uid)
+        self._graded.pop(binding.uid, None)
+        return ""
+
+    async def _checked_bind(self, binding: Binding) -> str:
         try:
             pod = Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
         except NotFound:
-            self._state.release(binding.uid)
+            known = self._state.pod(binding.uid)
+            if known is not None and (known.namespace, known.name) == (binding.namespace, binding.name):
+                self._let_go(binding.uid)
             return f'pod "{binding.name}" not found'
         except (ClusterError, MalformedObject) as error:
             return str(error)
@@ -233,61 +272,69 @@ class Extender:
             return f'pod "{binding.name}" is another one by now: its UID is {pod.uid}, not {binding.uid}'
         if pod.node_name:
             return "" if pod.node_name == binding.node else f"pod {pod.key} is bound to {pod.node_name} already"
-        if self._state.view(binding.node) is None:
-            await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
-            self._state.release(pod.uid)
-            return f'node "{binding.node}" not found'
-        if pod.uid in self._binding:
-            return f"pod {pod.key} is being bound already"
-        self._binding.add(pod.uid)
         try:
+            if await self._is_no_node(binding.node):
+                await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
+                if pod.annotations.get(NODE, binding.node) == binding.node:
+                    self._let_go(pod.uid)
+                return f'node "{binding.node}" not found'
             await self._bind(pod, binding.node)
-        except ClusterError as error:
-            self.counts.bind_failures += 1
+        except (ClusterError, BadRequest, ValueError) as error:
             await self._placer.tell(pod, "Warning", "BindingFailed", str(error))
             return str(error)
-        finally:
-            self._binding.discard(pod.uid)
-        self.counts.bound += 1
-        self._placed(pod.uid)
-        self._graded.pop(pod.uid, None)
         return ""
+
+    async def _is_no_node(self, name: str) -> bool:
+        """Whether there is no such node, by the API server where the cache doesn't have it."""
+        if self._state.view(name) is None:
+            try:
+                await self._cluster.get(Kind.NODES, name)
+            except NotFound:
+                return True
+        return False
 
     async def _bind(self, pod: Pod, node: str) -> None:
         ask = read_ask(pod, self._vendors, self._card_policy)
         locked = ask is not None and any(self._vendors[key].lock is not None for key in ask.vendors)
-        decision = None
-        if self._single:
-            self._check_decided(pod, node)
-        else:
-            decision = await self._decide(pod, node)
+        if ask is not None and self._single:
+            self._placer.check_placed(pod, node)
+        attempt = _Attempt()
         try:
+            if ask is not None and not self._single:
+                attempt.decision = await self._decide(pod, node)
+            if not locked:
+                await self._write(pod, node, attempt)
+                return
             async with self._locks.turn(node) as deadline:
-                if locked:
-                    await self._locks.take(node, pod, deadline)
                 try:
-                    if decision is not None:
-                        await self._placer.carry_out(decision)
-                    await self._placer.bind(pod, node)
-                except BaseException:
-                    if locked:
-                        with contextlib.suppress(ClusterError):
-                            await self._locks.release(node, pod)
+                    await self._locks.take(node, pod, deadline)
+                    await self._write(pod, node, attempt)
+                except Contended:
                     raise
-        except BaseException:
-            self._state.forget(pod.uid)
+                except BaseException:
+                    with contextlib.suppress(ClusterError):
+                        await self._locks.release(node, pod)
+                    raise
+        except BaseException as error:
+            unknown = isinstance(error, Unavailable) or not isinstance(error, Exception)
+            if not self._single and not (attempt.writing and unknown):  # else it may be bound, and keeps its cards
+                self._let_go(pod.uid)
             raise
 
-    def _check_decided(self, pod: Pod, node: str) -> None:
-        """What filter decided must still hold."""
-        placed = pod.annotations.get(NODE, "")
-        if placed != node:
-            raise ClusterError(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
-        if not placement_counts(pod, self._clock(), self._lapse):
-            raise ClusterError(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+    async def _write(self, pod: Pod, node: str, attempt: _Attempt) -> None:
+        attempt.writing = True
+        if attempt.decision is not None:
+            await self._placer.carry_out(attempt.decision)
+        await self._placer.bind(pod, node)
+
+    def _let_go(self, uid: str) -> None:
+        """Give up what is held for a pod that isn't bound."""
+        self._state.forget(uid, self._clock())
+        self._freed()
 
     async def _decide(self, pod: Pod, node: str) -> Decision | None:
         """Hold the cards before waiting for the node's lock, so that who doesn't fit learns it at once."""
+        await self._synced()
         decided = await self._placer.decide(pod, node, await self._quotas_of(pod.namespace))
         if isinstance(decided, Unplaced):
             why = decided.error or str(decided.failed.get(node, ""))
@@ -301,6 +348,13 @@ class Extender:
             return known
         listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
         return [ResourceQuota.from_object(item) for item in listing.items]
+
+
+def _name_of(node: JSON) -> str:
+    """A node's name, empty if it has none."""
+    meta = node.get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
@@ -322,7 +376,7 @@ def decode_args(body: Any) -> ExtenderArgs | str:
         return "extender args: NodeNames must be a list of names"
     if nodes is not None:
         items = {str(key).lower(): value for key, value in nodes.items()} if isinstance(nodes, dict) else {}
-        nodes = items.get("items")
+        nodes = [] if items and items.get("items") is None else items.get("items")
         if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
             return "extender args: Nodes must be a list of nodes"
     return ExtenderArgs(pod, names, nodes)

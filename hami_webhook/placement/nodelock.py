@@ -80,7 +80,7 @@ class NodeLocks:
                 async with asyncio.timeout(self._patience):
                     await queue.acquire()
             except TimeoutError:
-                raise Contended(self._timed_out(node)) from None
+                raise Contended(self._contention(node)) from None
             try:
                 yield deadline
             finally:
@@ -104,6 +104,7 @@ class NodeLocks:
                 continue
             if held is None:
                 return
+            tries = 0
             await self._wait_for_a_change(node, held, deadline)
 
     async def _wait_for_a_change(self, node: str, held: str, deadline: float) -> None:
@@ -111,14 +112,17 @@ class NodeLocks:
         looked = self._clock()
         while self._seen(node) == held and self._clock() - looked < 1.0:
             if self._clock() >= deadline:
-                raise Contended(self._timed_out(node))
+                raise Contended(self._contention(node))
             await self._sleep(_POLL)
         if self._clock() >= deadline:
-            raise Contended(self._timed_out(node))
+            raise Contended(self._contention(node))
         await self._sleep(_POLL)
 
     async def _try(self, node: str, pod: Pod) -> str | None:
-        """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise."""
+        """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise.
+
+        The pod's own lock stays as it is, so that who binds twice finds it.
+        """
         found = await self._cluster.get(Kind.NODES, node)
         meta = found["metadata"]
         text: str | None = (meta.get("annotations") or {}).get(LOCK)
@@ -127,11 +131,11 @@ class NodeLocks:
                 held = Held.read(text)
             except ValueError as error:
                 raise ClusterError(f"node {node}: {LOCK} can't be read: {error}") from error
-            if held.holder == (pod.namespace, pod.name):
-                return None
-            expired = self._clock() - held.since >= self._expires
-            if not expired and not await self._holder_is_gone(held):
-                return text
+            if self._clock() - held.since <= self._expires:
+                if held.holder == (pod.namespace, pod.name):
+                    return None
+                if not await self._holder_is_gone(held):
+                    return text
         value = f"{format_time(self._clock())},{pod.namespace},{pod.name}"
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {LOCK: value}}}
         await self._cluster.patch(Kind.NODES, node, patch)
@@ -161,5 +165,16 @@ class NodeLocks:
                 )
                 return
 
-    def _timed_out(self, node: str) -> str:
-        return f"timed out after {self._patience:g}s waiting for node {node} to be unlocked: node lock contention"
+    def _contention(self, node: str) -> str:
+        if self._patience <= 0:
+            return f"node {node} has been locked within {_spoken(self._expires)}: node lock contention"
+        return f"timed out after {_spoken(self._patience)} waiting for node {node} to be unlocked: node lock contention"
+
+
+def _spoken(seconds: float) -> str:
+    """A duration as Go prints it: `5m0s`, `28s`, `500ms`."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}h{minutes}m{rest:g}s" if hours else f"{minutes}m{rest:g}s" if minutes else f"{rest:g}s"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind, Unavailable
+from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.owned import PLUGIN_KEPT, is_scheduler_owned
-from hami_webhook.devices.placed import NODE, TIME
+from hami_webhook.devices.placed import NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import Pod, ResourceQuota, is_label_value
+from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
     Scored,
     failure_messages,
@@ -25,7 +26,7 @@ from hami_webhook.placement.choice import (
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
-from hami_webhook.placement.state import ClusterState, placement_of
+from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.charge import placed_charge
@@ -43,6 +44,10 @@ class Policies:
 
     node: str = "binpack"
     card: str = "spread"
+
+
+class Superseded(ClusterError):
+    """A pod can't be bound by the placement it was to be bound by: it has another one, none, or one too old."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,8 @@ class Placer:
         self._lapse = lapse
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
         self._silent = False
+        self._known = state
+        """Where the namespace's pods are known, whose quota it is."""
 
     def on(self, state: ClusterState) -> Placer:
         """One that considers other nodes than the cluster's, and records no events of it."""
@@ -138,6 +145,7 @@ class Placer:
             self._cluster, state, self._vendors, clock=self._clock, policies=self._policies, lapse=self._lapse
         )
         other._silent = True
+        other._known = self._state
         return other
 
     async def place(self, pod: Pod, nodes: Sequence[str] | None = None) -> Placement | Unplaced | None:
@@ -174,18 +182,16 @@ class Placer:
 
         What follows is `carry_out`, or `ClusterState.forget`.
         """
-        found = await self.consider(pod, [node], quotas)
-        if not isinstance(found, Considered):
-            return found
-        if not found.evaluation.fits:
-            return Unplaced(found.evaluation.failed)
-        now = self._clock()
-        chosen = found.evaluation.fits[0]
-        notes = placement_annotations(pod, chosen.fit, chosen.view, self._vendors, now)
-        stale = placement_of(pod).keys() - notes.keys()
-        kept = {key: text for key, text in pod.annotations.items() if key not in stale}
-        self._state.assume(replace(pod, annotations=kept | notes), now)
-        return Decision(pod, chosen, now)
+        found = self._look(pod, [node], quotas)
+        if isinstance(found, Considered) and found.evaluation.fits:
+            now = self._clock()
+            chosen = found.evaluation.fits[0]
+            notes = placement_annotations(pod, chosen.fit, chosen.view, self._vendors, now)
+            self._state.assume(_carrying(pod, notes), now)
+            await self._tell_remarks(pod, found)
+            return Decision(pod, chosen, now)
+        await self._tell_look(pod, found)
+        return Unplaced(found.evaluation.failed) if isinstance(found, Considered) else found
 
     async def carry_out(self, decision: Decision) -> None:
         """Charge and write a decided placement. Raises `ClusterError`; then the state still holds the cards."""
@@ -202,6 +208,14 @@ class Placer:
         """Look at every candidate; nothing is written but events. `Unplaced` for a pod that can't be placed anywhere
         as it is, None for one that asks for nothing managed. A placement it has and that isn't bound is given up.
         """
+        found = self._look(pod, nodes, quotas)
+        await self._tell_look(pod, found)
+        return found
+
+    def _look(
+        self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]
+    ) -> Considered | Unplaced | None:
+        """`consider` without a word: nothing else happens meanwhile, so what is found still holds on return."""
         now = self._clock()
         self._state.tick(now)
         self._state.release(pod.uid)
@@ -209,24 +223,32 @@ class Placer:
         try:
             ask = read_ask(pod, self._vendors, self._policies.card)
         except BadRequest as error:
-            return await self._unplaced(pod, {name: Rejection(bare=str(error)) for name in names}, len(names))
+            return Unplaced({name: Rejection(bare=str(error)) for name in names})
         except ValueError as error:
-            text = f"calcScore failed {error}"
-            await self.tell(pod, "Warning", "FilteringFailed", text)
-            return Unplaced(error=text)
+            return Unplaced(error=f"calcScore failed {error}")
         if ask is None:
             return None
         books = [Books.read(quota, self._vendors) for quota in quotas]
         budget = pod_budget(
-            pod, books, self._state.pods_in(pod.namespace), self._vendors, self._state, now, self._lapse
+            pod, books, self._known.pods_in(pod.namespace), self._vendors, self._known, now, self._lapse
         )
         views = {name: self._state.view(name) for name in names}
         known = [view for view in views.values() if view is not None]
-        for remark in remarks(ask, known, self._vendors):
-            await self.tell(pod, "Warning", "PolicyIgnored", remark)
         found = evaluate(known, ask, self._vendors, budget, self._policies)
         unknown = {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
         return Considered(ask, Evaluation(found.fits, {**found.failed, **unknown}), known, len(names))
+
+    async def _tell_look(self, pod: Pod, found: Considered | Unplaced | None) -> None:
+        if isinstance(found, Considered):
+            await self._tell_remarks(pod, found)
+        elif isinstance(found, Unplaced) and found.error:
+            await self.tell(pod, "Warning", "FilteringFailed", found.error)
+        elif isinstance(found, Unplaced):
+            await self._unplaced(pod, found.failed, len(found.failed))
+
+    async def _tell_remarks(self, pod: Pod, found: Considered) -> None:
+        for remark in remarks(found.ask, found.known, self._vendors):
+            await self.tell(pod, "Warning", "PolicyIgnored", remark)
 
     def graded(self, found: Considered, highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
@@ -243,18 +265,46 @@ class Placer:
         return await self._unplaced(pod, failed, found.candidates, advice)
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Mark a placed pod as being allocated, bind it to its node, and say so."""
+        """Mark a placed pod as being allocated, bind it to its node, and say so.
+
+        Raises `ClusterError`; not where the pod turns out to be bound to the node all the same, and `Superseded` before
+        it is bound by a placement that is another's by now, or too old.
+        """
         phase = {"hami.io/bind-phase": "allocating", "hami.io/bind-time": str(int(self._clock()))}
-        await self._cluster.patch(
-            Kind.PODS, pod.name, {"metadata": {"uid": pod.uid, "annotations": phase}}, pod.namespace
+        stored = Pod.from_object(
+            await self._cluster.patch(
+                Kind.PODS, pod.name, {"metadata": {"uid": pod.uid, "annotations": phase}}, pod.namespace
+            )
         )
-        await self._cluster.bind(pod.namespace, pod.name, pod.uid, node)
+        if any(vendor.asks(container) for vendor in self._vendors.values() for container in stored.containers):
+            self.check_placed(stored, node)
+        try:
+            await self._cluster.bind(pod.namespace, pod.name, pod.uid, node)
+        except (Conflict, Unavailable):
+            if not await self._is_bound(pod, node):
+                raise
         await self.tell(pod, "Normal", "BindingSucceed", f"Successfully binding node [{node}] to {pod.key}")
+
+    def check_placed(self, pod: Pod, node: str) -> None:
+        """Raises `Superseded` unless the pod carries a placement on the node that counts."""
+        placed = pod.annotations.get(NODE, "")
+        if placed != node:
+            raise Superseded(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
+        if self._state.gave_up(pod) or not placement_counts(pod, self._clock(), self._lapse):
+            raise Superseded(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+
+    async def _is_bound(self, pod: Pod, node: str) -> bool:
+        """Whether a bind that failed, or whose answer was lost, is what the pod shows."""
+        with contextlib.suppress(ClusterError, MalformedObject):
+            found = Pod.from_object(await self._cluster.get(Kind.PODS, pod.name, pod.namespace))
+            return found.uid == pod.uid and found.node_name == node
+        return False
 
     async def _write(self, pod: Pod, scored: Scored, now: float) -> Placement:
         """Charge, then annotate. Raises `QuotaMoved`; `ClusterError` with the charge undone.
 
-        Where it is unknown whether the annotations were written, the charge stays: the recompute judges by the pod.
+        Where it is unknown whether the annotations were written, the charge stays, as the recompute judges by the pod,
+        and the cards stay held until the pod is placed anew or the placement lapses.
         """
         fit = scored.fit
         started = self._clock()
@@ -268,11 +318,12 @@ class Placer:
                 Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace
             )
         except Unavailable:
+            self._state.assume(_carrying(pod, annotations), now)
             raise
         except ClusterError:
             await commitment.undo()
             raise
-        self._state.reserve(Pod.from_object(stored), now)
+        self._state.assume(Pod.from_object(stored), now)
         return Placement(fit.node, scored.score, fit.rows, annotations, stored)
 
     async def _unplaced(
@@ -291,6 +342,12 @@ class Placer:
             await self._cluster.record_event(note)
         except ClusterError as error:
             logger.warning("%s: event %s can't be recorded: %s", pod.key, reason, error)
+
+
+def _carrying(pod: Pod, notes: Mapping[str, str]) -> Pod:
+    """The pod with this placement in place of any other."""
+    others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
+    return replace(pod, annotations={**others, **notes})
 
 
 def unregistered(ask: PodAsk, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:

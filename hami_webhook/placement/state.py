@@ -6,6 +6,7 @@ A node has a generation that grows with every change; its `NodeView` is immutabl
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -24,6 +25,14 @@ logger = logging.getLogger(__name__)
 
 _TIME_DIGITS = 18
 """As many digits of a placement's time as are read."""
+
+_GIVEN_UP = 8
+"""As many placements that a pod gave up are known again: events of them may still be on their way."""
+
+_GONE = 4096
+"""As many pods that are gone are remembered, so that no late answer brings them back."""
+
+_OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
 
 Card = tuple[str, str]
 """A card's backend key and UUID."""
@@ -60,6 +69,14 @@ class _Resident:
         return frozenset(vendor for vendor, _ in self.shares)
 
 
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """What is being written on a pod, and the pod as it was last told, None if it never was."""
+
+    notes: Mapping[str, str]
+    told: Pod | None
+
+
 @dataclass(slots=True)
 class _NodeEntry:
     name: str
@@ -86,10 +103,13 @@ class ClusterState:
         self._by_namespace: dict[str, dict[str, Pod]] = {}
         self._residents: dict[str, _Resident] = {}
         self._unbound: dict[str, float] = {}
-        self._released: dict[str, Pod] = {}
-        self._assumed: dict[str, Mapping[str, str]] = {}
+        self._given_up: dict[str, list[Mapping[str, str]]] = {}
+        self._assumed: dict[str, _Assumed] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._problems: dict[tuple[str, str], Problem] = {}
         self._generations = count(1)
+        self.lapses = 0
+        """How many placements lapsed unbound since the beginning."""
 
     # what is told
 
@@ -111,17 +131,15 @@ class ClusterState:
             del self._nodes[name]
 
     def set_pod(self, pod: Pod, now: float) -> None:
-        """A pod was added or changed."""
+        """A pod was added or changed. What is told of one pod comes in order, but may be late: see `assume`."""
+        self._gone.pop(pod.uid, None)
         before = self._pods.get(pod.uid)
         if before is not None and before.namespace != pod.namespace:
             self.remove_pod(pod.uid)
-        pod = self._as_assumed(pod)
-        self._pods[pod.uid] = pod
-        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
-        released = self._released.get(pod.uid)
-        if released is not None and (pod.node_name or placement_of(pod) != placement_of(released)):
-            del self._released[pod.uid]
-        self._settle(pod, now)
+            self._gone.pop(pod.uid, None)
+        if pod.node_name:
+            self._given_up.pop(pod.uid, None)
+        self._keep(self._as_assumed(pod), now)
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
@@ -131,51 +149,86 @@ class ClusterState:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
-        self._released.pop(uid, None)
+        self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._leave(uid)
+        if uid:
+            self._gone[uid] = None
+            if len(self._gone) > _GONE:
+                self._gone.popitem(last=False)
 
     def assume(self, pod: Pod, now: float) -> None:
-        """A placement is about to be written on the pod, which carries it here already: it counts from now on,
-        whatever of the pod is heard meanwhile, until it is bound or forgotten.
+        """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
+        even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
+        it is forgotten, or it lapses. Nothing happens if the pod is known to be gone.
         """
-        self._assumed[pod.uid] = placement_of(pod)
-        self.reserve(pod, now)
+        if pod.uid in self._gone:
+            return
+        notes = _written(pod)
+        known = self._assumed.get(pod.uid)
+        told = known.told if known is not None else self._pods.get(pod.uid)
+        given_up = self._given_up.get(pod.uid)
+        if given_up and notes in given_up:
+            given_up.remove(notes)
+        self._assumed[pod.uid] = _Assumed(notes, told)
+        self._keep(pod, now)
 
-    def forget(self, uid: str) -> None:
-        """The placement that was assumed won't be written."""
-        if self._assumed.pop(uid, None) is not None:
-            self.release(uid)
+    def forget(self, uid: str, now: float) -> None:
+        """The placement that was assumed won't be written, or the pod won't be bound by it."""
+        self.release(uid)
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None and assumed.told is not None:
+            self._keep(assumed.told, now)
+
+    def release(self, uid: str) -> bool:
+        """Forget a placement that wasn't bound, because the pod is to be placed anew; whether there was one."""
+        pod = self._pods.get(uid)
+        if pod is None or pod.node_name or NODE not in pod.annotations:
+            return False
+        notes, given_up = _written(pod), self._given_up.setdefault(uid, [])
+        if notes not in given_up:
+            given_up.append(notes)
+            del given_up[:-_GIVEN_UP]
+        held = uid in self._residents
+        self._leave(uid)
+        return held
+
+    def gave_up(self, pod: Pod) -> bool:
+        """Whether the placement that the pod carries was given up here, so that others may have its cards."""
+        given_up = self._given_up.get(pod.uid)
+        return given_up is not None and not pod.node_name and _written(pod) in given_up
+
+    def _keep(self, pod: Pod, now: float) -> None:
+        self._pods[pod.uid] = pod
+        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._settle(pod, now)
 
     def _as_assumed(self, pod: Pod) -> Pod:
-        """The pod with the placement it is assumed to get; once it is bound, what it shows is what counts."""
-        notes = self._assumed.get(pod.uid)
-        if notes is None or placement_of(pod).items() >= notes.items():
+        """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None:
             return pod
-        if pod.node_name:
+        if pod.node_name or placement_of(pod).items() >= assumed.notes.items():
             del self._assumed[pod.uid]
             return pod
-        return replace(pod, annotations={**pod.annotations, **notes})
-
-    def release(self, uid: str) -> None:
-        """Forget a placement that wasn't bound, because the pod is to be placed anew."""
-        pod = self._pods.get(uid)
-        if pod is not None and not pod.node_name:
-            self._released[uid] = pod
-            self._leave(uid)
-
-    def reserve(self, pod: Pod, now: float) -> None:
-        """A placement was just written on the pod: it counts, even if it reads like one released before."""
-        self._released.pop(pod.uid, None)
-        self.set_pod(pod, now)
+        self._assumed[pod.uid] = replace(assumed, told=pod)
+        others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
+        return replace(pod, annotations={**others, **assumed.notes})
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
-        for uid in [uid for uid, deadline in self._unbound.items() if now >= deadline]:
+        lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
+        for uid in lapsed:
+            self._assumed.pop(uid, None)
             self._leave(uid)
+        self.lapses += len(lapsed)
         for entry in self._nodes.values():
             if entry.judge_again is not None and now >= entry.judge_again:
                 self._judge(entry, now, entry.node)
+
+    def without_any(self) -> ClusterState:
+        """One that reads nodes and pods as this one does, and knows of none yet."""
+        return ClusterState(self._vendors, lapse=self._lapse, zone=self._zone)
 
     # what is asked
 
@@ -283,7 +336,7 @@ class ClusterState:
 
     def _resident(self, pod: Pod, now: float) -> _Resident | None:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
-        counts = placement_counts(pod, now, self._lapse) and pod.uid not in self._released
+        counts = placement_counts(pod, now, self._lapse) and not self.gave_up(pod)
         texts: list[str] = []
         shares: dict[Card, _Share] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
@@ -353,6 +406,11 @@ class ClusterState:
 def placement_of(pod: Pod) -> dict[str, str]:
     """The scheduler-owned annotations of a pod: what a placement wrote."""
     return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
+
+
+def _written(pod: Pod) -> dict[str, str]:
+    """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
+    return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
 
 
 def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, _Share]:

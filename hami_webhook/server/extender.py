@@ -26,7 +26,7 @@ from hami_webhook.placement.extender import (
     encode_filtered,
 )
 from hami_webhook.server.app import ReviewCounts
-from hami_webhook.server.listener import BodyError, ListenerLimits, read_body
+from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, read_body
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,9 @@ class ExtenderDoor:
             try:
                 body = await read_body(request, self._limits)
             except BodyError as error:
-                return PlainTextResponse(f"{error}\n", error.status)
+                self.counts.count(path, error.status, perf_counter() - started)
+                words = "too large: " if isinstance(error, BodyTooLarge) else ""
+                return PlainTextResponse(f"{words}{error}\n", error.status)
             if not body:
                 return PlainTextResponse("the request has no body\n", 400)
             try:

@@ -54,12 +54,12 @@ def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: 
         locks,
         single=settings.extender_mode == "single",
         clock=core.clock,
-        lapse=core.lapse,
         card_policy=settings.gpu_scheduler_policy,
         ready=feed.wait_synced,
         quotas=core.caches.quotas,
         refused=waker.refused,
         placed=waker.settled,
+        freed=waker.freed,
     )
     tls = None
     if settings.extender_client_ca_file:

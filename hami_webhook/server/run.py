@@ -219,7 +219,7 @@ async def running(
         if extended is not None:
             await _listen(extended.listener, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core))]
+            jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core, waker))]
             if reconciler is not None or keeper is not None:
                 duties = Duties(core, feed, reconciler, keeper)
                 jobs.append(tasks.create_task(duties.do() if election is None else election.run(duties.do)))
@@ -246,11 +246,15 @@ async def running(
             await extended.listener.drain_and_stop()
 
 
-async def _ticking(core: Core) -> NoReturn:
+async def _ticking(core: Core, waker: Waker | None) -> NoReturn:
     """Let what depends on time alone happen: handshakes expire, placements that were never bound lapse."""
+    lapses = 0
     while True:
         await asyncio.sleep(_TICK)
         core.state.tick(core.clock())
+        if waker is not None and core.state.lapses > lapses:
+            waker.freed()
+        lapses = core.state.lapses
 
 
 async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None:

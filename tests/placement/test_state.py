@@ -167,7 +167,7 @@ def test_a_released_placement_counts_again_only_when_it_is_written_anew() -> Non
     state.set_pod(read_pod(unbound(str(int(NOW) - 1))), NOW)
     assert used(state, "G") == (1, 2000, 25), "another placement"
     state.release("p")
-    state.reserve(read_pod(unbound(str(int(NOW) - 1))), NOW)
+    state.assume(read_pod(unbound(str(int(NOW) - 1))), NOW)
     assert used(state, "G") == (1, 2000, 25), "the same placement once more"
     state.release("p")
     state.set_pod(read_pod({**raw, "spec": {**raw["spec"], "nodeName": "n"}}), NOW)
