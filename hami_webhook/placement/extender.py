@@ -17,11 +17,12 @@ from typing import Any
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Kind, NotFound, Unavailable
 from hami_webhook.devices import reasons
+from hami_webhook.devices.nodelock import NodeLock
 from hami_webhook.devices.placed import NODE
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
-from hami_webhook.placement.fit import BadRequest, read_ask
+from hami_webhook.placement.fit import BadRequest, PodAsk, read_ask
 from hami_webhook.placement.nodelock import Contended, NodeLocks
 from hami_webhook.placement.place import Considered, Decision, Placement, Placer, Unplaced
 from hami_webhook.placement.state import ClusterState
@@ -295,31 +296,40 @@ class Extender:
 
     async def _bind(self, pod: Pod, node: str) -> None:
         ask = read_ask(pod, self._vendors, self._card_policy)
-        locked = ask is not None and any(self._vendors[key].lock is not None for key in ask.vendors)
+        locks = self._locks_for(ask)
         if ask is not None and self._single:
             self._placer.check_placed(pod, node)
         attempt = _Attempt()
         try:
             if ask is not None and not self._single:
                 attempt.decision = await self._decide(pod, node)
-            if not locked:
+            if not locks:
                 await self._write(pod, node, attempt)
                 return
-            async with self._locks.turn(node) as deadline:
+            async with self._locks.turn(node, pod) as deadline:
+                tried: list[NodeLock] = []
                 try:
-                    await self._locks.take(node, pod, deadline)
+                    for lock in locks:
+                        tried.append(lock)
+                        await self._locks.take(node, pod, deadline, lock)
                     await self._write(pod, node, attempt)
-                except Contended:
-                    raise
-                except BaseException:
-                    with contextlib.suppress(ClusterError):
-                        await self._locks.release(node, pod)
+                except BaseException as error:
+                    if isinstance(error, Contended):
+                        tried.pop()  # the last one is somebody else's
+                    for lock in reversed(tried):
+                        with contextlib.suppress(ClusterError):
+                            await self._locks.release(node, pod, lock)
                     raise
         except BaseException as error:
             unknown = isinstance(error, Unavailable) or not isinstance(error, Exception)
             if not self._single and not (attempt.writing and unknown):  # else it may be bound, and keeps its cards
                 self._let_go(pod.uid)
             raise
+
+    def _locks_for(self, ask: PodAsk | None) -> list[NodeLock]:
+        """The locks that the asked vendors' plugins go by, in the order of their names."""
+        locks = {self._vendors[key].lock for key in ask.vendors} if ask is not None else set()
+        return sorted((lock for lock in locks if lock is not None), key=lambda lock: lock.annotation)
 
     async def _write(self, pod: Pod, node: str, attempt: _Attempt) -> None:
         attempt.writing = True

@@ -14,9 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
+from hami_webhook.devices.placed import NODE
 from hami_webhook.kube.objects import Pod, format_time, parse_time
 
-LOCK = "hami.io/mutex.lock"
+LOCK = COMMON_LOCK.annotation
 _TRIES = 5
 _POLL = 0.05
 
@@ -51,7 +53,7 @@ class NodeLocks:
         clock: Callable[[], float],
         expires: float = 300.0,
         patience: float = 28.0,
-        seen: Callable[[str], str | None] = lambda node: None,
+        seen: Callable[[str, str], str | None] = lambda node, annotation: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -64,15 +66,20 @@ class NodeLocks:
         self._sleep = sleep
         self._jitter = jitter
         self._queues: dict[str, asyncio.Lock] = {}
+        self._taken: dict[tuple[str, str], tuple[str, str]] = {}
         self._waiting: dict[str, int] = {}
 
     @asynccontextmanager
-    async def turn(self, node: str) -> AsyncIterator[float]:
+    async def turn(self, node: str, pod: Pod | None = None) -> AsyncIterator[float]:
         """This pod's turn at a node, first come first served; gives the time (Unix seconds) to have the lock by.
 
+        A pod that has the node's lock from before, when its bind broke off, goes first: all others wait for just it.
         Raises `Contended` if the turn doesn't come in time.
         """
         deadline = self._clock() + self._patience
+        if pod is not None and (self._seen(node, LOCK) or "").endswith(_owner(pod)):
+            yield deadline
+            return
         queue = self._queues.setdefault(node, asyncio.Lock())
         self._waiting[node] = self._waiting.get(node, 0) + 1
         try:
@@ -90,12 +97,12 @@ class NodeLocks:
             if not self._waiting[node]:
                 del self._waiting[node], self._queues[node]
 
-    async def take(self, node: str, pod: Pod, deadline: float) -> None:
-        """Have the node's lock for the pod; waits for whoever has it. Raises `Contended`, `ClusterError`."""
+    async def take(self, node: str, pod: Pod, deadline: float, lock: NodeLock = COMMON_LOCK) -> None:
+        """Have a lock of the node for the pod; waits for whoever has it. Raises `Contended`, `ClusterError`."""
         tries = 0
         while True:
             try:
-                held = await self._try(node, pod)
+                held = await self._try(node, pod, lock)
             except Conflict:
                 tries += 1
                 if tries == _TRIES:
@@ -105,70 +112,95 @@ class NodeLocks:
             if held is None:
                 return
             tries = 0
-            await self._wait_for_a_change(node, held, deadline)
+            await self._wait_for_a_change(node, held, deadline, lock)
 
-    async def _wait_for_a_change(self, node: str, held: str, deadline: float) -> None:
+    async def _wait_for_a_change(self, node: str, held: str, deadline: float, lock: NodeLock) -> None:
         """Wait while the cache shows the lock as it was; look live every second in any case."""
         looked = self._clock()
-        while self._seen(node) == held and self._clock() - looked < 1.0:
+        while self._seen(node, lock.annotation) == held and self._clock() - looked < 1.0:
             if self._clock() >= deadline:
-                raise Contended(self._contention(node))
+                raise Contended(self._contention(node, lock))
             await self._sleep(_POLL)
         if self._clock() >= deadline:
-            raise Contended(self._contention(node))
+            raise Contended(self._contention(node, lock))
         await self._sleep(_POLL)
 
-    async def _try(self, node: str, pod: Pod) -> str | None:
+    async def _try(self, node: str, pod: Pod, lock: NodeLock) -> str | None:
         """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise.
 
         The pod's own lock stays as it is, so that who binds twice finds it.
         """
         found = await self._cluster.get(Kind.NODES, node)
         meta = found["metadata"]
-        text: str | None = (meta.get("annotations") or {}).get(LOCK)
+        text: str | None = (meta.get("annotations") or {}).get(lock.annotation)
         if text is not None:
-            try:
-                held = Held.read(text)
-            except ValueError as error:
-                raise ClusterError(f"node {node}: {LOCK} can't be read: {error}") from error
-            if self._clock() - held.since <= self._expires:
+            held = self._read(node, text, lock)
+            if held is not None and self._clock() - held.since <= self._life(lock):
                 if held.holder == (pod.namespace, pod.name):
                     return None
-                if not await self._holder_is_gone(held):
+                if not await self._holder_is_gone(held, node):
                     return text
-        value = f"{format_time(self._clock())},{pod.namespace},{pod.name}"
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {LOCK: value}}}
+        value = format_time(self._clock()) + (_owner(pod) if lock.names_holder else "")
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {lock.annotation: value}}}
         await self._cluster.patch(Kind.NODES, node, patch)
+        self._taken[node, lock.annotation] = (_owner(pod), value)
         return None
 
-    async def _holder_is_gone(self, held: Held) -> bool:
+    def _read(self, node: str, text: str, lock: NodeLock) -> Held | None:
+        """The lock as written; None for one that nobody can mean, of a lock that names no holder."""
+        try:
+            return Held.read(text)
+        except ValueError as error:
+            if not lock.names_holder:
+                return None
+            raise ClusterError(f"node {node}: {lock.annotation} can't be read: {error}") from error
+
+    def _life(self, lock: NodeLock) -> float:
+        return self._expires if lock == COMMON_LOCK else lock.expires
+
+    async def _holder_is_gone(self, held: Held, node: str) -> bool:
+        """Whether nobody will let this lock go: its pod is gone, or bound or placed elsewhere."""
         if held.holder is None:
             return False
         namespace, name = held.holder
         try:
-            await self._cluster.get(Kind.PODS, name, namespace)
+            found = await self._cluster.get(Kind.PODS, name, namespace)
         except NotFound:
             return True
-        return False
+        bound = (found.get("spec") or {}).get("nodeName")
+        if bound:
+            return bool(bound != node)
+        placed = (found["metadata"].get("annotations") or {}).get(NODE, node)
+        return bool(placed != node)
 
-    async def release(self, node: str, pod: Pod) -> None:
+    async def release(self, node: str, pod: Pod, lock: NodeLock = COMMON_LOCK) -> None:
         """Let the lock go if this pod has it; best effort, as it expires."""
+        owner, value = self._taken.get((node, lock.annotation), ("", ""))
+        if owner == _owner(pod):
+            del self._taken[node, lock.annotation]
         for _ in range(_TRIES):
             with contextlib.suppress(Conflict):
                 found = await self._cluster.get(Kind.NODES, node)
-                text = (found["metadata"].get("annotations") or {}).get(LOCK, "")
-                if not text.endswith(f",{pod.namespace},{pod.name}"):
+                text = (found["metadata"].get("annotations") or {}).get(lock.annotation, "")
+                if not (text.endswith(_owner(pod)) or (owner == _owner(pod) and text == value)):
                     return
                 version = found["metadata"]["resourceVersion"]
                 await self._cluster.patch(
-                    Kind.NODES, node, {"metadata": {"resourceVersion": version, "annotations": {LOCK: None}}}
+                    Kind.NODES, node, {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: None}}}
                 )
                 return
 
-    def _contention(self, node: str) -> str:
+    def _contention(self, node: str, lock: NodeLock = COMMON_LOCK) -> str:
+        if not lock.names_holder:
+            return f"node {node} has been locked within {lock.expires / 60:g} minutes"
         if self._patience <= 0:
             return f"node {node} has been locked within {_spoken(self._expires)}: node lock contention"
         return f"timed out after {_spoken(self._patience)} waiting for node {node} to be unlocked: node lock contention"
+
+
+def _owner(pod: Pod) -> str:
+    """How the value of a lock ends that the pod has."""
+    return f",{pod.namespace},{pod.name}"
 
 
 def _spoken(seconds: float) -> str:

@@ -10,7 +10,7 @@ from hami_webhook.config import Settings
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.waker import Waker
 from hami_webhook.placement.extender import Extender
-from hami_webhook.placement.nodelock import LOCK, NodeLocks
+from hami_webhook.placement.nodelock import NodeLocks
 from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.extender import MAX_BODY, ExtenderDoor
 from hami_webhook.server.listener import Listener, ListenerLimits
@@ -35,9 +35,9 @@ def a_node(core: Core) -> str | None:
 def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: ListenerLimits) -> Extending:
     """The extender that the settings ask for. Raises `TlsError`."""
 
-    def lock_seen(node: str) -> str | None:
+    def lock_seen(node: str, annotation: str) -> str | None:
         view = core.state.view(node)
-        return view.node.annotations.get(LOCK) if view is not None else None
+        return view.node.annotations.get(annotation) if view is not None else None
 
     locks = NodeLocks(
         core.cluster,

@@ -98,6 +98,7 @@ class HamiScheduler:
         assert self.scheduler.poll() is None, (self.folder / "scheduler.log").read_text()[-3000:]
 
     def close(self) -> None:
+
         for process in (self.scheduler, self.extender):
             if process is not None and process.poll() is None:
                 process.kill()

@@ -78,9 +78,9 @@ class Front(Scene):
         self.now += seconds
         await asyncio.sleep(0)
 
-    def _lock(self, name: str) -> str | None:
+    def _lock(self, name: str, annotation: str = MUTEX) -> str | None:
         found = self.cluster.peek(Kind.NODES, name)
-        return found["metadata"].get("annotations", {}).get(MUTEX) if found else None
+        return found["metadata"].get("annotations", {}).get(annotation) if found else None
 
     def raw(self, name: str, namespace: str = "default") -> JSON:
         found = self.cluster.peek(Kind.PODS, name, namespace)

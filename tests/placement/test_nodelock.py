@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.devices.nodelock import NodeLock
 from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.placement.nodelock import LOCK, Contended, Held, NodeLocks
 
@@ -29,7 +31,7 @@ class Yard:
             self.cluster,
             clock=lambda: self.now,
             patience=patience,
-            seen=lambda name: self.shown,
+            seen=lambda name, annotation: self.shown,
             sleep=self.sleep,
             jitter=lambda: 0.5,
         )
@@ -348,5 +350,92 @@ def test_a_node_that_is_gone_is_an_error() -> None:
         await yard.cluster.delete(Kind.NODES, "n")
         with pytest.raises(ClusterError, match='nodes "n" not found'):
             await yard.take(a_pod("p"))
+
+    drive(story())
+
+
+def test_a_pod_that_has_the_lock_from_before_does_not_queue_behind_those_who_wait_for_it() -> None:
+    """Its bind broke off when the extender was killed; everybody else waits for just this pod."""
+
+    async def story() -> None:
+        yard = Yard()
+        await yard.open(f"{at(-5)},a,first", "first")
+        yard.shown = yard.value()
+        others = asyncio.ensure_future(yard.take(a_pod("second")))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            async with yard.locks.turn("n", a_pod("first", "a")) as deadline:
+                await yard.locks.take("n", a_pod("first", "a"), deadline)
+        others.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await others
+
+    drive(story())
+
+
+@pytest.mark.parametrize("where", ["bound", "placed"])
+def test_the_lock_of_a_pod_that_went_elsewhere_is_taken_over(where: str) -> None:
+    async def story() -> None:
+        yard = Yard()
+        await yard.open(f"{at(-5)},a,moved", "moved")
+        if where == "bound":
+            moved = yard.cluster.peek(Kind.PODS, "moved", "a")
+            assert moved is not None
+            await yard.cluster.bind("a", "moved", moved["metadata"]["uid"], "m")
+        else:
+            await yard.cluster.patch(Kind.PODS, "moved", {"metadata": {"annotations": {"hami.io/vgpu-node": "m"}}}, "a")
+        await yard.take(a_pod("p"))
+        assert yard.value() == MINE
+
+    drive(story())
+
+
+MLU = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "had"),
+    [(None, True), (at(-30), False), (at(-121), True), ("nonsense", True)],
+    ids=["free", "30 s old", "3 min old", "unreadable"],
+)
+def test_the_lock_of_cambricon_is_a_bare_time_and_lasts_two_minutes(value: str | None, had: bool) -> None:
+    """Example 11 of its chapter."""
+
+    async def story() -> None:
+        yard = Yard(patience=0)
+        await yard.open()
+        await yard.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {MLU.annotation: value}}})
+
+        def shown() -> str | None:
+            found = yard.cluster.peek(Kind.NODES, "n")
+            assert found is not None
+            text: str | None = found["metadata"].get("annotations", {}).get(MLU.annotation)
+            return text
+
+        async with yard.locks.turn("n") as deadline:
+            if not had:
+                with pytest.raises(Contended, match="node n has been locked within 2 minutes"):
+                    await yard.locks.take("n", a_pod("p"), deadline, MLU)
+                await yard.locks.release("n", a_pod("p"), MLU)
+                assert shown() == value
+                return
+            await yard.locks.take("n", a_pod("p"), deadline, MLU)
+            assert shown() == at(0)
+            await yard.locks.release("n", a_pod("other"), MLU)
+
+    drive(story())
+
+
+def test_only_who_took_the_bare_lock_lets_it_go() -> None:
+    async def story() -> None:
+        yard = Yard()
+        await yard.open()
+        async with yard.locks.turn("n") as deadline:
+            await yard.locks.take("n", a_pod("p"), deadline, MLU)
+        await yard.locks.release("n", a_pod("other"), MLU)
+        await yard.locks.release("n", a_pod("p"), MLU)
+        found = yard.cluster.peek(Kind.NODES, "n")
+        assert found is not None
+        assert MLU.annotation not in found["metadata"].get("annotations", {})
 
     drive(story())
