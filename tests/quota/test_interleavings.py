@@ -14,7 +14,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.books import Ask, Books, Refusal
 from hami_webhook.quota.charge import NoCards, waiting_charge
-from hami_webhook.quota.charger import Charged, Charger, Outcome
+from hami_webhook.quota.charger import ATTEMPTS, Charged, Charger, Outcome
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.recompute import Recomputer, Times
 
@@ -188,7 +188,7 @@ def test_charges_in_any_interleaving_keep_the_limits(
             if len(hards) == 1:
                 assert final[0].used.get(MEM, 0) + item.charge.amounts[MEM] > hards[0]
         else:
-            assert "6 conflicting writes" in outcome.message
+            assert f"{ATTEMPTS} conflicting writes" in outcome.message
 
 
 @BOUNDED
