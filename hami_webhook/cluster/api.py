@@ -111,8 +111,11 @@ class Cluster(Protocol):
         """The object as it is now (a live, linearizable read)."""
         ...
 
-    async def list(self, kind: Kind, namespace: str = "") -> Listing:
-        """All objects of the kind (in a namespace, or everywhere), as they are now: one consistent snapshot."""
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        """All objects of the kind (in a namespace, or everywhere), as they are now: one consistent snapshot.
+
+        `node`: of pods, only those that are bound to it.
+        """
         ...
 
     def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:

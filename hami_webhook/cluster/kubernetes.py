@@ -93,19 +93,20 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
         return await self.call("GET", _path(kind, namespace, name))
 
-    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
         for _ in range(_PAGING_TRIES - 1):
             try:
-                return await self._list(kind, namespace)
+                return await self._list(kind, namespace, node)
             except Gone:  # the snapshot was compacted away between two pages
                 continue
-        return await self._list(kind, namespace)
+        return await self._list(kind, namespace, node)
 
-    async def _list(self, kind: Kind, namespace: str) -> Listing:
+    async def _list(self, kind: Kind, namespace: str, node: str) -> Listing:
         items: list[JSON] = []
         token = ""
+        only = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
         while True:
-            query = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+            query = {"limit": str(PAGE), **only} | ({"continue": token} if token else {})
             page = await self.call("GET", _path(kind, namespace), query=query)
             items += (self._keep(kind, item) for item in page.get("items") or ())
             token = page["metadata"].get("continue") or ""

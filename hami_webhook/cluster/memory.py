@@ -134,9 +134,10 @@ class MemoryCluster:
         await self._pause("get:before")
         return self._found(kind, _key(kind, name, namespace))
 
-    async def list(self, kind: Kind, namespace: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
         await self._pause("list:before")
-        return Listing(list(self.peek_all(kind, namespace)), str(self._version))
+        items = self.peek_all(kind, namespace)
+        return Listing([i for i in items if not node or i["spec"].get("nodeName") == node], str(self._version))
 
     def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
         if not (resource_version.isascii() and resource_version.isdigit()):

@@ -312,6 +312,7 @@ class Extender:
                     for lock in locks:
                         tried.append(lock)
                         await self._locks.take(node, pod, deadline, lock)
+                    await self._placer.check_room(pod, node)
                     await self._write(pod, node, attempt)
                 except BaseException as error:
                     if isinstance(error, Contended):

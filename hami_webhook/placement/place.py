@@ -31,6 +31,7 @@ from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.charge import placed_charge
 from hami_webhook.quota.commit import Committer, QuotaMoved
+from hami_webhook.quota.recompute import read_pods
 
 logger = logging.getLogger(__name__)
 
@@ -292,6 +293,28 @@ class Placer:
             raise Superseded(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
         if self._state.gave_up(pod) or not placement_counts(pod, self._clock(), self._lapse):
             raise Superseded(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
+
+    async def check_room(self, pod: Pod, node: str) -> None:
+        """Raises `Superseded` if the pod's cards, as held here, are taken by pods that are bound to the node.
+
+        Asked under the node's lock, of the API server: another scheduler's extender may have been here before us.
+        """
+        view, own = self._state.view(node), self._state.pod(pod.uid)
+        if view is None or own is None:
+            return
+        listing = await self._cluster.list(Kind.PODS, node=node)
+        bound = [found for found in read_pods(listing.items) if found.uid != pod.uid]
+        now = self._clock()
+        full = self._state.with_just(view, [*bound, own], now).view(node)
+        assert full is not None
+        mine = self._state.with_just(view, [own], now).view(node)
+        assert mine is not None
+        for vendor, inventory in full.inventories.items():
+            for device in inventory.devices:
+                used = full.used(vendor, device.uuid)
+                over = used.slots > device.slots or used.memory > device.memory or used.cores > device.cores
+                if over and mine.used(vendor, device.uuid).slots:
+                    raise Superseded(f"card {device.uuid} of node {node} was taken by another scheduler meanwhile")
 
     async def _is_bound(self, pod: Pod, node: str) -> bool:
         """Whether a bind that failed, or whose answer was lost, is what the pod shows."""

@@ -111,6 +111,14 @@ class ClusterState:
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
 
+    def with_just(self, view: NodeView, pods: Iterable[Pod], now: float) -> ClusterState:
+        """A state of this one node with just these pods."""
+        other = ClusterState(self._vendors, lapse=self._lapse, zone=self._zone)
+        other.set_node(view.node, now)
+        for pod in pods:
+            other.set_pod(pod, now)
+        return other
+
     # what is told
 
     def set_node(self, node: Node, now: float) -> None:

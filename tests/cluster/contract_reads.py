@@ -44,6 +44,18 @@ async def a_list_is_of_one_namespace_or_of_all(harness: Harness) -> None:
 
 
 @case
+async def pods_are_listed_by_the_node_they_are_on(harness: Harness) -> None:
+    namespace = await harness.namespace()
+    here = f"node-{namespace}"
+    for name, node in (("waits", ""), ("here", here), ("there", f"{here}-2")):
+        made = await harness.create(Kind.PODS, pod(namespace, name))
+        if node:
+            await harness.cluster.bind(namespace, name, made["metadata"]["uid"], node)
+    listing = await harness.cluster.list(Kind.PODS, node=here)
+    assert [obj["metadata"]["name"] for obj in listing.items] == ["here"]
+
+
+@case
 async def a_list_of_nothing_is_empty(harness: Harness) -> None:
     listing = await harness.cluster.list(Kind.RESOURCE_QUOTAS, await harness.namespace())
     assert listing.items == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class Kubelets:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.allocated: list[str] = []
         self.faults: list[str] = []
+        self._cards: dict[str, tuple[int, int, int]] = {}
+        self._held: dict[str, list[tuple[str, int, int]]] = {}
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -56,14 +59,32 @@ class Kubelets:
 
     def _informer(self, kind: Kind) -> Informer:
         def handle(change: Change) -> None:
-            events = [(kind, obj) for obj in change.items] if isinstance(change, Replaced) else [(kind, change.object)]
-            if not isinstance(change, Replaced) and change.type is WatchType.DELETED:
-                return
-            for event in events:
-                self._work.put_nowait(event)
+            gone = not isinstance(change, Replaced) and change.type is WatchType.DELETED
+            for obj in change.items if isinstance(change, Replaced) else (change.object,):
+                self._audit(kind, obj, gone)
+                if not gone:
+                    self._work.put_nowait((kind, obj))
 
         loop = asyncio.get_running_loop()
         return Informer(self._cluster, kind, handle, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5)
+
+    def _audit(self, kind: Kind, obj: JSON, gone: bool) -> None:
+        """Check at every change that no card has more on it than it has slots, memory and cores."""
+        meta = obj["metadata"]
+        notes = meta.get("annotations") or {}
+        if kind is Kind.NODES:
+            for card in json.loads(notes.get("hami.io/node-nvidia-register", "[]")):
+                self._cards[card["id"]] = (card["count"], card["devmem"], card["devcore"])
+            return
+        parts = notes.get("hami.io/vgpu-devices-allocated", "").replace(";", "").split(":")
+        bound = not gone and obj["spec"].get("nodeName")
+        fields = [part.split(",") for part in parts if part] if bound else []
+        self._held[meta["uid"]] = [(uuid, int(memory), int(cores)) for uuid, _, memory, cores in fields]
+        for uuid in {uuid for uuid, _, _ in self._held[meta["uid"]]}:
+            on = [held for holds in self._held.values() for held in holds if held[0] == uuid]
+            sums = (len(on), sum(held[1] for held in on), sum(held[2] for held in on))
+            if uuid in self._cards and any(used > most for used, most in zip(sums, self._cards[uuid], strict=True)):
+                self.faults.append(f"card {uuid} holds {sums} of {self._cards[uuid]}")
 
     async def _worker(self) -> None:
         while True:

@@ -41,6 +41,7 @@ def scheduler(
     kubelets.faults.clear()
     with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param) as both:
         yield both
+    assert [fault for fault in kubelets.faults if fault.startswith("card ")] == []
     # what still waits would take the next test's cards
     program.kubectl("delete", "jobs,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
     program.kubectl("delete", "nodes", "--all")
@@ -152,6 +153,23 @@ def test_of_two_that_race_for_the_last_card_one_gets_it(program: Deployment, sch
     time.sleep(3)
     assert running(kubectl, space) == 1
     check_cards(kubectl)
+
+
+def test_of_two_schedulers_that_race_for_the_last_card_one_pod_gets_it(
+    program: Deployment, scheduler: HamiScheduler, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Both serve the same pods, neither knows of the other; the auditor looks at every change."""
+    kubectl = program.kubectl
+    with scheduling(plane, tmp_path / "second", program.login("hami-scheduler"), scheduler.mode):
+        for _ in range(3):
+            space = namespace(kubectl)
+            node_with_cards(kubectl, space, "last", 1)
+            kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=24576) for number in range(6)))
+            eventually(lambda space=space: running(kubectl, space), 1, seconds=60)
+            time.sleep(2)
+            assert running(kubectl, space) == 1
+            kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force", "--wait=false")
+            check_cards(kubectl)
 
 
 def test_the_extender_is_killed_and_comes_back(program: Deployment, scheduler: HamiScheduler) -> None:

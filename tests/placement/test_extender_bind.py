@@ -118,6 +118,28 @@ def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: 
     drive(story())
 
 
+@both
+@pytest.mark.parametrize(("theirs", "bound"), [("A,NVIDIA,3000,0:;", True), ("A,NVIDIA,7500,0:;", False)])
+def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(mode: str, theirs: str, bound: bool) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("a", card("A"), card("B", 500)), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        taken = running("r", "a", theirs)
+        await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
+        told = "card A of node a was taken by another scheduler meanwhile"
+        assert await front.bind("p", "a") == ("" if bound else told)
+        assert front.read("p").node_name == ("a" if bound else "")
+        if not bound:
+            assert front._lock("a") is None
+            assert front.events("p")[-1] == ("Warning", "BindingFailed", told)
+            front.hear("r")
+            front.hear("p")
+            assert (await front.filter("p", "a"))["NodeNames"] is None
+
+    drive(story())
+
+
 def test_a_placement_that_is_too_old_is_not_bound() -> None:
     async def story() -> None:
         front = Front("single")
