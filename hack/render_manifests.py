@@ -193,7 +193,7 @@ def render_webhooks() -> str:
 
 def render_scheduler() -> str:
     """manifests/scheduler/kube-scheduler.yaml"""
-    ours = [name for name in managed_names() if name not in KUBELET_COUNTS]
+    ours = sorted(Vendors.from_config(builtin_device_config().config).own_names - KUBELET_COUNTS)
     return SCHEDULER.format(managed="\n".join(f"  - {{name: {name}, ignoredByScheduler: true}}" for name in ours))
 
 

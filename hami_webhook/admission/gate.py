@@ -24,8 +24,10 @@ from hami_webhook.admission.pods import (
     read_pod,
     refuse_ephemeral,
     refuse_unfit,
+    untouched,
     validate,
     validate_update,
+    welcome,
 )
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
@@ -127,6 +129,7 @@ class Gate:
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
             return Mutation(draft)
+        welcomed = welcome(draft, self._vendors, self._fleet)
         refusal: Denied | None = None
         try:
             asked = normalise(draft, self._vendors, self._fleet)
@@ -137,7 +140,7 @@ class Gate:
                 raise
         if not asked:
             own = own_to_schedule(pod, self._rules)
-            return Mutation(draft if own else draft.untouched())
+            return Mutation(draft if own or welcomed else untouched(draft, self._vendors, self._fleet))
         namespace = await self._namespace(pod)
         done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies(), self._fleet, refusal)
         for note in done.draft.notes:
@@ -147,14 +150,14 @@ class Gate:
         return done
 
     async def _asks(self, pod: Pod) -> bool:
-        """Validate a pod; whether it asks for cards."""
+        """Validate a pod; whether it asks for cards, of us or of another scheduler."""
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
         asked = validate(pod, self._vendors, self._fleet)
         if asked:
             policy.check(pod, await self._namespace(pod), self._policies(), asked)
-        return bool(asked)
+        return bool(asked) or any(scheduler.asks(pod) for scheduler in self._vendors.foreign)
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:

@@ -110,6 +110,26 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     return asked
 
 
+def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> bool:
+    """Let the other schedulers that a pod is for put it into their form; whether there is one. Raises `Denied`."""
+    found = [scheduler for scheduler in vendors.foreign if scheduler.asks(draft)]
+    try:
+        for scheduler in found:
+            scheduler.admit(draft, fleet)
+    except BadRequest as error:
+        raise bad_request(error) from error
+    except MalformedObject as error:
+        raise Denied(400, f"the pod can't be read: {error}") from error
+    return bool(found)
+
+
+def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> PodDraft:
+    """The pod as it came, but for what other schedulers make of it."""
+    fresh = draft.untouched()
+    welcome(fresh, vendors, fleet)
+    return fresh
+
+
 def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
     """The vendors of which a container names any resource."""
     return tuple(vendor for vendor in vendors.values() if any(vendor.asks(each) for each in draft.containers))
@@ -135,10 +155,10 @@ def mutate(
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(draft.untouched())
+        return Mutation(untouched(draft, vendors, fleet))
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
-        governed = draft.untouched()
+        governed = untouched(draft, vendors, fleet)
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
@@ -165,6 +185,12 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     Raises `Denied`.
     """
     refuse_unfit(pod, vendors)
+    try:
+        for scheduler in vendors.foreign:
+            if scheduler.asks(pod):
+                scheduler.check(pod, fleet)
+    except BadRequest as error:
+        raise bad_request(error) from error
     asked = requested_vendors(pod, vendors, fleet)
     if asked:
         refuse_privileged(pod)

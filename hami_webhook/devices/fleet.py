@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from hami_webhook.devices.foreign.base import Census, NoCensus
 from hami_webhook.devices.model import Inventory
 
 
-class Fleet(Protocol):
+class Fleet(Census, Protocol):
     """The cards registered in the cluster, for admission rules that depend on them."""
 
     def inventories(self, vendor: str) -> Iterable[Inventory]:
@@ -16,7 +17,7 @@ class Fleet(Protocol):
         ...
 
 
-class NoFleet:
+class NoFleet(NoCensus):
     """No node is known."""
 
     def inventories(self, vendor: str) -> Iterable[Inventory]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
@@ -12,6 +12,7 @@ from hami_webhook.devices.awsneuron import AwsNeuron
 from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
+from hami_webhook.devices.foreign.base import ForeignScheduler
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.iluvatar import OldFamily, PerChip
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
@@ -45,12 +46,21 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
 """What each section of device-config.yaml enables: the vendors it describes."""
 
 
-class Vendors(Mapping[str, Vendor]):
-    """The enabled vendors by backend key, sorted."""
+FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {}
+"""The schedulers of other projects whose pods are normalised and charged, by their section."""
 
-    def __init__(self, vendors: list[Vendor]) -> None:
+
+class Vendors(Mapping[str, Vendor]):
+    """The enabled vendors by backend key, sorted, and the other projects' schedulers.
+
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place.
+    """
+
+    def __init__(self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = ()) -> None:
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
-        self.resource_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
+        self.foreign = tuple(foreign)
+        self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
+        self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
@@ -61,7 +71,9 @@ class Vendors(Mapping[str, Vendor]):
         """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
         sections = ((getattr(config, name), build) for name, build in VENDORS.items())
         found = [vendor for section, build in sections if section is not None for vendor in build(section)]
-        return cls([vendor for vendor in found if not vendor.inert])
+        schedulers = ((getattr(config, name), build) for name, build in FOREIGN.items())
+        foreign = [build(section) for section, build in schedulers if section is not None and section.enabled]
+        return cls([vendor for vendor in found if not vendor.inert], foreign)
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]
@@ -77,12 +89,16 @@ class Vendors(Mapping[str, Vendor]):
         for key in self._by_key:
             for quota_key in self.keys_of[key]:
                 found[quota_key.name] = (*found.get(quota_key.name, ()), (key, quota_key))
+        for scheduler in self.foreign:
+            found |= dict.fromkeys(scheduler.quota_keys, ())
         return found
 
     def _bytes_per_unit(self) -> dict[str, int]:
         """The quota keys a hard may count in bytes, with the bytes of a unit; vendors that share one must agree."""
         found: dict[str, int] = {}
         for name, shared in self.quota_keys.items():
+            if not shared:
+                continue  # another scheduler's, with units of its own
             factors = {key.factor for _, key in shared if key.binary_is_bytes and key.dimension is Dimension.MEMORY}
             if len(factors) == 1 and all(key.binary_is_bytes for _, key in shared):
                 found[name] = factors.pop() * MEBIBYTE

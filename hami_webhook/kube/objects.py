@@ -152,6 +152,8 @@ class Node:
     capacity: Mapping[str, Any]
     allocatable: Mapping[str, Any]
     resource_version: str = ""
+    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """What others work out of the node, once."""
 
     @classmethod
     def from_object(cls, obj: Any) -> Node:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from itertools import count
+from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
@@ -102,6 +103,8 @@ class ClusterState:
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
         self._residents: dict[str, _Resident] = {}
+        self._guests: dict[str, dict[str, Pod]] = {}
+        self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
         self._assumed: dict[str, _Assumed] = {}
@@ -157,6 +160,7 @@ class ClusterState:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
+            self._leave_as_guest(pod)
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._leave(uid)
@@ -206,10 +210,27 @@ class ClusterState:
         given_up = self._given_up.get(pod.uid)
         return given_up is not None and not pod.node_name and _written(pod) in given_up
 
+    def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
+        """Koordinator's Device object of a node was added or changed."""
+        self._devices[node] = obj
+
+    def remove_device(self, node: str) -> None:
+        self._devices.pop(node, None)
+
     def _keep(self, pod: Pod, now: float) -> None:
+        before = self._pods.get(pod.uid)
+        if before is not None:
+            self._leave_as_guest(before)
+        if pod.node_name and not pod.terminal and any(each.concerns(pod) for each in self._vendors.foreign):
+            self._guests.setdefault(pod.node_name, {})[pod.uid] = pod
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         self._settle(pod, now)
+
+    def _leave_as_guest(self, pod: Pod) -> None:
+        guests = self._guests.get(pod.node_name)
+        if guests is not None and guests.pop(pod.uid, None) is not None and not guests:
+            del self._guests[pod.node_name]
 
     def _as_assumed(self, pod: Pod) -> Pod:
         """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
@@ -266,6 +287,26 @@ class ClusterState:
 
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()
+
+    def nodes(self) -> Iterator[Node]:
+        """Every known node, by name."""
+        for name in sorted(self._nodes):
+            node = self._nodes[name].node
+            if node is not None:
+                yield node
+
+    def node(self, name: str) -> Node | None:
+        """The node; None if it isn't known."""
+        entry = self._nodes.get(name)
+        return entry.node if entry is not None else None
+
+    def guests(self, node: str) -> list[Pod]:
+        """The live pods bound to a node that concern another scheduler, by UID."""
+        return [pod for _, pod in sorted(self._guests.get(node, {}).items())]
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        """Koordinator's Device object of a node; None if there is none."""
+        return self._devices.get(node)
 
     def problems(self) -> list[Problem]:
         """What can't be read at present, by kind and name."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.fleet import Fleet, NoFleet
+from hami_webhook.devices.foreign.base import ForeignScheduler, Tally
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
 from hami_webhook.devices.placed import placement_counts, read_placed
@@ -72,6 +73,7 @@ class _Sheet:
     """A charge being added up, vendor by vendor."""
 
     debits: dict[str, Debit] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
     floors: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     placed: bool = False
@@ -80,8 +82,14 @@ class _Sheet:
         self.debits[vendor.key] = debit
         self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
+    def tell(self, tally: Tally) -> None:
+        """Add what another scheduler's pod costs."""
+        self.others.update(tally.amounts)
+        self.floors |= tally.floors
+        self.problems += tally.problems
+
     def charge(self, vendors: Vendors) -> Charge:
-        amounts = in_units(self.debits, vendors)
+        amounts = in_units(self.debits, vendors) | self.others
         floors = frozenset(key for key in self.floors if key in amounts)
         problems = tuple(dict.fromkeys(self.problems))
         return Charge(amounts, floors, not self.floors, self.placed, problems, in_bytes(self.debits, vendors))
@@ -122,6 +130,9 @@ def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
     sheet = _Sheet()
     for vendor in vendors.values():
         _add_waiting(sheet, vendor, pod, catalog)
+    for scheduler in vendors.foreign:
+        if scheduler.asks(pod):
+            sheet.tell(scheduler.waiting(pod, catalog))
     return sheet.charge(vendors)
 
 
@@ -156,10 +167,25 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
             _add_waiting(sheet, vendor, pod, catalog)
         except BadRequest as error:
             sheet.problems.append(str(error))
+    for scheduler in vendors.foreign:
+        if scheduler.concerns(pod):
+            _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
     if pod.node_name and charge.placed and charge.derivable and not charge.problems:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
+
+
+def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:
+    tally = scheduler.placed(pod, catalog, now)
+    if tally is not None:
+        sheet.placed = True
+    else:
+        try:
+            tally = scheduler.waiting(pod, catalog)
+        except BadRequest as error:
+            tally = Tally({}, problems=(str(error),))
+    sheet.tell(tally)
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:

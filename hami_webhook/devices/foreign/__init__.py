@@ -1,0 +1,1 @@
+"""Pods that another scheduler places: normalised, validated, charged and predicted here, never placed."""

@@ -1,0 +1,139 @@
+"""What a scheduler of another project declares about the pods it places (chapters volcano and koordinator).
+
+Such pods keep their scheduler: ours never places them, and the quota learns what they got from what that scheduler
+writes. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
+
+
+class Census(Protocol):
+    """The nodes of the cluster, with what is on them."""
+
+    def nodes(self) -> Iterable[Node]:
+        """Every known node, by name."""
+        ...
+
+    def node(self, name: str) -> Node | None:
+        """The node; None if it isn't known."""
+        ...
+
+    def guests(self, node: str) -> Iterable[Pod]:
+        """The live pods bound to a node that concern another scheduler, by UID."""
+        ...
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        """Koordinator's Device object of a node, as JSON; None if there is none."""
+        ...
+
+
+class NoCensus:
+    """No node is known."""
+
+    def nodes(self) -> Iterable[Node]:
+        return ()
+
+    def node(self, name: str) -> Node | None:
+        return None
+
+    def guests(self, node: str) -> Iterable[Pod]:
+        return ()
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
+
+    `floors` are the keys for which the least any card could give was taken; they may differ when asked again.
+    `problems` are sentences for a warning event.
+    """
+
+    amounts: Mapping[str, int]
+    floors: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A card, or a part of one, that a container is predicted to get: MiB, percent of cores, the instance's name."""
+
+    uuid: str
+    memory: int
+    cores: int
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Where the other scheduler would place a pod.
+
+    `parts` has the cards by the index of the container, init containers first; `annotations` are what would be written
+    on the pod; `failed` says why each other node was left out, in the words of every vendor.
+    """
+
+    node: str
+    score: float
+    parts: Mapping[int, tuple[Part, ...]]
+    annotations: Mapping[str, str]
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NoNode:
+    """No node would take the pod; why, by node."""
+
+    failed: Mapping[str, str]
+
+
+class ForeignScheduler:
+    """A scheduler of another project, and the resources that mean a pod is its.
+
+    `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
+    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources.
+    """
+
+    key: str
+    scheduler_names: tuple[str, ...]
+    resource_names: frozenset[str]
+    quota_keys: tuple[str, ...]
+
+    def asks(self, pod: Pod | PodDraft) -> bool:
+        """Whether a container names one of the resources, in limits or in requests."""
+        return any(
+            not (self.resource_names.isdisjoint(each.limits) and self.resource_names.isdisjoint(each.requests))
+            for each in pod.containers
+        )
+
+    def admit(self, pod: PodDraft, census: Census) -> None:
+        """Normalise a new pod that asks, and warn of what is hardly meant. Idempotent. Raises `BadRequest`."""
+        raise NotImplementedError
+
+    def check(self, pod: Pod, census: Census) -> None:
+        """Raises `BadRequest` for what a pod that asks must not be when it is stored."""
+        raise NotImplementedError
+
+    def concerns(self, pod: Pod) -> bool:
+        """Whether the pod asks, or carries an allocation of this scheduler: whether `placed` may say something."""
+        raise NotImplementedError
+
+    def waiting(self, pod: Pod, census: Census) -> Tally:
+        """What a pod that isn't placed is charged. Raises `BadRequest` for an amount admission would have refused."""
+        raise NotImplementedError
+
+    def placed(self, pod: Pod, census: Census, now: float) -> Tally | None:
+        """What a pod costs by the allocation it carries at `now` (Unix seconds); None if that doesn't count."""
+        raise NotImplementedError
+
+    def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+        """Where the scheduler would place a pod that asks, and with which cards."""
+        raise NotImplementedError
