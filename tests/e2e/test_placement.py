@@ -161,9 +161,9 @@ def test_of_two_schedulers_that_race_for_the_last_card_one_pod_gets_it(
     """Both serve the same pods, neither knows of the other; the auditor looks at every change."""
     kubectl = program.kubectl
     with scheduling(plane, tmp_path / "second", program.login("hami-scheduler"), scheduler.mode):
+        node_with_cards(kubectl, namespace(kubectl), "last", 1)
         for _ in range(3):
             space = namespace(kubectl)
-            node_with_cards(kubectl, space, "last", 1)
             kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=24576) for number in range(6)))
             eventually(lambda space=space: running(kubectl, space), 1, seconds=60)
             time.sleep(2)

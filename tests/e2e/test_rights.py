@@ -96,4 +96,5 @@ def test_every_verb_used_is_granted_and_every_verb_granted_is_used(program: Depl
     eventually(lambda: granted(program) - {right(entry) for entry in audited(plane)}, set(), seconds=20)
     entries = audited(plane)
     assert {right(entry) for entry in entries} - granted(program) == set()
-    assert [entry for entry in entries if entry["responseStatus"]["code"] == 403] == []
+    # a 403 with the right granted is something else, such as a namespace that is being deleted
+    assert [e for e in entries if e["annotations"]["authorization.k8s.io/decision"] != "allow"] == []
