@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
@@ -21,6 +22,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.placement.elsewhere import held_by_fit
 
 logger = logging.getLogger(__name__)
 
@@ -297,8 +299,7 @@ class ClusterState:
 
     def node(self, name: str) -> Node | None:
         """The node; None if it isn't known."""
-        entry = self._nodes.get(name)
-        return entry.node if entry is not None else None
+        return self._nodes[name].node if name in self._nodes else None
 
     def guests(self, node: str) -> list[Pod]:
         """The live pods bound to a node that concern another scheduler, by UID."""
@@ -331,6 +332,10 @@ class ClusterState:
                 continue
             yield from (d for d in inventory.devices if uuids.admits(d.uuid) and types.admits_type(d.type))
 
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        view = self.view(pod.node_name)
+        return held_by_fit(view, vendor, pod, self._vendors) if view is not None else None
+
     # how it is kept
 
     def _judge(self, entry: _NodeEntry, now: float, known: Node | None) -> None:
@@ -361,7 +366,11 @@ class ClusterState:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
-        if known is None or not _same_node(known, node) or entry.inventories != before:
+        if (
+            known is None
+            or replace(known, resource_version=node.resource_version) != node
+            or entry.inventories != before
+        ):
             self._touch(entry)
         if entry.inventories != before:
             for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
@@ -473,11 +482,6 @@ def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card,
     for card, debit in debits.items():
         shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ()))
     return shares
-
-
-def _same_node(one: Node, other: Node) -> bool:
-    """Whether nothing that is read of a node differs."""
-    return replace(one, resource_version="") == replace(other, resource_version="")
 
 
 def _same_resident(one: _Resident, other: _Resident) -> bool:

@@ -33,12 +33,19 @@ class Catalog(Fleet, Protocol):
         """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
         ...
 
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        """What a bound pod that no scheduler wrote cards on holds of its node's, by Fit; None if that isn't known."""
+        ...
+
 
 class NoCards(NoFleet):
     """A catalog without cards."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         return ()
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +161,9 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     sheet = _Sheet()
     counts = placement_counts(pod, now, lapse)
     for vendor in vendors.values():
-        try:
-            placed = read_placed(vendor, pod) if counts else None
-        except BadAnnotation as error:
-            sheet.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
-            placed = None
-        if placed is not None:
-            sheet.add(vendor, placed.debit(init_finished=pod.init_finished))
+        debit = _placed_debit(sheet, vendor, pod, catalog) if counts else None
+        if debit is not None:
+            sheet.add(vendor, debit)
             sheet.placed = True
             continue
         try:
@@ -174,6 +177,20 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     if pod.node_name and charge.placed and charge.derivable and not charge.problems:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
+
+
+def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> Debit | None:
+    """What a placed pod holds of a vendor: by its annotation, else, if it is bound without one, by Fit."""
+    try:
+        placed = read_placed(vendor, pod)
+    except BadAnnotation as error:
+        sheet.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
+        return None
+    if placed is not None:
+        return placed.debit(init_finished=pod.init_finished)
+    if pod.node_name and any(vendor.asks(container) for container in pod.containers):
+        return catalog.held(vendor, pod)
+    return None
 
 
 def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:

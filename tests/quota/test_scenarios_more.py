@@ -11,7 +11,7 @@ from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import State
 
-from .objects import LARGE, MEM, SMALL, TEAM, card, node, pod, quota
+from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, card, node, pod, quota
 from .world import World, story
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
@@ -118,16 +118,6 @@ async def test_scenario_23_a_foreign_scheduler_is_no_way_around() -> None:
         assert world.mem() == 0
 
 
-@story
-async def test_scenario_25_units_are_rounded_up_once_per_pod() -> None:
-    async with World(node("n1", card("GPU-1", 24268)), quota(mem=12), factor=1024) as world:
-        await world.create(pod(gpu=1, percent=50))
-        assert world.mem() == 12
-        await world.node_of("p")
-        await world.run(2)
-        assert world.mem() == 12
-
-
 MIG = node(
     "n1",
     card(
@@ -139,6 +129,63 @@ MIG = node(
         ],
     ),
 )
+
+PLACED_BY_HAND: list[tuple[dict[str, object], str, dict[str, int]]] = [
+    ({"gpu": 1, "percent": 50}, "n1", {"gpu": 1, "mem": LARGE // 2}),
+    ({"gpu": 1, "percent": 50}, "n2", {"gpu": 1, "mem": SMALL // 2}),
+    ({"gpu": 1}, "n2", {"gpu": 1, "mem": SMALL}),
+    ({"gpu": 1, "mem": 700, "cores": 30}, "n1", {"gpu": 1, "mem": 700, "cores": 30}),
+    ({"gpu": 1, "mem": 8000}, "mig", {"gpu": 1, "mem": 9984, "cores": 28}),
+    # what Fit refuses there, and what is on a node without cards, stays on the charge of admission: the least it may be
+    ({"gpu": 2, "percent": 50}, "n1", {"gpu": 2, "mem": 2 * (SMALL // 2)}),
+    ({"gpu": 1, "percent": 50}, "cardless", {"gpu": 1, "mem": SMALL // 2}),
+    ({"gpu": 1, "percent": 50}, "unknown", {"gpu": 1, "mem": SMALL // 2}),
+]
+
+
+@pytest.mark.parametrize(("amounts", "where", "debit"), PLACED_BY_HAND)
+def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
+    amounts: dict[str, object], where: str, debit: dict[str, int]
+) -> None:
+    @story
+    async def told() -> None:
+        mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
+        cardless = {"metadata": {"name": "cardless"}, "status": {}}
+        async with World(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as world:
+            created = await world.create(pod(**amounts, spec={"schedulerName": "default-scheduler-2"}))
+            await world.cluster.bind(TEAM, "p", created.uid, where)
+            await world.run(400)
+            assert {key: amount for key, amount in world.used().items() if amount} == debit
+            await world.create(pod("q", gpu=1, mem=20000))  # neighbours change nothing
+            assert await world.node_of("q") in ("n1", "mig")
+            await world.delete("q")
+            await world.run(400)
+            assert {key: amount for key, amount in world.used().items() if amount} == debit
+            await world.finish("p")
+            await world.run(2)
+            assert not any(world.used().values())
+
+    told()
+
+
+@story
+async def test_what_others_wrote_on_a_pod_outranks_what_fit_would_book() -> None:
+    async with World(L, quota(gpu=9, mem=90000)) as world:
+        written = {ALLOCATED: "GPU-L,NVIDIA,5000,0:;"}
+        raw = pod(gpu=1, percent=50, annotations=written, uid="by-hand", spec={"nodeName": "n1"})
+        await world.cluster.create(Kind.PODS, raw)  # while the webhook was down
+        await world.run(400)
+        assert world.used() == {"gpu": 1, "mem": 5000}
+
+
+@story
+async def test_scenario_25_units_are_rounded_up_once_per_pod() -> None:
+    async with World(node("n1", card("GPU-1", 24268)), quota(mem=12), factor=1024) as world:
+        await world.create(pod(gpu=1, percent=50))
+        assert world.mem() == 12
+        await world.node_of("p")
+        await world.run(2)
+        assert world.mem() == 12
 
 
 @story
