@@ -62,7 +62,7 @@ class QuotaReconciler:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
-        if pod is None or not any(v.asks(c) for v in self._core.vendors.values() for c in pod.containers):
+        if pod is None or not self._concerns_quota(pod):
             return
         # compared with what was told here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
@@ -189,7 +189,7 @@ class QuotaReconciler:
         binary = [
             f"{key}: {quota.hard[key]} means {limit} units"
             for key, limit in sorted(hard.items())
-            if key not in result.after.in_bytes and is_binary(quota.hard[key])
+            if key not in result.after.in_bytes | self._core.vendors.byte_keys and is_binary(quota.hard[key])
         ]
         others = sorted(key for key in quota.hard if key not in hard and _is_native(key)) if hard else []
         mixed = (
@@ -218,9 +218,16 @@ class QuotaReconciler:
             del told[reason]
             logger.warning("can't record event %s on %s %s/%s: %s", reason, kind, about.namespace, about.name, error)
 
+    def _concerns_quota(self, pod: Pod) -> bool:
+        """Whether a pod may cost anything: it asks for devices, or another scheduler gave it some."""
+        vendors = self._core.vendors
+        return any(v.asks(c) for v in vendors.values() for c in pod.containers) or any(
+            scheduler.concerns(pod) for scheduler in vendors.foreign
+        )
+
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
-        keys = (NODE, TIME, *(vendor.keys.allocated for vendor in self._core.vendors.values()))
+        keys = (NODE, TIME, *self._core.vendors.allocation_keys)
         return (
             pod.terminal,
             pod.node_name,

@@ -13,6 +13,7 @@ from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.iluvatar import OldFamily, PerChip
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
@@ -46,14 +47,15 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
 """What each section of device-config.yaml enables: the vendors it describes."""
 
 
-FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {}
+FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {"koordinator": Koordinator}
 """The schedulers of other projects whose pods are normalised and charged, by their section."""
 
 
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place.
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `allocation_keys`
+    are the annotations on a pod that say what it got of anybody.
     """
 
     def __init__(self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = ()) -> None:
@@ -62,6 +64,11 @@ class Vendors(Mapping[str, Vendor]):
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.allocation_keys = (
+            *(vendor.keys.allocated for vendor in self._by_key.values()),
+            *(key for scheduler in foreign for key in scheduler.allocation_keys),
+        )
+        self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
         self.bytes_per_unit = self._bytes_per_unit()

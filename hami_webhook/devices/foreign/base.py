@@ -99,13 +99,18 @@ class ForeignScheduler:
     """A scheduler of another project, and the resources that mean a pod is its.
 
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
-    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources.
+    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources; `byte_keys` are those
+    that count bytes, so that `40Gi` means what it says. `allocation_keys`: the annotations that say what it gave a pod.
+    `reads_devices`: whether Koordinator's Device objects matter to it.
     """
 
     key: str
     scheduler_names: tuple[str, ...]
     resource_names: frozenset[str]
     quota_keys: tuple[str, ...]
+    byte_keys: frozenset[str] = frozenset()
+    allocation_keys: tuple[str, ...] = ()
+    reads_devices: bool = False
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
