@@ -207,7 +207,8 @@ def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: Adm
         if (is_scheduler_owned(key) or key in vendors.owned_annotations)
         and old.annotations.get(key) != new.annotations.get(key)
     )
-    changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
+    if not _is_others_alone(old, vendors):  # Koordinator labels its pods so that HAMi's monitor finds them
+        changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
     if changed and not _trusted(user, old, rules):
         raise Denied(
             403,
@@ -216,6 +217,13 @@ def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: Adm
         )
     if names_managed(old, vendors) or names_managed(new, vendors):
         _refuse_other_amounts(old, new, vendors)
+
+
+def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod is another scheduler's, and asks for no cards of ours."""
+    return any(scheduler.asks(pod) for scheduler in vendors.foreign) and not any(
+        vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
+    )
 
 
 def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:

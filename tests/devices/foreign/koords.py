@@ -32,6 +32,7 @@ PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 MIB = 2**20
 A10 = 23040 * MIB
 ISOLATED = {ISOLATION: PROVIDER}
+NPU = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
 
 _SHORT = {"shared": SHARED, "core": CORE, "memory": MEMORY, "ratio": RATIO, "gpu": GPU}
 
@@ -229,3 +230,10 @@ def a10s(count: int = 2, vendors: Vendors = CHART) -> Koords:
 
 def hint(**fields: object) -> dict[str, str]:
     return {HINT: json.dumps({"gpu": fields})}
+
+
+def refused(manifest: JSON) -> str:
+    """What a pod is told that is refused on the chapter's node."""
+    done = a10s().admit(manifest)
+    assert done.pod is None, done.pod
+    return done.message

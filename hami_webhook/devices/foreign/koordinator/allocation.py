@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -75,8 +75,10 @@ def decode(text: str) -> tuple[Share, ...]:
         raise BadAnnotation(f"not JSON: {error}") from error
     if not isinstance(written, Mapping):
         raise BadAnnotation("must be an object of lists by device type")
-    entries = written.get("gpu") or ()
-    if not isinstance(entries, Sequence) or isinstance(entries, str):
+    entries = written.get("gpu")
+    if entries is None:
+        return ()
+    if not isinstance(entries, list):
         raise BadAnnotation("gpu must be a list")
     return tuple(_share(entry, f"gpu[{index}]") for index, entry in enumerate(entries))
 
@@ -84,7 +86,7 @@ def decode(text: str) -> tuple[Share, ...]:
 def _share(entry: Any, where: str) -> Share:
     if not isinstance(entry, Mapping):
         raise BadAnnotation(f"{where} must be an object")
-    minor, name, resources = entry.get("minor"), entry.get("id") or "", entry.get("resources") or {}
+    minor, name, resources = entry.get("minor"), entry.get("id", ""), entry.get("resources", {})
     if not isinstance(minor, int) or isinstance(minor, bool):
         raise BadAnnotation(f"{where}.minor must be an integer")
     if not isinstance(name, str) or not isinstance(resources, Mapping):
