@@ -72,6 +72,7 @@ class QuotaReconciler:
         if after is None:
             self._facts.pop(pod.uid, None)
             self._told.pop(pod.uid, None)
+            self._sightings.gone[pod.uid] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
         if after is None or known != facts:
@@ -154,7 +155,7 @@ class QuotaReconciler:
         failed = False
         for quota in managed:
             try:
-                result = await self._core.recomputer.run(namespace, quota.name, self._lost)
+                result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._sightings.gone)
             except NotFound:
                 continue
             except ClusterError as error:
