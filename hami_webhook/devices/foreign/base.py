@@ -99,13 +99,15 @@ class ForeignScheduler:
     """A scheduler of another project, and the resources that mean a pod is its.
 
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
-    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources.
+    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources. `allocation_keys`: the
+    annotations by which it says what a pod got, and whether that counts.
     """
 
     key: str
     scheduler_names: tuple[str, ...]
     resource_names: frozenset[str]
     quota_keys: tuple[str, ...]
+    allocation_keys: tuple[str, ...]
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
