@@ -191,6 +191,17 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
         return await self.call("PUT", f"{_LEASES.format(namespace)}/{lease['metadata']['name']}", _lease(lease))
 
+    async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
+        """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""
+        asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        answer = await self.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        return bool(answer["status"].get("allowed"))
+
     async def call(
         self, method: str, path: str, body: JSON | None = None, query: Mapping[str, str] | None = None
     ) -> JSON:

@@ -28,12 +28,13 @@ _LEASE_SUFFIX = "-controller"
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """What one replica at a time does."""
+    """What one replica at a time does; `each_for_itself`: but for the quotas, which every one keeps in its memory."""
 
     core: Core
     feed: Feed
     reconciler: QuotaReconciler | None
     keeper: CertificateKeeper | None
+    each_for_itself: bool = False
 
     async def do(self) -> None:
         """Work until cancelled."""
@@ -42,9 +43,16 @@ class Duties:
                 tasks.create_task(self.keeper.lead())
             await self.feed.wait_synced()
             if self.reconciler is not None:
-                self.reconciler.start_over()
-                tasks.create_task(self.reconciler.run())
                 tasks.create_task(Handshakes(self.core).run())
+                if not self.each_for_itself:
+                    tasks.create_task(reconcile(self.feed, self.reconciler))
+
+
+async def reconcile(feed: Feed, reconciler: QuotaReconciler) -> None:
+    """Keep the quotas right until cancelled."""
+    await feed.wait_synced()
+    reconciler.start_over()
+    await reconciler.run()
 
 
 def leader_election(core: Core, settings: Settings) -> LeaderElection:

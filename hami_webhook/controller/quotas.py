@@ -62,7 +62,7 @@ class QuotaReconciler:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
-        if pod is None or not self._concerns_quota(pod):
+        if pod is None or not self._counts(pod):
             return
         # compared with what was told here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
@@ -72,10 +72,18 @@ class QuotaReconciler:
         if after is None:
             self._facts.pop(pod.uid, None)
             self._told.pop(pod.uid, None)
+            self._sightings.gone[pod.uid] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
         if after is None or known != facts:
             self.touch(pod.namespace)
+
+    def _counts(self, pod: Pod) -> bool:
+        """Whether the pod may cost a quota something."""
+        vendors = self._core.vendors
+        if any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers):
+            return True
+        return any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
@@ -154,7 +162,7 @@ class QuotaReconciler:
         failed = False
         for quota in managed:
             try:
-                result = await self._core.recomputer.run(namespace, quota.name, self._lost)
+                result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._sightings.gone)
             except NotFound:
                 continue
             except ClusterError as error:
@@ -218,16 +226,12 @@ class QuotaReconciler:
             del told[reason]
             logger.warning("can't record event %s on %s %s/%s: %s", reason, kind, about.namespace, about.name, error)
 
-    def _concerns_quota(self, pod: Pod) -> bool:
-        """Whether a pod may cost anything: it asks for devices, or another scheduler gave it some."""
-        vendors = self._core.vendors
-        return any(v.asks(c) for v in vendors.values() for c in pod.containers) or any(
-            scheduler.concerns(pod) for scheduler in vendors.foreign
-        )
-
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
-        keys = (NODE, TIME, *self._core.vendors.allocation_keys)
+        vendors = self._core.vendors
+        keys = [NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values())]
+        for scheduler in vendors.foreign:
+            keys += scheduler.allocation_keys
         return (
             pod.terminal,
             pod.node_name,

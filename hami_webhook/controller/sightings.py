@@ -21,6 +21,8 @@ class Sightings:
         self._last: dict[str, Books] = {}
         self._lost: dict[str, dict[str, Entry]] = {}
         self._pods: dict[str, float] = {}
+        self.gone: dict[str, float] = {}
+        """UIDs of pods that were seen and aren't there any longer, with when."""
 
     def pod(self, pod: Pod, now: float) -> None:
         """A pod exists, or did."""
@@ -56,6 +58,7 @@ class Sightings:
     def prune(self, now: float) -> None:
         """Forget pods that no unexpired entry can be about: a pod comes within a TTL of its charge."""
         self._pods = {identity: seen for identity, seen in self._pods.items() if now - seen <= 3 * self._ttl}
+        self.gone = {uid: seen for uid, seen in self.gone.items() if now - seen <= 3 * self._ttl}
 
 
 def _version(books: Books) -> int:

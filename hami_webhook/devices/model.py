@@ -232,6 +232,19 @@ class Inventory:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HardwareInstance:
+    """An instance that a device plugin has cut from a card: its own UUID and ids, and the slices it takes."""
+
+    card: str
+    uuid: str
+    gpu_instance: str
+    compute_instance: str
+    profile: str
+    start: int
+    size: int
+
+
 class RegistrationError(ValueError):
     """A node's device registration can't be read; the text says where and why."""
 

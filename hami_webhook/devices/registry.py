@@ -54,8 +54,7 @@ FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {"koordinator": Koord
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `allocation_keys`
-    are the annotations on a pod that say what it got of anybody.
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place.
     """
 
     def __init__(self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = ()) -> None:
@@ -64,10 +63,6 @@ class Vendors(Mapping[str, Vendor]):
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
-        self.allocation_keys = (
-            *(vendor.keys.allocated for vendor in self._by_key.values()),
-            *(key for scheduler in foreign for key in scheduler.allocation_keys),
-        )
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()

@@ -29,6 +29,7 @@ from hami_webhook.devices.model import (
     Booking,
     Device,
     FixedMemory,
+    HardwareInstance,
     Inventory,
     Memory,
     NodeView,
@@ -288,6 +289,10 @@ class Vendor:
     def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
         """What a placed pod's annotations add to the usage of its cards beyond amounts, by UUID."""
         return {}
+
+    def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
+        """The instances that the plugin has cut from cards for a placed pod."""
+        return ()
 
     # Fit
 

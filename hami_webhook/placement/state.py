@@ -361,7 +361,7 @@ class ClusterState:
                 inventory = vendor.inventory(node)
             except RegistrationError as error:
                 texts.append(str(error))
-                continue
+                inventory = before.get(key)  # as last read
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)

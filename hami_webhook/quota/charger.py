@@ -22,6 +22,7 @@ from hami_webhook.quota.books import (
     refuse_now,
     verify,
 )
+from hami_webhook.quota.durations import Durations
 from hami_webhook.quota.ledger import Entry, State
 
 ATTEMPTS = 20
@@ -69,6 +70,7 @@ class ChargeCounts:
 
     conflicts: int = 0
     writes: int = 0
+    durations: Durations = field(default_factory=Durations)
     denied: dict[str, int] = field(default_factory=dict)
 
     def deny(self, refusal: Refusal) -> None:
@@ -110,7 +112,7 @@ class Charger:
         """Charge one pod, together with whoever else of its namespace waits. `seconds` are left to answer in."""
         if not ask.charge.amounts:
             return Charged()
-        namespace = ask.pod.namespace
+        namespace, began = ask.pod.namespace, self._clock()
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, []).append((ask, future))
         if namespace not in self._workers:
@@ -122,6 +124,7 @@ class Charger:
             outcome = future.result() if future.done() else _too_late(namespace)
         finally:
             future.cancel()
+        self.counts.durations.add(self._clock() - began)
         if isinstance(outcome, Refusal):
             self.counts.deny(outcome)
         return outcome

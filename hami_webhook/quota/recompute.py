@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_webhook.cluster.api import Cluster, Conflict, Kind
@@ -12,6 +12,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.books import Books, verify
 from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of
+from hami_webhook.quota.durations import Durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
 ATTEMPTS = 6
@@ -49,10 +50,12 @@ def recompute(
     now: float,
     times: Times,
     lost: Mapping[str, Entry] | None = None,
+    gone: Container[str] = (),
 ) -> Recomputed:
     """The books as the namespace's pods make them at `now`.
 
-    `lost` are entries that were wiped from the annotation and count until their time is up.
+    `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are UIDs of pods
+    that existed and don't any longer: nobody comes for their entries.
     """
     pods = list(pods)
     entries = {**(lost or {}), **books.ledger}
@@ -77,8 +80,8 @@ def recompute(
             wakes += [at for at in (pod.deletion_deadline, lapses_at(pod, times.lapse)) if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
-        if entry.state is not State.ADMITTED or entry.expired(now, times.ttl):
-            expired += entry.state is State.ADMITTED
+        if entry.state is not State.ADMITTED or key in gone or entry.expired(now, times.ttl):
+            expired += entry.state is State.ADMITTED and key not in gone
             continue
         ledger[key] = replace(entry, amounts=entry.only(books.hard))
         wakes.append(entry.time + times.ttl)
@@ -172,27 +175,31 @@ class Recomputer:
         self._catalog = catalog
         self._clock = clock
         self._times = times
+        self.durations = Durations()
 
     async def run(
         self,
         namespace: str,
         name: str,
         lost: Callable[[Books], Mapping[str, Entry]] = lambda books: {},
+        gone: Container[str] = (),
         *,
         write: bool = True,
     ) -> Recomputed:
         """Put one quota's books right, or only say how they are; `ClusterError`: `Conflict` after six lost races.
 
-        `lost` says which entries were wiped from the ledger of the books as read.
+        `lost` says which entries were wiped from the ledger of the books as read; `gone` as in `recompute`.
         """
+        began = self._clock()
         for attempt in range(ATTEMPTS):
             quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
             pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items)
             books = Books.read(quota, self._vendors)
             now = self._clock()
-            result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books))
+            result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books), gone)
             patch = books.patch(result.after)
             if patch is None or not write:
+                self.durations.add(self._clock() - began)
                 return result
             try:
                 verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
@@ -200,6 +207,7 @@ class Recomputer:
                 if attempt == ATTEMPTS - 1:
                     raise
                 continue
+            self.durations.add(self._clock() - began)
             return result
         raise AssertionError("unreachable")
 

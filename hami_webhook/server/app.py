@@ -18,14 +18,12 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Gate
 from hami_webhook.admission.review import Answer, BadReview, Review, allowed, denied, parse_review
 from hami_webhook.config import parse_go_duration
+from hami_webhook.quota.durations import Durations
 from hami_webhook.server.listener import BodyError, ListenerLimits, read_body
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Awaitable[Answer]]
-
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds in seconds of the latency histogram."""
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -36,14 +34,11 @@ class ReviewCounts:
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
-        self.seconds: dict[str, float] = {}
-        self.buckets: dict[str, list[int]] = {}
+        self.durations: dict[str, Durations] = {}
 
     def count(self, path: str, code: int, seconds: float) -> None:
         self.answers[path, code] += 1
-        self.seconds[path] = self.seconds.get(path, 0.0) + seconds
-        buckets = self.buckets.setdefault(path, [0] * (len(BUCKETS) + 1))
-        buckets[next((i for i, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+        self.durations.setdefault(path, Durations()).add(seconds)
 
 
 class Doors:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 
 from hami_webhook.admission.policy import Policies
+from hami_webhook.cluster.api import Cluster, Unavailable
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.cluster.trim import trim
 from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.run import serve
+
+logger = logging.getLogger(__name__)
 
 
 async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Policies) -> None:
@@ -25,4 +31,23 @@ async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Polic
         timeout=settings.kube_timeout,
     )
     async with cluster:
-        await serve(cluster, vendors, settings, policies=policies, drain=settings.shutdown_grace)
+        served = await _with_quotas(cluster)
+        await serve(served, vendors, settings, policies=policies, drain=settings.shutdown_grace)
+
+
+async def _with_quotas(cluster: KubernetesCluster) -> Cluster:
+    """The cluster, with quotas kept in memory if these credentials may not write their status."""
+    while True:
+        try:
+            allowed = await cluster.may("patch", "", "resourcequotas", "status")
+        except Unavailable as error:
+            logger.warning("rights: %s; trying again", error)
+            await asyncio.sleep(1)
+            continue
+        if allowed:
+            return cluster
+        logger.warning(
+            "no right to patch resourcequotas/status: quota is enforced from this process's memory, which is exact for "
+            "one replica only, and kubectl doesn't show it"
+        )
+        return QuotasInMemory(cluster)

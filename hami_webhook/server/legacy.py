@@ -46,6 +46,8 @@ def with_legacy(metrics: Iterable[Metric]) -> Iterator[Metric]:
     """The metrics, and after each its old self."""
     for metric in metrics:
         yield metric
+        if metric.name == "hami_node_gpu_mig_instance_info":
+            yield _old_instances(metric)
         old = OLD_NAMES.get(metric.name)
         if old is None:
             continue
@@ -55,3 +57,14 @@ def with_legacy(metrics: Iterable[Metric]) -> Iterator[Metric]:
         for sample in metric.samples:
             family.add_metric((sample.labels["zone"], *(sample.labels[label] for label in kept)), sample.value)
         yield family
+
+
+def _old_instances(metric: Metric) -> Metric:
+    """The MIG instances, of which the old metric names two labels in one."""
+    family = GaugeMetricFamily(
+        "nodeGPUMigInstance", metric.documentation, labels=("zone", "nodeid", "deviceuuid", "deviceidx", "migname")
+    )
+    for sample in metric.samples:
+        card = [sample.labels[label] for label in ("zone", "node", "device_uuid", "device_index")]
+        family.add_metric([*card, f"{sample.labels['profile']}-{sample.labels['gpu_instance_id']}"], sample.value)
+    return family

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.placed import NODE, placement_counts, read_placed
-from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import charge_of
-from hami_webhook.server.app import BUCKETS, ReviewCounts
+from hami_webhook.server.app import ReviewCounts
+from hami_webhook.server.families import gauge, histogram
 from hami_webhook.server.legacy import with_legacy
+from hami_webhook.server.quota_metrics import quota_metrics
 
 _MIB = 1 << 20
 _SINGULAR = {
@@ -31,6 +30,10 @@ _SINGULAR = {
 _ZONE = "vGPU"
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")
 _CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")
+_MIG = (
+    *("zone", "node", "device_uuid", "device_index", "mig_uuid", "profile"),
+    *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
+)
 _POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 
 
@@ -54,12 +57,14 @@ class CoreCollector:
         *,
         extender: ReviewCounts | None = None,
         legacy: bool = False,
+        quota_backend: str = "status",
     ) -> None:
         self._core = core
         self._counts = counts
         self._numbers = numbers
         self._extender = extender
         self._legacy = legacy
+        self._quota_backend = quota_backend
 
     def collect(self) -> Iterator[Metric]:
         """Every metric; the old names too, if they are asked for."""
@@ -76,7 +81,7 @@ class CoreCollector:
         yield build
         yield from self._cards()
         yield from self._pods()
-        yield from self._quotas()
+        yield from quota_metrics(self._core, _ZONE)
         yield from self._charges()
         yield from _answers(self._counts, "hami_webhook_review", "admission review")
         if self._extender is not None:
@@ -86,17 +91,17 @@ class CoreCollector:
             yield family(number.name.removesuffix("_total"), number.text, value=number.value)
 
     def _cards(self) -> Iterator[Metric]:
-        memory_limit = _gauge("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD)
-        core_limit = _gauge("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", _CARD)
-        memory = _gauge("hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", _CARD_CORES)
-        shared = _gauge("hami_gpu_shared_count", "Containers on a card.", _CARD)
-        cores = _gauge("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", _CARD)
-        overview = _gauge(
+        memory_limit = gauge("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD)
+        core_limit = gauge("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", _CARD)
+        memory = gauge("hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", _CARD_CORES)
+        shared = gauge("hami_gpu_shared_count", "Containers on a card.", _CARD)
+        cores = gauge("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", _CARD)
+        overview = gauge(
             "hami_node_gpu_overview",
             "Memory of a card that is allocated, with what the card has.",
             ("zone", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
         )
-        ratio = _gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
+        ratio = gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
         for view in self._core.state.views():
             for key, inventory in view.inventories.items():
                 vendor = self._core.vendors[key]
@@ -118,8 +123,9 @@ class CoreCollector:
         yield from (memory_limit, core_limit, memory, shared, cores, overview, ratio)
 
     def _pods(self) -> Iterator[Metric]:
-        memory = _gauge("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
-        cores = _gauge("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
+        memory = gauge("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
+        cores = gauge("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
+        instances = gauge("hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", _MIG)
         now, lapse = self._core.clock(), self._core.lapse
         for pod in self._core.state.pods():
             if pod.terminal or not placement_counts(pod, now, lapse):
@@ -134,6 +140,10 @@ class CoreCollector:
                     continue
                 inventory = view.inventories.get(key) if view and placed else None
                 cards = {device.uuid: device for device in inventory.devices} if inventory else {}
+                for made in vendor.realised(pod):
+                    index = str(cards[made.card].index) if made.card in cards else ""
+                    identity = (made.uuid, made.profile, made.gpu_instance, made.compute_instance)
+                    instances.add_metric((_ZONE, node, made.card, index, *identity, str(made.start), str(made.size)), 1)
                 for hold in placed.holds if placed else ():
                     amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
                     amounts[0] += hold.memory * _MIB
@@ -143,46 +153,7 @@ class CoreCollector:
                 labels = (_ZONE, pod.namespace, node, pod.name, str(row), uuid)
                 memory.add_metric(labels, bytes_)
                 cores.add_metric(labels, ratio)
-        yield from (memory, cores)
-
-    def _quotas(self) -> Iterator[Metric]:
-        core, now = self._core, self._core.clock()
-        by_key = ("namespace", "quota", "key")
-        used = _gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", by_key)
-        hard = _gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", by_key)
-        entries = _gauge("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
-        smallest: dict[tuple[str, str], tuple[int, int]] = {}
-        for quota in core.caches.all_quotas():
-            books = Books.read(quota, core.vendors)
-            for key, limit in books.hard.items():
-                used.add_metric((quota.namespace, quota.name, key), books.used.get(key, 0))
-                hard.add_metric((quota.namespace, quota.name, key), limit)
-                if not quota.scopes:
-                    this = (books.exact_hard(key), limit)
-                    smallest[quota.namespace, key] = min(this, smallest.get((quota.namespace, key), this))
-            by_state: dict[str, int] = {}
-            for entry in books.ledger.values():
-                by_state[entry.state.value] = by_state.get(entry.state.value, 0) + 1
-            for state, number in by_state.items():
-                entries.add_metric((quota.namespace, quota.name, state), number)
-        legacy_used = _gauge(
-            "hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit")
-        )
-        legacy_limit = _gauge("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
-        totals: dict[tuple[str, str], int] = {}
-        for pod in core.state.pods():
-            if pod.ended(now):
-                continue
-            for key, amount in charge_of(pod, core.vendors, core.state, now, core.lapse).amounts.items():
-                totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
-        for namespace, key in sorted({*totals, *smallest}):
-            factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])
-            name, (_, known) = key.removeprefix("limits."), smallest.get((namespace, key), (0, None))
-            amount = totals.get((namespace, key), 0) * factor
-            legacy_used.add_metric((_ZONE, namespace, name, str(known or 0)), amount)
-            if known is not None:
-                legacy_limit.add_metric((_ZONE, namespace, name), known)
-        yield from (used, hard, entries, legacy_used, legacy_limit)
+        yield from (memory, cores, instances)
 
     def _charges(self) -> Iterator[Metric]:
         counts = self._core.charger.counts
@@ -194,7 +165,16 @@ class CoreCollector:
         for reason, number in sorted(counts.denied.items()):
             refused.add_metric((reason,), number)
         yield refused
-        unreadable = _gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
+        yield histogram("hami_webhook_quota_charge_seconds", "Time to charge a pod.", {(): counts.durations})
+        yield histogram(
+            "hami_webhook_quota_recompute_seconds",
+            "Time to recompute a quota.",
+            {(): self._core.recomputer.durations},
+        )
+        backend = gauge("hami_webhook_quota_backend", "1 for where the books are kept: status or memory.", ("backend",))
+        backend.add_metric((self._quota_backend,), 1)
+        yield backend
+        unreadable = gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
         problems = [problem.kind for problem in self._core.state.problems()]
         problems += [_SINGULAR[Kind(kind)] for kind, _, _ in self._core.caches.unreadable]
         for kind in sorted(set(problems)):
@@ -208,14 +188,12 @@ def _answers(counts: ReviewCounts, name: str, what: str) -> Iterator[Metric]:
     for (path, code), number in sorted(counts.answers.items()):
         answers.add_metric((path, str(code)), number)
     yield answers
-    seconds = HistogramMetricFamily(f"{name}_seconds", f"Time to answer an {what}.", labels=("path",))
-    for path, numbers in sorted(counts.buckets.items()):
-        total, buckets = 0, []
-        for bound, number in zip([*map(str, BUCKETS), "+Inf"], numbers, strict=True):
-            total += number
-            buckets.append((bound, total))
-        seconds.add_metric((path,), buckets, counts.seconds[path])
-    yield seconds
+    yield histogram(
+        f"{name}_seconds",
+        f"Time to answer an {what}.",
+        {(path,): durations for path, durations in counts.durations.items()},
+        ("path",),
+    )
 
 
 def exposition(collector: CoreCollector) -> bytes:
@@ -223,7 +201,3 @@ def exposition(collector: CoreCollector) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return generate_latest(registry)
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=labels)

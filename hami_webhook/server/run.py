@@ -19,9 +19,10 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.policy_file import PolicySource
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
+from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.controller.duties import Duties, certificate_keeper, fetched, leader_election
+from hami_webhook.controller.duties import Duties, certificate_keeper, fetched, leader_election, reconcile
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
@@ -199,6 +200,7 @@ async def running(
         limits=limits,
         exempt=exempt,
     )
+    alone = isinstance(cluster, QuotasInMemory)  # then nobody else can put these books right
     election = leader_election(core, settings) if settings.leader_elect else None
     extended = extending(core, feed, waker, settings, limits) if waker is not None else None
     collector = CoreCollector(
@@ -207,6 +209,7 @@ async def running(
         lambda: _numbers(main, tls, source, reload, reconciler, election, extended),
         extender=extended.counts if extended is not None else None,
         legacy=settings.legacy_metrics,
+        quota_backend="memory" if alone else "status",
     )
 
     def leave() -> None:
@@ -220,8 +223,10 @@ async def running(
             await _listen(extended.listener, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
             jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core, waker))]
+            if reconciler is not None and alone:
+                jobs.append(tasks.create_task(reconcile(feed, reconciler)))
             if reconciler is not None or keeper is not None:
-                duties = Duties(core, feed, reconciler, keeper)
+                duties = Duties(core, feed, reconciler, keeper, alone)
                 jobs.append(tasks.create_task(duties.do() if election is None else election.run(duties.do)))
             if keeper is not None:
                 jobs.append(tasks.create_task(keeper.follow()))

@@ -229,6 +229,22 @@ def test_a_registration_that_cannot_be_read_takes_only_that_node_out() -> None:
     assert state.problems() == []
 
 
+def test_a_node_keeps_its_cards_while_its_registration_cannot_be_read() -> None:
+    """Core chapter 3.2, step 4: a plugin that writes half a list takes nothing from the pods there."""
+    good, broken = node("n", card("G")), node("n")
+    broken["metadata"]["annotations"][REGISTER] = "[{"
+    state = known(good, running("p", "n", "G,NVIDIA,1,1:;"))
+    state.set_node(read_node(broken), NOW)
+    assert cards(state) == ["G"]
+    assert used(state, "G") == (1, 1, 1)
+    assert [problem.kind for problem in state.problems()] == ["Node"]
+    state.set_node(read_node(node("n", card("H"))), NOW)
+    assert cards(state) == ["H"]
+    assert state.problems() == []
+    state.set_node(read_node(node("n")), NOW)
+    assert cards(state) == [], "no list is not a list that can't be read"
+
+
 def test_unreadable_pair_scores_are_noted_and_the_cards_stay() -> None:
     raw = node("n", card("G"), hami_io__node_nvidia_score="{")
     raw["metadata"]["annotations"]["hami.io/node-nvidia-score"] = "{"

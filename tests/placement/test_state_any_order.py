@@ -75,6 +75,9 @@ def apply(world: World, change: tuple[Any, ...], version: int) -> None:
     match change:
         case ("node", name, registration, age):
             if registration == len(REGISTRATIONS):
+                view = world.state.view(name)
+                if view is not None and view.inventories:
+                    return  # it would keep its cards, which a rebuild can't know
                 raw = node(name, allocatable="0")
                 raw["metadata"]["annotations"][REGISTER] = "broken"
             else:

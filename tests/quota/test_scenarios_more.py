@@ -63,6 +63,19 @@ async def test_scenario_19_a_crash_between_charge_and_answer() -> None:
 
 
 @story
+async def test_a_pod_that_comes_and_goes_before_anybody_counts_leaves_nothing() -> None:
+    async with World(L, quota(mem=4000)) as world:
+        await world.create(pod(gpu=1, mem=2000))
+        await world.drain()
+        assert world.states() == {"uid-p": "admitted"}
+        await world.delete("p")
+        await world.run(2)
+        assert world.mem() == 0
+        assert world.ledger() == {}
+        assert world.reconciler.expired == 0
+
+
+@story
 async def test_scenario_20_a_generated_name_clashes_once() -> None:
     async with World(L, quota(mem=4000)) as world:
         await world.admit(pod("p-1", gpu=1, mem=2000), uid="u1")

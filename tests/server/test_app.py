@@ -268,4 +268,4 @@ async def test_answers_are_counted_by_path_and_code():
     await post(front, "/mutate", review(pod(gpu(), node="n")))
     await post(front, "/validate", {})
     assert front.counts.answers == {("/mutate", 200): 1, ("/mutate", 403): 1, ("/validate", 400): 1}
-    assert sum(front.counts.buckets["/mutate"]) == 2
+    assert sum(front.counts.durations["/mutate"].buckets) == 2

@@ -99,6 +99,34 @@ def test_pods_are_shown_container_by_container_and_repeats_are_summed():
     assert sorted(cores.values()) == [10, 21, 30]
 
 
+MADE = {"containerIndex": 0, "gpuUUID": "G1", "profile": "2g.10gb", "placement": {"start": 2, "size": 2}}
+BY_PLUGIN = {"migUUID": "MIG-1", "gpuInstanceID": 0, "computeInstanceID": 3}
+
+
+@pytest.mark.parametrize("realised", [True, False])
+def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised):
+    records = [MADE | (BY_PLUGIN if realised else {}), MADE | {"deviceIndex": 1, "placement": {"start": 4, "size": 2}}]
+    obj = placed("G1,NVIDIA,100,10:G1,NVIDIA,100,10:;")
+    obj["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"] = orjson.dumps(records).decode()
+    core = core_on(None)
+    core.caches.put(Kind.NODES, node())
+    core.caches.put(Kind.PODS, obj)
+    found = samples(exposition(CoreCollector(core, ReviewCounts(), legacy=True)))
+    card = {"zone": "vGPU", "node": "n1", "device_uuid": "G1", "device_index": "1"}
+    instance = labelled(
+        **card,
+        mig_uuid="MIG-1",
+        profile="2g.10gb",
+        gpu_instance_id="0",
+        compute_instance_id="3",
+        placement_start="2",
+        placement_size="2",
+    )
+    old = labelled(zone="vGPU", nodeid="n1", deviceuuid="G1", deviceidx="1", migname="2g.10gb-0")
+    assert found.get("hami_node_gpu_mig_instance_info", {}) == ({instance: 1} if realised else {})
+    assert found.get("nodeGPUMigInstance", {}) == ({old: 1} if realised else {})
+
+
 def test_compute_units_are_shown_in_percent_of_their_card():
     """The AMD chapter's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
     cards = '[{"id":"M","count":10,"devmem":9,"devcore":64,"type":"AMD Instinct","health":true}]'
@@ -205,6 +233,30 @@ def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib():
     }
 
 
+def test_what_waits_and_what_is_placed_are_told_apart():
+    """A waiting pod costs what its ledger entry says; who is out of scope costs a quota nothing."""
+    ledger = {"w": {"s": "waiting", "t": int(NOW), "c": {f"limits.{MEM}": 777}}}
+    remembered = quota("a", **{MEM: "9000"})
+    remembered["metadata"]["annotations"] = {"hami.io/quota-ledger": orjson.dumps(ledger).decode()}
+    percentage = container(limits={GPU: 1, "nvidia.com/gpumem-percentage": 50})
+    found = scrape(
+        (Kind.NODES, node()),
+        (Kind.RESOURCE_QUOTAS, remembered),
+        (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
+        (Kind.PODS, placed("G0,NVIDIA,100,10:;")),
+        (Kind.PODS, pod(percentage, uid="w", name="w")),
+    )
+    key = {"namespace": "team-a", "key": f"limits.{MEM}"}
+    assert found["hami_webhook_quota_placed"] == {labelled(**key, quota="a"): 100, labelled(**key, quota="scoped"): 0}
+    assert found["hami_webhook_quota_waiting"] == {labelled(**key, quota="a"): 777, labelled(**key, quota="scoped"): 0}
+
+
+@pytest.mark.parametrize("backend", ["status", "memory"])
+def test_where_the_books_are_kept_is_told(backend):
+    found = samples(exposition(CoreCollector(core_on(None), ReviewCounts(), quota_backend=backend)))
+    assert found["hami_webhook_quota_backend"] == {labelled(backend=backend): 1}
+
+
 def test_used_without_a_quota_has_limit_0():
     found = scrape((Kind.PODS, pod(container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
     assert found["hami_resource_quota_used"] == {
@@ -223,6 +275,7 @@ def test_charges_and_refusals_are_counted():
             except Denied as denied:
                 refused = denied
         core.caches.put(Kind.RESOURCE_QUOTAS, core.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
+        await core.recomputer.run("team-a", "gpu-quota", write=False)
         return core, refused
 
     core, refused = asyncio.run(charged())
@@ -231,6 +284,8 @@ def test_charges_and_refusals_are_counted():
     assert found["hami_webhook_quota_writes_total"] == {(): 1}
     assert found["hami_webhook_quota_denied_total"] == {labelled(reason="exceeded"): 1}
     assert found["hami_webhook_quota_conflicts_total"] == {(): 0}
+    assert found["hami_webhook_quota_charge_seconds_count"] == {(): 2}
+    assert found["hami_webhook_quota_recompute_seconds_count"] == {(): 1}
     entries = labelled(namespace="team-a", quota="gpu-quota", state="admitted")
     assert found["hami_webhook_quota_ledger_entries"] == {entries: 1}
 

@@ -21,6 +21,7 @@ from hami_webhook.devices.model import (
     Booking,
     Device,
     FixedMemory,
+    HardwareInstance,
     Inventory,
     Memory,
     RegistrationError,
@@ -253,6 +254,9 @@ class Nvidia(Vendor):
 
     def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:
         return mig.placements_by_card(pod)
+
+    def realised(self, pod: Pod) -> Sequence[HardwareInstance]:
+        return mig.realised(pod)
 
     # Fit (7)
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
-from hami_webhook.devices.model import Booking, Device, RegistrationError, Rows, Usage
+from hami_webhook.devices.model import Booking, Device, HardwareInstance, RegistrationError, Rows, Usage
 from hami_webhook.kube.objects import Pod
 
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
@@ -93,12 +93,16 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One instance in a pod's `hami.io/vgpu-mig-allocations`."""
+    """One instance in a pod's `hami.io/vgpu-mig-allocations`.
+
+    `identity` is what the plugin made of it: the instance's UUID, its GPU instance and its compute instance.
+    """
 
     row: int
     device: int
     uuid: str
     instance: Instance
+    identity: tuple[str, str, str] | None = None
 
 
 def encode_allocations(vendor: str, rows: Rows) -> str:
@@ -142,6 +146,22 @@ def placements_by_card(pod: Pod) -> Mapping[str, tuple[Instance, ...]]:
     return found
 
 
+def realised(pod: Pod) -> Sequence[HardwareInstance]:
+    """The instances that the plugin has made for a placed pod."""
+    text = pod.annotations.get(ALLOCATIONS)
+    return [
+        HardwareInstance(
+            record.uuid,
+            *record.identity,
+            record.instance.profile,
+            record.instance.placement.start,
+            record.instance.placement.size,
+        )
+        for record in (text and decode_allocations(text)) or ()
+        if record.identity is not None
+    ]
+
+
 def closed_cards(
     devices: Sequence[Device], residents: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
 ) -> frozenset[str]:
@@ -171,7 +191,10 @@ def _record(item: Any) -> Record:
     if not isinstance(uuid, str) or not uuid or not isinstance(profile, str) or not profile or len(set(identity)) > 1:
         raise RegistrationError("a record needs gpuUUID, profile, and all or none of the instance's identity")
     row, device = (_natural(item, key, "record") for key in ("containerIndex", "deviceIndex"))
-    return Record(row, device, uuid, Instance(profile, placement))
+    made = None
+    if all(identity):
+        made = str(item["migUUID"]), str(item["gpuInstanceID"]), str(item["computeInstanceID"])
+    return Record(row, device, uuid, Instance(profile, placement), made)
 
 
 def _placement(value: Any, where: str) -> Placement:

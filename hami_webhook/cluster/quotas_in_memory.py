@@ -1,0 +1,151 @@
+"""ResourceQuotas whose status is kept in this process, for one that may not write it (quota chapter 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, Listing, WatchEvent, WatchType
+from hami_webhook.kube.patch import merge_patch
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was written to one quota: its UID, all merge patches in one, and how many they were."""
+
+    uid: str
+    patch: JSON
+    writes: int
+
+
+class QuotasInMemory:
+    """A cluster like the one given, but for the status of ResourceQuotas and what is written with it.
+
+    Reads, lists and watches show the quotas as if the writes had gone through, under versions of their own
+    (`123.4`: the fourth write here, on what the API server has as 123), and a write for an older version conflicts, so
+    that everything built on compare-and-swap goes on as ever. Other processes see nothing of it: exact for one alone.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._watchers: set[asyncio.Queue[WatchEvent | Exception | None]] = set()
+        self._untold: dict[tuple[str, str], WatchEvent] = {}
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+        return self._shown(kind, await self._cluster.get(kind, name, namespace))
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        listing = await self._cluster.list(kind, namespace, node=node)
+        return Listing([self._shown(kind, item) for item in listing.items], listing.resource_version)
+
+    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+        events = self._cluster.watch(kind, resource_version.partition(".")[0])
+        if kind is not Kind.RESOURCE_QUOTAS:
+            async for event in events:
+                yield event
+            return
+        queue: asyncio.Queue[WatchEvent | Exception | None] = asyncio.Queue()
+        for untold in self._untold.values():
+            queue.put_nowait(untold)
+        self._untold.clear()
+        self._watchers.add(queue)
+        pumping = asyncio.create_task(self._pump(events, queue))
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self._watchers.discard(queue)
+            pumping.cancel()
+
+    async def _pump(
+        self, events: AsyncIterator[WatchEvent], queue: asyncio.Queue[WatchEvent | Exception | None]
+    ) -> None:
+        try:
+            async for event in events:
+                shown = event
+                if event.type is not WatchType.BOOKMARK:
+                    shown = WatchEvent(event.type, self._shown(Kind.RESOURCE_QUOTAS, event.object))
+                if event.type is WatchType.DELETED:
+                    self._kept.pop(_key(event.object), None)
+                queue.put_nowait(shown)
+            queue.put_nowait(None)
+        except Exception as error:  # it is the watcher's
+            queue.put_nowait(error)
+
+    async def create(self, kind: Kind, obj: JSON) -> JSON:
+        return await self._cluster.create(kind, obj)
+
+    async def patch(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        return self._shown(kind, await self._cluster.patch(kind, name, patch, namespace))
+
+    async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
+        if kind is not Kind.RESOURCE_QUOTAS:
+            return await self._cluster.patch_status(kind, name, patch, namespace)
+        stored = await self._cluster.get(kind, name, namespace)
+        meta = dict(patch.get("metadata") or {})
+        version = meta.pop("resourceVersion", None)
+        found = self._shown(kind, stored)
+        if version not in (None, found["metadata"]["resourceVersion"]):
+            raise Conflict(
+                f'Operation cannot be fulfilled on resourcequotas "{name}": the object has been modified; '
+                "please apply your changes to the latest version and try again"
+            )
+        change = {"metadata": meta, "status": patch.get("status") or {}}
+        if merge_patch(found, change) == found:
+            return found
+        key, uid = _key(stored), stored["metadata"]["uid"]
+        before = self._kept.get(key)
+        if before is None or before.uid != uid:
+            before = _Kept(uid, {}, 0)
+        self._kept[key] = _Kept(uid, _stacked(before.patch, change), before.writes + 1)
+        written = self._shown(kind, stored)
+        event = WatchEvent(WatchType.MODIFIED, written)
+        for queue in self._watchers:
+            queue.put_nowait(event)
+        if not self._watchers:
+            self._untold[key] = event
+        return written
+
+    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+        await self._cluster.bind(namespace, pod, uid, node)
+
+    async def record_event(self, note: EventNote) -> None:
+        await self._cluster.record_event(note)
+
+    async def get_lease(self, namespace: str, name: str) -> JSON:
+        return await self._cluster.get_lease(namespace, name)
+
+    async def create_lease(self, namespace: str, lease: JSON) -> JSON:
+        return await self._cluster.create_lease(namespace, lease)
+
+    async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
+        return await self._cluster.replace_lease(namespace, lease)
+
+    def _shown(self, kind: Kind, obj: JSON) -> JSON:
+        """The object with what was written to it here."""
+        kept = self._kept.get(_key(obj)) if kind is Kind.RESOURCE_QUOTAS else None
+        if kept is None or kept.uid != obj["metadata"].get("uid"):
+            return obj
+        shown: JSON = merge_patch(obj, kept.patch)
+        shown["metadata"]["resourceVersion"] = f"{obj['metadata']['resourceVersion']}.{kept.writes}"
+        return shown
+
+
+def _key(obj: JSON) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"].get("name", "")
+
+
+def _stacked(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The one merge patch that does what two do, one after the other."""
+    result = dict(first)
+    for key, value in second.items():
+        below = result.get(key)
+        if isinstance(value, Mapping):
+            value = _stacked(below if isinstance(below, Mapping) else {}, value)
+        result[key] = value
+    return result
