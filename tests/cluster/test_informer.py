@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.cluster import api
 from hami_webhook.cluster.api import (
     JSON,
-    ClusterError,
     Forbidden,
     Gone,
     Kind,
     Listing,
-    NotFound,
     Unavailable,
     WatchEvent,
     WatchType,
@@ -282,7 +281,7 @@ def test_a_handlers_bug_ends_the_run() -> None:
 class Uninstalled:
     """A cluster that doesn't have a kind, or doesn't let us list it, until `there`."""
 
-    def __init__(self, memory: MemoryCluster, error: ClusterError) -> None:
+    def __init__(self, memory: MemoryCluster, error: api.ClusterError) -> None:
         self.memory, self.error, self.there = memory, error, False
 
     async def list(self, kind: Kind) -> Listing:
@@ -297,9 +296,9 @@ class Uninstalled:
             yield event
 
 
-@pytest.mark.parametrize("error", [NotFound("404 page not found"), Forbidden("devices is forbidden")])
+@pytest.mark.parametrize("error", [api.NotFound("404 page not found"), Forbidden("devices is forbidden")])
 def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
-    error: ClusterError, caplog: pytest.LogCaptureFixture
+    error: api.ClusterError, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
         bench = Bench()
@@ -357,7 +356,7 @@ def test_another_kind_must_be_there() -> None:
     async def story() -> None:
         bench = Bench()
         bench.informer = Informer(
-            Uninstalled(bench.memory, NotFound("404")),  # type: ignore[arg-type]
+            Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
             Kind.PODS,
             bench.told.append,
             clock=lambda: bench.now,

@@ -22,7 +22,6 @@ from .koords import (
     asking,
     box,
     card,
-    device,
     named,
     seed_pod,
     share,
@@ -138,7 +137,7 @@ def test_10_2_what_can_not_be_completed_counts_as_nothing_and_is_told(entry: JSO
     (problem,) = koords.charge("p").problems
     assert lacking in problem
     if entry["minor"] == 9:  # the next version of the Device has the card
-        koords.state.set_device("n1", device("n1", [card(9)]))
+        koords.node("n1", card(9))
         assert koords.debits().keys() >= {"memory", "ratio"}
         assert koords.charge("p").problems == ()
 

@@ -7,26 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
-from hami_webhook.devices.foreign.koordinator.names import (
-    ALIASES,
-    AMD,
-    CORE,
-    GPU,
-    HYGON,
-    MEMORY,
-    NPU_CORE,
-    NPU_CPU,
-    NPU_DVPP,
-    NVIDIA,
-    RATIO,
-    SHARED,
-)
+from hami_webhook.devices.foreign.koordinator import names
+from hami_webhook.devices.foreign.koordinator.names import CORE, GPU, MEMORY, RATIO, SHARED
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import MAX_INT64, parse_whole
 from hami_webhook.kube.requests import effective
 
 OWN = (SHARED, CORE, MEMORY, RATIO, GPU)
-GPU_TYPE = (*OWN, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA, AMD, HYGON)
+GPU_TYPE = (*OWN, names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP, names.NVIDIA, names.AMD, names.HYGON)
 """The resources that Koordinator takes for GPUs and reads together."""
 
 Amounts = Mapping[str, int]
@@ -48,9 +36,9 @@ class Asking(Protocol):
 
 def written(container: Asking, resource: str) -> Any:
     """What stands for a resource in requests, else in limits, aliases last; None if nothing does."""
-    names = (resource, *(alias for alias, proper in ALIASES.items() if proper == resource))
+    known = (resource, *(alias for alias, proper in names.ALIASES.items() if proper == resource))
     for amounts in (container.requests, container.limits):
-        for name in names:
+        for name in known:
             if amounts.get(name) is not None:
                 return amounts[name]
     return None
@@ -81,8 +69,8 @@ def read(container: Asking) -> Amounts:
 def total(rows: Iterable[tuple[ContainerKind, Amounts]]) -> Amounts:
     """The effective requests of a pod, by resource."""
     rows = list(rows)
-    names = dict.fromkeys(name for _, amounts in rows for name in amounts)
-    return {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in names}
+    named = dict.fromkeys(name for _, amounts in rows for name in amounts)
+    return {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in named}
 
 
 def pod_total(containers: Iterable[Asking]) -> Amounts:
