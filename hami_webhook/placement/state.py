@@ -21,6 +21,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.placement.guests import Guests
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class ClusterState:
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
         self._residents: dict[str, _Resident] = {}
-        self._guests: dict[str, dict[str, Pod]] = {}
+        self._guests = Guests(vendors.foreign)
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
@@ -111,6 +112,8 @@ class ClusterState:
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._problems: dict[tuple[str, str], Problem] = {}
         self._generations = count(1)
+        self.now = 0.0
+        """The latest time that was told."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
 
@@ -126,6 +129,7 @@ class ClusterState:
 
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
+        self.now = max(self.now, now)
         entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
         before, entry.node = entry.node, node
         self._judge(entry, now, before)
@@ -160,7 +164,7 @@ class ClusterState:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
-            self._leave_as_guest(pod)
+        self._guests.drop(uid)
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._leave(uid)
@@ -218,19 +222,11 @@ class ClusterState:
         self._devices.pop(node, None)
 
     def _keep(self, pod: Pod, now: float) -> None:
-        before = self._pods.get(pod.uid)
-        if before is not None:
-            self._leave_as_guest(before)
-        if pod.node_name and not pod.terminal and any(each.concerns(pod) for each in self._vendors.foreign):
-            self._guests.setdefault(pod.node_name, {})[pod.uid] = pod
+        self.now = max(self.now, now)
+        self._guests.keep(pod)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         self._settle(pod, now)
-
-    def _leave_as_guest(self, pod: Pod) -> None:
-        guests = self._guests.get(pod.node_name)
-        if guests is not None and guests.pop(pod.uid, None) is not None and not guests:
-            del self._guests[pod.node_name]
 
     def _as_assumed(self, pod: Pod) -> Pod:
         """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
@@ -246,6 +242,7 @@ class ClusterState:
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
+        self.now = max(self.now, now)
         lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
         for uid in lapsed:
             self._assumed.pop(uid, None)
@@ -301,8 +298,8 @@ class ClusterState:
         return entry.node if entry is not None else None
 
     def guests(self, node: str) -> list[Pod]:
-        """The live pods bound to a node that concern another scheduler, by UID."""
-        return [pod for _, pod in sorted(self._guests.get(node, {}).items())]
+        """The live pods on a node that concern another scheduler, by UID."""
+        return self._guests.on(node)
 
     def device(self, node: str) -> Mapping[str, Any] | None:
         """Koordinator's Device object of a node; None if there is none."""
