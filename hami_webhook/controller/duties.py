@@ -1,4 +1,4 @@
-"""What one replica at a time does: the quota reconcile loop, the handshakes, the certificates."""
+"""What one replica at a time does: the quota reconcile loop, handshakes, remarks on nodes, certificates."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hami_webhook.controller.certificates import CertificateKeeper, Place
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.handshake import Handshakes
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.neighbours import Neighbours
 from hami_webhook.controller.quotas import QuotaReconciler
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Duties:
                 self.reconciler.start_over()
                 tasks.create_task(self.reconciler.run())
                 tasks.create_task(Handshakes(self.core).run())
+                tasks.create_task(Neighbours(self.core).run())
 
 
 def leader_election(core: Core, settings: Settings) -> LeaderElection:

@@ -47,7 +47,8 @@ class Charge:
 
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
-    placement. `problems` are sentences for an event.
+    placement. `problems` are sentences for an event. `overruns` are the keys of which a placement that nobody could
+    refuse, as another scheduler decided it, costs more than admission charged. `until`: see `Tally`.
     """
 
     amounts: Mapping[str, int] = field(default_factory=dict)
@@ -56,6 +57,8 @@ class Charge:
     placed: bool = False
     problems: tuple[str, ...] = ()
     in_bytes: Mapping[str, int] = field(default_factory=dict)
+    overruns: frozenset[str] = frozenset()
+    until: float | None = None
 
     @property
     def exact(self) -> dict[str, int]:
@@ -76,6 +79,8 @@ class _Sheet:
     others: dict[str, int] = field(default_factory=dict)
     floors: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    overruns: set[str] = field(default_factory=set)
+    until: float | None = None
     placed: bool = False
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
@@ -87,12 +92,22 @@ class _Sheet:
         self.others.update(tally.amounts)
         self.floors |= tally.floors
         self.problems += tally.problems
+        self.until = min(filter(None, (self.until, tally.until)), default=None)
 
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors) | self.others
         floors = frozenset(key for key in self.floors if key in amounts)
         problems = tuple(dict.fromkeys(self.problems))
-        return Charge(amounts, floors, not self.floors, self.placed, problems, in_bytes(self.debits, vendors))
+        return Charge(
+            amounts,
+            floors,
+            not self.floors,
+            self.placed,
+            problems,
+            in_bytes(self.debits, vendors),
+            frozenset(self.overruns),
+            self.until,
+        )
 
 
 def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
@@ -167,25 +182,28 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
             _add_waiting(sheet, vendor, pod, catalog)
         except BadRequest as error:
             sheet.problems.append(str(error))
-    for scheduler in vendors.foreign:
-        if scheduler.concerns(pod):
-            _add_foreign(sheet, scheduler, pod, catalog, now)
+    foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
+    for scheduler in foreign:
+        _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
-    if pod.node_name and charge.placed and charge.derivable and not charge.problems:
+    # what another scheduler wrote is read with the node's cards, which may be known later
+    if pod.node_name and charge.placed and charge.derivable and not charge.problems and not foreign:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
 
 
 def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:
-    tally = scheduler.placed(pod, catalog, now)
-    if tally is not None:
-        sheet.placed = True
-    else:
-        try:
-            tally = scheduler.waiting(pod, catalog)
-        except BadRequest as error:
-            tally = Tally({}, problems=(str(error),))
-    sheet.tell(tally)
+    placed = scheduler.placed(pod, catalog, now)
+    try:
+        waiting = scheduler.waiting(pod, catalog)
+    except BadRequest as error:
+        waiting = Tally({}, problems=(str(error),))
+    if placed is None:
+        sheet.tell(waiting)
+        return
+    sheet.placed = True
+    sheet.overruns |= {key for key, amount in placed.amounts.items() if amount > waiting.amounts.get(key, 0)}
+    sheet.tell(placed)
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:

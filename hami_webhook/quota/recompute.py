@@ -29,6 +29,7 @@ class Times:
 class Recomputed:
     """The books before and after, and what is worth an event: pods with sentences.
 
+    `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.
     `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
     when the result is next another one though nothing happens (Unix seconds).
     """
@@ -39,6 +40,7 @@ class Recomputed:
     confirmed: frozenset[str] = frozenset()
     expired: int = 0
     wake: float | None = None
+    overruns: Sequence[tuple[Pod, tuple[str, ...]]] = ()
 
 
 def recompute(
@@ -60,6 +62,7 @@ def recompute(
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
+    larger: list[tuple[Pod, frozenset[str]]] = []
     own, orphans = _sorted_out(pods, entries)
     for pod in pods:
         if pod.ended(now) or not scopes.matches(books.quota, pod):
@@ -67,6 +70,8 @@ def recompute(
         charge = charge_of(pod, vendors, catalog, now, times.lapse)
         if charge.problems:
             problems.append((pod, charge.problems))
+        if charge.overruns:
+            larger.append((pod, charge.overruns))
         amounts, kept = _settle(charge, books.hard, own.get(pod.uid), now, times)
         if kept is not None:
             ledger[pod.uid] = kept
@@ -74,7 +79,8 @@ def recompute(
         for key, amount in books.counted(amounts).items():
             used[key] += amount
         if amounts:
-            wakes += [at for at in (pod.deletion_deadline, lapses_at(pod, times.lapse)) if at is not None and at >= now]
+            ends = (pod.deletion_deadline, lapses_at(pod, times.lapse), charge.until)
+            wakes += [at for at in ends if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
         if entry.state is not State.ADMITTED or entry.expired(now, times.ttl):
@@ -86,7 +92,9 @@ def recompute(
             used[name] += amount
     after = replace(books, used=used, ledger=ledger)
     confirmed = frozenset(entries.keys() - orphans.keys())
-    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None))
+    over = {key for key, limit in books.hard.items() if used[key] > limit}
+    overruns = [(pod, tuple(sorted(keys & over))) for pod, keys in larger if keys & over]
+    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None), overruns)
 
 
 def _sorted_out(pods: Sequence[Pod], entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str, Entry]]:
