@@ -5,7 +5,7 @@ Amounts are integers in the quota's own units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,8 +47,7 @@ class Charge:
 
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
-    placement. `problems` are sentences for an event. `overruns` are the keys of which a placement that nobody could
-    refuse, as another scheduler decided it, costs more than admission charged. `until`: see `Tally`.
+    placement. `problems` are sentences for an event. `until`: see `Tally`.
     """
 
     amounts: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +56,6 @@ class Charge:
     placed: bool = False
     problems: tuple[str, ...] = ()
     in_bytes: Mapping[str, int] = field(default_factory=dict)
-    overruns: frozenset[str] = frozenset()
     until: float | None = None
 
     @property
@@ -79,7 +77,6 @@ class _Sheet:
     others: dict[str, int] = field(default_factory=dict)
     floors: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-    overruns: set[str] = field(default_factory=set)
     until: float | None = None
     placed: bool = False
 
@@ -105,7 +102,6 @@ class _Sheet:
             self.placed,
             problems,
             in_bytes(self.debits, vendors),
-            frozenset(self.overruns),
             self.until,
         )
 
@@ -192,18 +188,29 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     return charge
 
 
+def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, catalog: Catalog) -> list[str]:
+    """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
+    found: set[str] = set()
+    for scheduler in vendors.foreign if charge.placed else ():
+        mine = [key for key in scheduler.quota_keys if key in keys and key in charge.amounts]
+        if mine and scheduler.concerns(pod):
+            before = _declared(scheduler, pod, catalog).amounts
+            found.update(key for key in mine if charge.amounts[key] > before.get(key, 0))
+    return sorted(found)
+
+
 def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:
     placed = scheduler.placed(pod, catalog, now)
+    sheet.placed |= placed is not None
+    sheet.tell(_declared(scheduler, pod, catalog) if placed is None else placed)
+
+
+def _declared(scheduler: ForeignScheduler, pod: Pod, catalog: Catalog) -> Tally:
+    """What an existing pod costs while it waits."""
     try:
-        waiting = scheduler.waiting(pod, catalog)
+        return scheduler.waiting(pod, catalog)
     except BadRequest as error:
-        waiting = Tally({}, problems=(str(error),))
-    if placed is None:
-        sheet.tell(waiting)
-        return
-    sheet.placed = True
-    sheet.overruns |= {key for key, amount in placed.amounts.items() if amount > waiting.amounts.get(key, 0)}
-    sheet.tell(placed)
+        return Tally({}, problems=(str(error),))
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.books import Books, verify
-from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of
+from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of, overrun
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
 ATTEMPTS = 6
@@ -62,7 +62,7 @@ def recompute(
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
-    larger: list[tuple[Pod, frozenset[str]]] = []
+    counted: list[tuple[Pod, Charge]] = []
     own, orphans = _sorted_out(pods, entries)
     for pod in pods:
         if pod.ended(now) or not scopes.matches(books.quota, pod):
@@ -70,8 +70,7 @@ def recompute(
         charge = charge_of(pod, vendors, catalog, now, times.lapse)
         if charge.problems:
             problems.append((pod, charge.problems))
-        if charge.overruns:
-            larger.append((pod, charge.overruns))
+        counted.append((pod, charge))
         amounts, kept = _settle(charge, books.hard, own.get(pod.uid), now, times)
         if kept is not None:
             ledger[pod.uid] = kept
@@ -93,7 +92,8 @@ def recompute(
     after = replace(books, used=used, ledger=ledger)
     confirmed = frozenset(entries.keys() - orphans.keys())
     over = {key for key, limit in books.hard.items() if used[key] > limit}
-    overruns = [(pod, tuple(sorted(keys & over))) for pod, keys in larger if keys & over]
+    larger = ((pod, overrun(pod, charge, over, vendors, catalog)) for pod, charge in counted) if over else ()
+    overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
     return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None), overruns)
 
 

@@ -27,6 +27,10 @@ class Among:
     def now(self) -> float:
         return self._census.now
 
+    @property
+    def version(self) -> int:
+        return self._census.version
+
     def nodes(self) -> Iterator[Node]:
         return (node for node in self._census.nodes() if node.name in self._names)
 

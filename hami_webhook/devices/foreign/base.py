@@ -22,6 +22,11 @@ class Census(Protocol):
         """The latest time that was told of any of them, in Unix seconds."""
         ...
 
+    @property
+    def version(self) -> int:
+        """A number that is another one once a node, not a pod, has changed."""
+        ...
+
     def nodes(self) -> Iterable[Node]:
         """Every known node, by name."""
         ...
@@ -43,6 +48,7 @@ class NoCensus:
     """No node is known."""
 
     now = 0.0
+    version = 0
 
     def nodes(self) -> Iterable[Node]:
         return ()

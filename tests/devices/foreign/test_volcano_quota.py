@@ -8,7 +8,7 @@ import pytest
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.charge import charge_of, waiting_charge
+from hami_webhook.quota.charge import charge_of, overrun, waiting_charge
 
 from ..yard import NOW, configured, pod
 from .square import Square
@@ -147,8 +147,11 @@ def test_a_bound_pod_counts_unless_it_failed(phase: str | None) -> None:
 
 def test_more_than_was_charged_is_an_overrun() -> None:
     square = Square(MIXED)
-    assert cost_of(square, "GPU-m[group2-0],NVIDIA,8000,0:").overruns == {f"limits.{MEMORY}"}
-    assert cost_of(square, "GPU-m,NVIDIA,8000,0:").overruns == frozenset()
+    bound = square.admit(asking(1, 8000, name="u")).pod
+    for ids, keys in (("GPU-m[group2-0],NVIDIA,8000,0:", [f"limits.{MEMORY}"]), ("GPU-m,NVIDIA,8000,0:", [])):
+        charge = cost_of(square, ids)
+        assert overrun(bound, charge, charge.amounts.keys(), square.vendors, square.state) == keys
+        assert overrun(bound, charge, [], square.vendors, square.state) == []
 
 
 def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:

@@ -11,7 +11,7 @@ from hami_webhook.devices.foreign.gates import drop_owned, refuse_node_name, ref
 from hami_webhook.devices.foreign.priority import move_priority
 from hami_webhook.devices.foreign.volcano.cards import VolcanoCards
 from hami_webhook.devices.foreign.volcano.names import MIG, MODE, MODES, MPS, NOUSE_UUID, OWNED, USE_UUID, mode_of
-from hami_webhook.devices.foreign.volcano.registration import Registry, Survey, survey
+from hami_webhook.devices.foreign.volcano.registration import Registry, Survey
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.policy import split_list
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -41,7 +41,7 @@ class Admission:
         asking = [container for container in draft.containers if container.kind is ContainerKind.APP]
         for container in asking:
             self._values(container)
-        found = survey(self._registry, census.nodes(), census.now, draft.annotations)
+        found = self._registry.survey(census, draft.annotations)
         both = [c.name for c in asking if self._amount(c, self._memory) and self._amount(c, self._percentage)]
         for container in asking:
             self._expand(container, found, draft)

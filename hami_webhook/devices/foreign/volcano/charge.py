@@ -9,7 +9,7 @@ from hami_webhook.devices.foreign.volcano.allocation import Entry, lapses_at, no
 from hami_webhook.devices.foreign.volcano.cards import VolcanoCards
 from hami_webhook.devices.foreign.volcano.names import ALLOCATED, MIG, mode_of
 from hami_webhook.devices.foreign.volcano.placement import instance_at, requests_of
-from hami_webhook.devices.foreign.volcano.registration import Registry, Survey, survey
+from hami_webhook.devices.foreign.volcano.registration import Registry, Survey
 from hami_webhook.devices.model import BadRequest, Device, Request
 from hami_webhook.kube.objects import Pod
 
@@ -30,7 +30,7 @@ class Costs:
         asked = requests_of(self._cards, pod).values()
         as_instance = self._counts_instances and mode_of(pod.annotations) == MIG
         blind = as_instance or any(request.memory.declared is None for request in asked)
-        found = survey(self._registry, census.nodes(), census.now, pod.annotations) if asked and blind else None
+        found = self._registry.survey(census, pod.annotations) if asked and blind else None
         memory = sum(request.count * self._least(request, found, as_instance=as_instance) for request in asked)
         amounts = self._amounts(
             sum(request.count for request in asked), memory, sum(request.count * request.cores for request in asked)

@@ -109,7 +109,11 @@ class Geometries:
         self._tables = [
             (table.models, Geometry([Group.read(group) for group in table.allowed_geometries])) for table in tables
         ]
+        self._known: dict[str, Geometry | None] = {}
 
     def of(self, card_type: str) -> Geometry | None:
         """The geometry of a registered type; None if no entry matches."""
-        return next((found for models, found in self._tables if any(m in card_type for m in models)), None)
+        if card_type not in self._known:
+            found = (geometry for models, geometry in self._tables if any(model in card_type for model in models))
+            self._known[card_type] = next(found, None)
+        return self._known[card_type]
