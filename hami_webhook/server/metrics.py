@@ -175,7 +175,8 @@ class CoreCollector:
             for key, amount in charge_of(pod, core.vendors, core.state, now, core.lapse).amounts.items():
                 totals[pod.namespace, key] = totals.get((pod.namespace, key), 0) + amount
         for namespace, key in sorted({*totals, *smallest}):
-            factor = max(q.factor if q.dimension is Dimension.MEMORY else 1 for _, q in core.vendors.quota_keys[key])
+            shared = core.vendors.quota_keys[key]
+            factor = max((q.factor for _, q in shared if q.dimension is Dimension.MEMORY), default=1)
             name, (_, known) = key.removeprefix("limits."), smallest.get((namespace, key), (0, None))
             amount = totals.get((namespace, key), 0) * factor
             legacy_used.add_metric((_ZONE, namespace, name, str(known or 0)), amount)
