@@ -265,6 +265,7 @@ class Simulation:
         selector = (pod.node_selector or {}).items()
         suits = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
         suitable = [name for name, suited in suits.items() if suited]
+        charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts if foreign else {}
         shown, failed = await (self._by_us(pod, suitable) if foreign is None else self._by(foreign, pod, suitable))
         failed = failed | {name: _OTHER_NODE for name, suited in suits.items() if not suited}
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
@@ -273,9 +274,10 @@ class Simulation:
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
-        if self._unsettled[pod.namespace] >= _SETTLE_EVERY:
-            await self._recompute(pod.namespace)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
+        # nobody books what another scheduler gives, so the controller would see it next
+        if self._unsettled[pod.namespace] >= _SETTLE_EVERY or (foreign and debits != charged):
+            await self._recompute(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
 
     async def _by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
