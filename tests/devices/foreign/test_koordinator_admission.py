@@ -71,7 +71,7 @@ def test_a_pod_of_whole_vendor_cards_is_not_koordinators() -> None:
 
 def test_a_disabled_section_leaves_the_names_alone() -> None:
     vendors = configured(enabled=False)
-    assert vendors.foreign == ()
+    assert [scheduler.key for scheduler in vendors.foreign] == ["volcano"]
     assert not any(name.startswith("koordinator.sh") for name in vendors.resource_names)
     assert not any("koordinator" in key for key in vendors.quota_keys)
 
@@ -226,12 +226,12 @@ def test_5_3_whose_pod_it_is(written: str, inject: bool, stored: str | None) -> 
     assert done.pod["spec"].get("schedulerName") == stored
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/gpu", "volcano.sh/vgpu-number"])
-def test_5_3_a_pod_of_two_managers_gets_no_scheduler(name: str) -> None:
+@pytest.mark.parametrize(("name", "scheduler"), [("nvidia.com/gpu", None), ("volcano.sh/vgpu-number", "volcano")])
+def test_5_3_a_pod_of_two_managers_is_not_given_to_koordinator(name: str, scheduler: str | None) -> None:
     koords = a10s(vendors=configured(mixed_name_sets="warn"))
     done = koords.admit(asking("p", container("a", **{name: 1}), box("b", ratio=50)))
     assert done.pod is not None, done.message
-    assert "schedulerName" not in done.pod["spec"]
+    assert done.pod["spec"].get("schedulerName") == scheduler
 
 
 def test_5_3_what_only_the_scheduler_may_write_is_removed() -> None:
@@ -351,7 +351,7 @@ def test_5_6_a_scheduler_that_is_not_injected_is_warned_of() -> None:
     koords = a10s(vendors=configured(inject_scheduler_name=False))
     done = koords.admit(asking(ratio=50, labels=ISOLATED))
     assert len(done.warnings) == 1
-    assert done.warnings[0].startswith("[koordinator/scheduler] scheduler default-scheduler is none of koord-scheduler")
+    assert done.warnings[0].startswith("[koordinator/scheduler] default-scheduler would bind the pod")
 
 
 # 9: what its scheduler writes later

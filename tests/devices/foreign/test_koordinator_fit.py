@@ -89,15 +89,6 @@ def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     assert koords.refusals(asking(**HALF))["n1"] == "NodeInsufficientDevice"
 
 
-def test_a_node_that_the_selector_excludes_is_not_asked() -> None:
-    manifest = asking(**HALF)
-    manifest["spec"]["nodeSelector"] = {"zone": "a"}
-    koords = Koords().node("here", card(0), labels={**ISOLATED, "zone": "a"}).node("there", card(0))
-    found = koords.predict(manifest)
-    assert isinstance(found, Prediction)
-    assert (found.node, found.failed) == ("here", {"there": "node didn't match the pod's nodeSelector"})
-
-
 # 7.3
 
 

@@ -11,25 +11,28 @@ from typing import Any
 from hami_webhook.config import KoordinatorSection
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, Part, Prediction, Tally
+from hami_webhook.devices.foreign.gates import refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign.koordinator import admission
 from hami_webhook.devices.foreign.koordinator.allocation import Share, encode, read_shares, usage
 from hami_webhook.devices.foreign.koordinator.cards import Cards, read_cards
 from hami_webhook.devices.foreign.koordinator.charge import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
 from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, choose, loads_of, score
 from hami_webhook.devices.foreign.koordinator.hints import check_hints, read_hint, read_partition_spec
-from hami_webhook.devices.foreign.koordinator.names import ALIASES, ALLOCATED, ISOLATION, NPU_CORE, SCHEDULERS_OWN
+from hami_webhook.devices.foreign.koordinator.names import (
+    ALIASES,
+    ALLOCATED,
+    ISOLATION,
+    NPU_CORE,
+    SCHEDULER_NAME,
+    SCHEDULERS_OWN,
+)
 from hami_webhook.devices.foreign.koordinator.request import OWN, Want, pod_total, read
 from hami_webhook.devices.foreign.koordinator.rules import check_amounts
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
-_MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of a pod that only shows what a kubelet runs by itself."""
-
-_OTHER_NODE = "node didn't match the pod's nodeSelector"
 _NPUS = "slices of Ascend cards aren't predicted"
 
 
@@ -44,24 +47,22 @@ class Koordinator(ForeignScheduler):
     def __init__(self, section: KoordinatorSection) -> None:
         self.section = section
         self.scheduler_names = section.scheduler_names
+        self.injects_scheduler = section.inject_scheduler_name
         self._read: dict[str, tuple[Mapping[str, Any], Cards]] = {}
+
+    def scheduler_of(self, pod: Pod | PodDraft) -> str:
+        """The label outranks `spec.schedulerName`."""
+        return pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
 
     # admission (chapter section 5)
 
     def admit(self, pod: PodDraft, census: Census) -> None:
-        if _MIRROR in pod.annotations:
-            return
-        _refuse_node(pod.original)
         admission.admit(pod, self.section, census)
 
     def check(self, pod: Pod, census: Census) -> None:
-        for key in SCHEDULERS_OWN:
-            if key in pod.annotations:
-                raise BadRequest(f"annotation {key} is written by Koordinator's scheduler only; remove it from the pod")
-        if _MIRROR in pod.annotations:
-            return
-        _refuse_node(pod)
-        check_amounts(pod.containers, deny_mixed=self.section.mixed_name_sets == "deny")
+        refuse_node_name(pod)
+        refuse_owned(pod.annotations, SCHEDULERS_OWN)
+        check_amounts(pod.containers)
         check_hints(pod.annotations)
 
     # quota (10)
@@ -106,13 +107,9 @@ class Koordinator(ForeignScheduler):
             pod.labels.get(ISOLATION, ""),
             self.section.scoring == "MostAllocated",
         )
-        selector = (pod.node_selector or {}).items()
         failed: dict[str, str] = {}
         fits: list[tuple[int, str, list[Load]]] = []
         for node in census.nodes():
-            if not selector <= node.labels.items():
-                failed[node.name] = _OTHER_NODE
-                continue
             outcome = self._on(node, census, terms)
             if isinstance(outcome, Rejection):
                 failed[node.name] = str(outcome)
@@ -155,11 +152,6 @@ class Koordinator(ForeignScheduler):
             cards = self._cards(census, node.name)
             if cards is not None:
                 yield cards
-
-
-def _refuse_node(pod: Pod) -> None:
-    if pod.node_name:
-        raise BadRequest("pod has node assigned")
 
 
 def _part(load: Load, share: Share) -> Part:

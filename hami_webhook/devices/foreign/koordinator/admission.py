@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hami_webhook.config import KoordinatorSection
 from hami_webhook.devices.foreign.base import Census
+from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, drop_owned, refuse_node_name
 from hami_webhook.devices.foreign.koordinator.hints import check_hints, read_hint
 from hami_webhook.devices.foreign.koordinator.names import (
     ALIASES,
@@ -20,34 +21,30 @@ from hami_webhook.devices.foreign.koordinator.names import (
     SHARED,
 )
 from hami_webhook.devices.foreign.koordinator.request import OWN, Amounts, Want, cards_of, pod_total, read, whole
-from hami_webhook.devices.foreign.koordinator.rules import PRIORITY, check_amounts
+from hami_webhook.devices.foreign.koordinator.rules import check_amounts
+from hami_webhook.devices.foreign.priority import move_priority
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.patch import MapDraft
 from hami_webhook.kube.quantity import parse_whole
 
-_DEFAULT_SCHEDULER = "default-scheduler"
-
 
 def admit(pod: PodDraft, section: KoordinatorSection, census: Census) -> None:
     """Normalise a pod, and warn. Raises `BadRequest`."""
+    refuse_node_name(pod.original)
+    move_priority(pod, "PriorityClasses and ElasticQuotas")
     for container in pod.containers:
-        _move_priority(container)
         if container.kind is ContainerKind.APP:
             normalise(container, pod)
-    for key in SCHEDULERS_OWN:
-        if key in pod.annotations:
-            del pod.annotations[key]
-    check_amounts(pod.containers, deny_mixed=section.mixed_name_sets == "deny")
+    drop_owned(pod, SCHEDULERS_OWN)
+    check_amounts(pod.containers)
     check_hints(pod.annotations)
     amounts = pod_total(pod.containers)
     want = Want.of(amounts)
     if want is None:
         return  # there were only zeros
     _label(pod, section, want)
-    if section.inject_scheduler_name and pod.scheduler_name in ("", _DEFAULT_SCHEDULER) and not names_others(pod):
-        pod.scheduler_name = section.scheduler_names[0]
     for doubt in doubts(pod, section, want, amounts.get(MEMORY, 0), census):
         pod.warn(doubt)
 
@@ -137,36 +134,9 @@ def doubts(pod: PodDraft, section: KoordinatorSection, want: Want, memory: int, 
     scope = read_hint(pod.annotations).scope
     if scope and want.fractional and want.count > 1:
         yield f"[koordinator/topology] several shared cards within one {scope} can't be scheduled"
-    scheduler = pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
-    if scheduler not in section.scheduler_names:
+    named = pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
+    if not section.inject_scheduler_name and named in ("", DEFAULT_SCHEDULER):
         yield (
-            f"[koordinator/scheduler] scheduler {scheduler or _DEFAULT_SCHEDULER} is none of "
-            f"{', '.join(section.scheduler_names)}: no card will be chosen for the pod"
+            f"[koordinator/scheduler] {DEFAULT_SCHEDULER} would bind the pod without choosing cards for it; "
+            f"{' or '.join(section.scheduler_names)} does"
         )
-
-
-def names_others(pod: PodDraft) -> bool:
-    """Whether a container names a resource of HAMi or Volcano too."""
-    return any(
-        name.startswith(("nvidia.com/", "volcano.sh/vgpu-"))
-        for container in pod.containers
-        for amounts in (container.limits, container.requests)
-        for name in amounts
-    )
-
-
-def _move_priority(container: ContainerDraft) -> None:
-    """The level of a task on its card is an environment variable; as a resource it would fit no node."""
-    value = container.amount(PRIORITY)
-    if value is None:
-        return
-    level = parse_whole(value)
-    if level not in (0, 1):
-        raise BadRequest(
-            f"invalid {PRIORITY} value {value} in container {container.name}: must be 0 (high) or 1 (low); more levels "
-            "are what PriorityClasses and ElasticQuotas are for"
-        )
-    for amounts in (container.limits, container.requests):
-        if PRIORITY in amounts:
-            del amounts[PRIORITY]
-    container.default_env("CUDA_TASK_PRIORITY", str(level))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 
 from hami_webhook.devices.foreign.koordinator.names import (
     CORE,
@@ -16,9 +16,6 @@ from hami_webhook.devices.foreign.koordinator.names import (
 )
 from hami_webhook.devices.foreign.koordinator.request import GPU_TYPE, OWN, Amounts, Asking, read, total
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.kube.quantity import parse_whole
-
-PRIORITY = "nvidia.com/priority"
 
 _WITHOUT_SHARED = frozenset(map(frozenset, ({MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO})))
 """Legal too, but for what admission makes of app containers: only init containers are left like this."""
@@ -35,10 +32,10 @@ _LEGAL = _WITHOUT_SHARED.union(
 _MOST_DVPP = 100
 
 
-def check_amounts(containers: Iterable[Asking], *, deny_mixed: bool) -> None:
+def check_amounts(containers: Iterable[Asking]) -> None:
     """Raises `BadRequest` for amounts that Koordinator's scheduler wouldn't take.
 
-    `deny_mixed`: nor may names of other GPU managers for NVIDIA's cards stand beside its own.
+    Whether other GPU managers' names for NVIDIA's cards may stand beside its own isn't decided here, but in `mixing`.
     """
     containers = list(containers)
     rows = [(container.kind, read(container)) for container in containers]
@@ -46,20 +43,8 @@ def check_amounts(containers: Iterable[Asking], *, deny_mixed: bool) -> None:
         _check_container(container.name, amounts)
     amounts = total(rows)
     if any(name in amounts for name in OWN):
-        _check_names(amounts.keys() - {NVIDIA}, nvidia_names(containers) if deny_mixed else ())
+        _check_names(amounts.keys() - {NVIDIA})
         _check_sum(amounts)
-
-
-def nvidia_names(containers: Iterable[Asking]) -> tuple[str, ...]:
-    """The resources of HAMi's or NVIDIA's own plugin that containers name, sorted; zeros don't count."""
-    named = {
-        name
-        for container in containers
-        for amounts in (container.limits, container.requests)
-        for name in amounts
-        if name.startswith("nvidia.com/") and name != PRIORITY and parse_whole(amounts[name]) != 0
-    }
-    return tuple(sorted(named))
 
 
 def _check_container(name: str, amounts: Amounts) -> None:
@@ -78,14 +63,13 @@ def _check_container(name: str, amounts: Amounts) -> None:
             raise BadRequest(f"{resource} {percent} in container {name} exceeds 100 per GPU of {SHARED} {shared}")
 
 
-def _check_names(named: Set[str], others: Sequence[str]) -> None:
+def _check_names(named: Set[str]) -> None:
     """The names that a pod's sum has must be ones that Koordinator takes together."""
-    if not others and frozenset(named) in _LEGAL:
+    if frozenset(named) in _LEGAL:
         return
-    listed = [*(name for name in GPU_TYPE if name in named), *others]
     raise _invalid(
-        f"{', '.join(listed)} can't stand together in a pod; Koordinator takes {MEMORY} or {RATIO}, the same in "
-        f"all containers, perhaps with {CORE}"
+        f"{', '.join(name for name in GPU_TYPE if name in named)} can't stand together in a pod; Koordinator takes "
+        f"{MEMORY} or {RATIO}, the same in all containers, perhaps with {CORE}"
     )
 
 
