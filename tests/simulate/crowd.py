@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .books import ASCEND, COREX, FAMILIES, JSON, TEMPLATES
+from .families import ASCEND, COREX, FAMILIES, JSON
 from .fleet import NAMESPACES
+from .wants import TEMPLATES
 
 FAMILY = {family.name: family for family in FAMILIES}
 POLICY = "hami.io/gpu-scheduler-policy"
@@ -85,6 +86,10 @@ def _nvidia(pick: random.Random) -> Iterator[Arriving]:
         [box("a", **gpu(1, percent=20))], [box("side", sidecar=True, **gpu(1, 300)), box("load", **gpu(1, 8000))]
     )
     yield Arriving([box("gpu", **small()), box("dcu", **of("DCU", 1, 2000, 20))])
+    # several instances of one card for an init container; two that fill a card but for a few MiB
+    yield Arriving([box("a", **small())], [box("load", **gpu(2, 4000))], {"nvidia.com/vgpu-mode": "mig"})
+    yield alone(gpu(1, 12288), {"nvidia.com/use-gpuuuid": "nvidia-a10-2-c0"})
+    yield alone(gpu(1, 12300), {"nvidia.com/use-gpuuuid": "nvidia-a10-2-c0"})
     yield alone(small(), {"nvidia.com/use-gputype": "H100"})
     yield alone(gpu(9, 100))
     yield Arriving([box(cpu="2", memory="1Gi")])
@@ -214,7 +219,7 @@ def _others(pick: random.Random) -> Iterator[Arriving]:
     yield Arriving([box("va", **of("Vastai", 1)), box("biren", **of("Biren", 1))])
 
 
-def the_crowd(number: int, seed: int = 20260901) -> tuple[list[JSON], dict[str, str]]:
+def the_crowd(number: int, seed: int = 20260902) -> tuple[list[JSON], dict[str, str]]:
     """So many pods, and the words by which some are refused, by name. Every kind comes before one comes again; what is
     refused anyway comes once.
     """

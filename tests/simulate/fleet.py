@@ -16,28 +16,14 @@ import yaml
 
 from hami_webhook.config import load
 
-from .books import FAMILIES, JSON, TEMPLATES
+from .families import FAMILIES, JSON, Card
+from .wants import TEMPLATES
 
 SLOTS = {"Ascend910A": 15, "Ascend910B2": 8, "Ascend310P": 7}
 CHIPS = ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
 DRS_TABLE = {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}
 MIG = {"1g.5gb": (5120, 14, 1, range(7)), "2g.10gb": (10240, 28, 2, (0, 2, 4)), "3g.20gb": (20480, 42, 4, (0, 4))}
 """MiB, percent of the cores, slices, and where an instance may start."""
-
-
-@dataclass(frozen=True)
-class Card:
-    """A card as its node registers it: MiB (or percent), cores in the vendor's own unit."""
-
-    family: str
-    uuid: str
-    node: str
-    memory: int
-    cores: int
-    slots: int
-    model: str = ""
-    mode: str = ""
-    healthy: bool = True
 
 
 @dataclass
