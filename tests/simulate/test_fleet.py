@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,18 +123,15 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Of three processes with their own order in sets: twice the same files, then the same in another order."""
     directory = tmp_path_factory.mktemp("fleet")
     lines = [written(directory / "a"), written(directory / "b"), written(directory / "c", random.Random(7))]
-    runs = [
-        subprocess.Popen(
-            line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": str(seed)}
-        )
-        for seed, line in enumerate(lines, start=1)
-    ]
-    found = []
-    for run in runs:
-        out, err = run.communicate(timeout=60)
-        assert (run.returncode, err) == (0, b"")
-        found.append(out)
-    return found
+
+    def run(seed: int) -> bytes:
+        env = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        done = subprocess.run(lines[seed], check=False, capture_output=True, env=env, timeout=300)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(run, range(len(lines))))
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +203,8 @@ def test_every_managed_key_was_in_use(result: JSON) -> None:
 
 
 def test_no_waiting_pod_is_charged_more_than_any_place_of_it_costs(replay: Replay) -> None:
-    """The floor is a floor, but for two vendors' declared amounts: Moore Threads' card of 48 GiB may be smaller (6), and
-    a MIG instance has cores of its own (nvidia 7.7); two of one card are one slot for an init container (quota 5).
+    """The floor is a floor, but for two vendors' declared amounts: Moore Threads' card of 48 GiB may be smaller (6),
+    and a MIG instance has cores of its own (nvidia 7.7); two of one card are one slot for an init container (quota 5).
     """
     for step in replay.steps():
         if step.outcome["placement"]:
