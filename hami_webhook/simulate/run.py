@@ -32,7 +32,9 @@ _FALLBACK_START = 1767225600.0
 """When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
 
 _SETTLE_EVERY = 50
-"""Placements in a namespace after which its quotas are recomputed, as the controller would by then."""
+"""Placements in a namespace after which its quotas are recomputed, as the controller would by then; at once after one
+that costs less than its pod was charged.
+"""
 
 _SERVER_SET = (
     *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -266,13 +268,15 @@ class Simulation:
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
         if isinstance(placement, Unplaced):
             return replace(allowed, unplaced=True)
+        charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
         await self.core.placer.bind(pod, placement.node)
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
-        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
-        if self._unsettled[pod.namespace] >= _SETTLE_EVERY:
-            await self._recompute(pod.namespace)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
+        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
+        cheaper = any(debits.get(key, 0) < amount for key, amount in charged.items())
+        if cheaper or self._unsettled[pod.namespace] >= _SETTLE_EVERY:
+            await self._recompute(pod.namespace)
         return replace(
             allowed, placement=_placement(pod, placement, self.core.vendors), debits=dict(sorted(debits.items()))
         )

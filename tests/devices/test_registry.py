@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices import vendor
-from hami_webhook.devices.registry import VENDORS, Vendors
+from hami_webhook.devices.registry import FOREIGN, VENDORS, Vendors
 
 from .yard import CHART, configured
 
@@ -22,14 +22,15 @@ def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
 
 
 def test_every_name_of_the_charts_configuration_is_managed() -> None:
-    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards, which no vendor here reads yet."""
+    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards: see FOREIGN in the registry."""
     builtin = builtin_device_config()
     vendors = Vendors.from_config(builtin.config)
-    parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in ("volcano", "koordinator")}
+    unread = {"volcano", "koordinator"} - FOREIGN.keys()
+    parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in unread}
     named = {name for part in parts.values() for name in part.resource_names().values()}
     assert builtin.warnings == ()
     assert named <= vendors.resource_names
-    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys()
+    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | FOREIGN.keys()
 
 
 def test_the_guide_to_a_new_vendor_names_every_hook() -> None:
