@@ -32,6 +32,7 @@ from hami_webhook.admission.pods import (
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.foreign.gates import names_any
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
 
@@ -130,6 +131,8 @@ class Gate:
         if not self._touches_all and not names_managed(pod, self._vendors):
             return Mutation(draft)
         welcomed = welcome(draft, self._vendors, self._fleet)
+        if welcomed and not names_any(draft, self._vendors.own_names):
+            return Mutation(draft)  # nothing of ours, in no container
         refusal: Denied | None = None
         try:
             asked = normalise(draft, self._vendors, self._fleet)

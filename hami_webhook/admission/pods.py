@@ -14,6 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.fleet import NO_FLEET, Fleet
+from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
@@ -23,7 +24,6 @@ from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 
-DEFAULT_SCHEDULER = "default-scheduler"
 _NODE_USER = "system:node:"
 
 
@@ -111,11 +111,22 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
 
 
 def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> bool:
-    """Let the other schedulers that a pod is for put it into their form; whether there is one. Raises `Denied`."""
+    """Let the other schedulers that a pod is for put it into their form; whether there is one. Raises `Denied`.
+
+    The first of them gives the pod a scheduler, unless it names our vendors' resources too.
+    """
+    if is_mirror(draft.original):
+        return False
     found = [scheduler for scheduler in vendors.foreign if scheduler.asks(draft)]
+    others = set(vendors.own_names)
     try:
         for scheduler in found:
             scheduler.admit(draft, fleet)
+        found = [scheduler for scheduler in found if scheduler.asks(draft)]
+        for scheduler in found:
+            name_scheduler(draft, scheduler, others)
+            others |= scheduler.resource_names
+        vendors.mixing.welcome(draft, fleet, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     except MalformedObject as error:
@@ -187,8 +198,9 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     refuse_unfit(pod, vendors)
     try:
         for scheduler in vendors.foreign:
-            if scheduler.asks(pod):
+            if scheduler.asks(pod) and not is_mirror(pod):
                 scheduler.check(pod, fleet)
+        vendors.mixing.check(pod)
     except BadRequest as error:
         raise bad_request(error) from error
     asked = requested_vendors(pod, vendors, fleet)

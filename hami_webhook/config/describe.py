@@ -144,7 +144,10 @@ def _chip_notes(chip: AscendChip) -> Iterator[str]:
 def _volcano_notes(section: VolcanoSection) -> Iterator[str]:
     yield from _scheduler_notes(section)
     most = _VOLCANO_MOST_BLOCKS * section.factor
-    yield f"nodes of up to {most} MiB in all are counted right; for larger ones gpuMemoryFactor must be higher"
+    yield (
+        f"nodes of up to {most} MiB in all are counted right; the smallest safe gpuMemoryFactor is the MiB of all "
+        f"cards of the largest node / {_VOLCANO_MOST_BLOCKS}, rounded up"
+    )
     if any("A30" in entry.models for entry in section.mig_geometries):
         yield "the model text A30 also matches A300 and RTX A3000"
 

@@ -1,4 +1,4 @@
-"""What one replica at a time does: the quota reconcile loop, the handshakes, the certificates."""
+"""What one replica at a time does: the quota reconcile loop, handshakes, remarks on nodes, certificates."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hami_webhook.controller.certificates import CertificateKeeper, Place
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.handshake import Handshakes
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.neighbours import Neighbours
 from hami_webhook.controller.quotas import QuotaReconciler
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Duties:
             await self.feed.wait_synced()
             if self.reconciler is not None:
                 tasks.create_task(Handshakes(self.core).run())
+                tasks.create_task(Neighbours(self.core).run())
                 if not self.each_for_itself:
                     tasks.create_task(reconcile(self.feed, self.reconciler))
 

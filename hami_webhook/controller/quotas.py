@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
+from hami_webhook.cluster.api import ClusterError, NotFound
 from hami_webhook.controller.sightings import Sightings
+from hami_webhook.controller.telling import Telling
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import is_binary
@@ -53,7 +54,7 @@ class QuotaReconciler:
         self._failures: dict[str, int] = {}
         self._sightings = Sightings(pace.ttl)
         self._facts: dict[str, tuple[object, ...]] = {}
-        self._told: dict[str, dict[str, str]] = {}
+        self._telling = Telling(core.cluster)
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self.expired = 0
@@ -62,7 +63,7 @@ class QuotaReconciler:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
-        if pod is None or not self._counts(pod):
+        if pod is None or not self._matters(pod):
             return
         # compared with what was told here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
@@ -71,26 +72,25 @@ class QuotaReconciler:
             self._sightings.pod(pod, self._core.clock())
         if after is None:
             self._facts.pop(pod.uid, None)
-            self._told.pop(pod.uid, None)
+            self._telling.forget(pod.uid)
             self._sightings.gone[pod.uid] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
         if after is None or known != facts:
             self.touch(pod.namespace)
 
-    def _counts(self, pod: Pod) -> bool:
-        """Whether the pod may cost a quota something."""
+    def _matters(self, pod: Pod) -> bool:
+        """Whether a quota may depend on the pod."""
         vendors = self._core.vendors
-        if any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers):
-            return True
-        return any(scheduler.concerns(pod) for scheduler in vendors.foreign)
+        own = any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers)
+        return own or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
         if after is None or (before is not None and before.uid != after.uid):
             if before is not None:
                 self._sightings.forget(before.uid)
-                self._told.pop(before.uid, None)
+                self._telling.forget(before.uid)
             before = None
         if after is None:
             return
@@ -209,29 +209,18 @@ class QuotaReconciler:
         await self._tell("ResourceQuota", quota, "QuotaMixed", mixed if others else "")
         for pod, texts in result.problems:
             await self._tell("Pod", pod, "BadAllocation", "; ".join(texts))
+        for pod, keys in result.overruns:
+            text = f"pod {pod.key} got more than was charged when it was admitted, so quota {quota.name} is above hard"
+            await self._tell("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
 
-    async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str) -> None:
-        """Record an event, once as long as it says the same; an empty message means that there is nothing to say."""
-        told = self._told.setdefault(about.uid, {})
-        if told.get(reason, "") == message:
-            return
-        told[reason] = message
-        if not message:
-            return
-        try:
-            await self._core.cluster.record_event(
-                EventNote(kind, about.namespace, about.name, about.uid, "Warning", reason, message)
-            )
-        except ClusterError as error:
-            del told[reason]
-            logger.warning("can't record event %s on %s %s/%s: %s", reason, kind, about.namespace, about.name, error)
+    async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
+        await self._telling.tell(kind, about.namespace, about.name, about.uid, reason, message, topic)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
         vendors = self._core.vendors
-        keys = [NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values())]
-        for scheduler in vendors.foreign:
-            keys += scheduler.allocation_keys
+        watched = (key for scheduler in vendors.foreign for key in scheduler.watched)
+        keys = (NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values()), *watched)
         return (
             pod.terminal,
             pod.node_name,

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import AllocatedDevice, Allocation
-from hami_webhook.devices.policy import order
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import FIRST_FIT, FIRST_OF_ALL, NUMA_GROUP, Candidate, Choice, Selection, Trial
 from hami_webhook.devices.vendor import Vendor
@@ -42,7 +41,7 @@ def _attempt(vendor: Vendor, trial: Trial, *, numa_bound: bool) -> Allocation | 
         for position, device in enumerate(trial.inventory.devices)
         if device.uuid not in trial.barred
     ]
-    ordered = [cards[i] for i in order(cards, trial.terms.policy, trial.terms.weights, numa_bound=numa_bound)]
+    ordered = [cards[i] for i in vendor.order(cards, trial.terms, numa_bound=numa_bound)]
     first = _walk(vendor, trial, ordered, numa_bound=numa_bound)
     if isinstance(first, Allocation) or trial.budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts:
         return first

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-_SECONDS = 60.0
-"""How long an answer may take."""
+ANSWER_WITHIN = 60.0
+"""Seconds."""
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
 
@@ -30,14 +30,14 @@ def common_health(handshake: str, allocatable: int, now: float, zone: tzinfo | N
     """
     if "Requesting" not in handshake:
         return Health(healthy=True, request_handshake=True)
-    asked = _handshake_time(handshake, zone)
+    asked = handshake_time(handshake, zone)
     if asked is None or allocatable > 0:
         return Health(healthy=True)
-    deadline = asked + _SECONDS
+    deadline = asked + ANSWER_WITHIN
     return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
 
 
-def _handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
+def handshake_time(handshake: str, zone: tzinfo | None) -> float | None:
     """The time behind the first `_`, `YYYY-MM-DD HH:MM:SS`; None if there is none."""
     text = handshake.partition("_")[2].strip()
     if not _TIME.fullmatch(text):

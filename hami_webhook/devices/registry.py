@@ -13,6 +13,8 @@ from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.foreign.mixing import Mixing
+from hami_webhook.devices.foreign.volcano import Volcano
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.iluvatar import OldFamily, PerChip
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
@@ -46,17 +48,26 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
 """What each section of device-config.yaml enables: the vendors it describes."""
 
 
-FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {}
-"""The schedulers of other projects whose pods are normalised and charged, by their section."""
+FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {
+    "volcano": Volcano,
+}
+"""The schedulers of other projects whose pods are normalised and charged, by their section.
+
+The first whose resources a pod names gives it a scheduler.
+"""
 
 
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place.
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `mixing` is the
+    rule of one GPU manager per node.
     """
 
-    def __init__(self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = ()) -> None:
+    def __init__(
+        self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Mixing | None = None
+    ) -> None:
+        self.mixing = mixing or Mixing()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
@@ -73,7 +84,7 @@ class Vendors(Mapping[str, Vendor]):
         found = [vendor for section, build in sections if section is not None for vendor in build(section)]
         schedulers = ((getattr(config, name), build) for name, build in FOREIGN.items())
         foreign = [build(section) for section, build in schedulers if section is not None and section.enabled]
-        return cls([vendor for vendor in found if not vendor.inert], foreign)
+        return cls([vendor for vendor in found if not vendor.inert], foreign, Mixing.from_config(config))
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

@@ -41,7 +41,7 @@ from hami_webhook.devices.model import (
     WholeCard,
 )
 from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
-from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, parse_weights
+from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check, Selection, Terms, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -337,6 +337,10 @@ class Vendor:
         if trial.request.count > len(trial.inventory.devices):
             return Rejection(bare=reasons.NODE_INSUFFICIENT_DEVICE)
         return None
+
+    def order(self, cards: Sequence[Candidate], terms: Terms, *, numa_bound: bool) -> list[int]:
+        """The indices of the cards in the order they are tried; here by the pod's device policy (core chapter 7.4)."""
+        return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
     def memory_needed(self, request: Request, device: Device) -> int:
         """MiB the request needs on this card."""

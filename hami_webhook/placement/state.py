@@ -15,14 +15,16 @@ from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
+from hami_webhook.devices.model import Device, Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.owned import is_scheduler_owned
-from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
+from hami_webhook.devices.placed import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.placement.elsewhere import held_by_fit
+from hami_webhook.placement.guests import Guests
+from hami_webhook.placement.residents import Card, Resident, Share, same_resident, shares_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +39,6 @@ _GONE = 4096
 
 _OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
 
-Card = tuple[str, str]
-"""A card's backend key and UUID."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -49,27 +48,6 @@ class Problem:
     namespace: str
     name: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
-
-    holder: Holder | None
-    marks: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Resident:
-    """A pod that holds cards of a node: its share of each card's usage."""
-
-    pod: Pod
-    node: str
-    shares: Mapping[Card, _Share]
-
-    @property
-    def vendors(self) -> frozenset[str]:
-        return frozenset(vendor for vendor, _ in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,7 @@ class _NodeEntry:
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     judge_again: float | None = None
-    residents: dict[str, _Resident] = field(default_factory=dict)
+    residents: dict[str, Resident] = field(default_factory=dict)
     usage: dict[Card, Usage] = field(default_factory=dict)
     generation: int = 0
     view: NodeView | None = None
@@ -104,8 +82,8 @@ class ClusterState:
         self._nodes: dict[str, _NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
-        self._residents: dict[str, _Resident] = {}
-        self._guests: dict[str, dict[str, Pod]] = {}
+        self._residents: dict[str, Resident] = {}
+        self._guests = Guests(vendors.foreign)
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
@@ -113,6 +91,10 @@ class ClusterState:
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._problems: dict[tuple[str, str], Problem] = {}
         self._generations = count(1)
+        self.now = 0.0
+        """The latest time that was told."""
+        self.version = 0
+        """Grows with every change of a node; its pods don't count."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
 
@@ -128,8 +110,13 @@ class ClusterState:
 
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
+        self.now = max(self.now, now)
         entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
         before, entry.node = entry.node, node
+        if before is not None and _same_node(before, node):
+            node.memo.update(before.memo)
+        else:
+            self.version += 1
         self._judge(entry, now, before)
 
     def remove_node(self, name: str) -> None:
@@ -138,6 +125,7 @@ class ClusterState:
             return
         entry.node, entry.inventories, entry.judge_again = None, {}, None
         entry.dropped, entry.allocatable = {}, {}
+        self.version += 1
         self._problems.pop(("Node", name), None)
         self._touch(entry)
         if not entry.residents:
@@ -162,7 +150,7 @@ class ClusterState:
             del pods[uid]
             if not pods:
                 del self._by_namespace[pod.namespace]
-            self._leave_as_guest(pod)
+        self._guests.drop(uid)
         self._given_up.pop(uid, None)
         self._assumed.pop(uid, None)
         self._leave(uid)
@@ -220,19 +208,11 @@ class ClusterState:
         self._devices.pop(node, None)
 
     def _keep(self, pod: Pod, now: float) -> None:
-        before = self._pods.get(pod.uid)
-        if before is not None:
-            self._leave_as_guest(before)
-        if pod.node_name and not pod.terminal and any(each.concerns(pod) for each in self._vendors.foreign):
-            self._guests.setdefault(pod.node_name, {})[pod.uid] = pod
+        self.now = max(self.now, now)
+        self._guests.keep(pod)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
         self._settle(pod, now)
-
-    def _leave_as_guest(self, pod: Pod) -> None:
-        guests = self._guests.get(pod.node_name)
-        if guests is not None and guests.pop(pod.uid, None) is not None and not guests:
-            del self._guests[pod.node_name]
 
     def _as_assumed(self, pod: Pod) -> Pod:
         """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
@@ -248,6 +228,7 @@ class ClusterState:
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
+        self.now = max(self.now, now)
         lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
         for uid in lapsed:
             self._assumed.pop(uid, None)
@@ -302,8 +283,8 @@ class ClusterState:
         return self._nodes[name].node if name in self._nodes else None
 
     def guests(self, node: str) -> list[Pod]:
-        """The live pods bound to a node that concern another scheduler, by UID."""
-        return [pod for _, pod in sorted(self._guests.get(node, {}).items())]
+        """The live pods on a node that concern another scheduler, by UID."""
+        return self._guests.on(node)
 
     def device(self, node: str) -> Mapping[str, Any] | None:
         """Koordinator's Device object of a node; None if there is none."""
@@ -366,11 +347,7 @@ class ClusterState:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
-        if (
-            known is None
-            or replace(known, resource_version=node.resource_version) != node
-            or entry.inventories != before
-        ):
+        if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
         if entry.inventories != before:
             for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
@@ -380,7 +357,7 @@ class ClusterState:
         """Count what the pod holds, in place of what it held so far."""
         resident = self._resident(pod, now)
         known = self._residents.get(pod.uid)
-        if known is not None and resident is not None and _same_resident(known, resident):
+        if known is not None and resident is not None and same_resident(known, resident):
             return
         self._leave(pod.uid, keep_notes=True)
         if resident is None:
@@ -392,21 +369,21 @@ class ClusterState:
             entry.residents[pod.uid] = self._residents[pod.uid] = resident
             self._recount(entry, resident.shares)
 
-    def _resident(self, pod: Pod, now: float) -> _Resident | None:
+    def _resident(self, pod: Pod, now: float) -> Resident | None:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
         counts = placement_counts(pod, now, self._lapse) and not self.gave_up(pod)
         texts: list[str] = []
-        shares: dict[Card, _Share] = {}
+        shares: dict[Card, Share] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
-                    shares |= _shares(vendor, pod, self._cards(pod, vendor))
+                    shares |= shares_of(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
         if not shares and not texts:
             return None
-        return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+        return Resident(pod, pod.node_name or pod.annotations[NODE], shares)
 
     def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
         """The vendor's cards by UUID on the pod's node, if the pod holds any."""
@@ -471,30 +448,6 @@ def _written(pod: Pod) -> dict[str, str]:
     return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
 
 
-def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, _Share]:
-    """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
-    placed = read_placed(vendor, pod, cards)
-    if placed is None:
-        return {}
-    debits = placed.per_device(init_finished=pod.init_finished)
-    marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
-    shares = {card: _Share(None, found) for card, found in marks.items()}
-    for card, debit in debits.items():
-        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ()))
-    return shares
-
-
-def _same_resident(one: _Resident, other: _Resident) -> bool:
-    """Whether the same is held in the same place, by a pod of which nothing that is read differs."""
-    return (
-        one.node == other.node
-        and _amounts(one) == _amounts(other)
-        and replace(one.pod, resource_version="") == replace(other.pod, resource_version="")
-    )
-
-
-def _amounts(resident: _Resident) -> dict[Card, tuple[object, ...]]:
-    return {
-        card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
-        for card, share in resident.shares.items()
-    }
+def _same_node(one: Node, other: Node) -> bool:
+    """Whether nothing that is read of a node differs."""
+    return replace(one, resource_version=other.resource_version) == other

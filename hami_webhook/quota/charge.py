@@ -5,7 +5,7 @@ Amounts are integers in the quota's own units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,7 +54,7 @@ class Charge:
 
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
-    placement. `problems` are sentences for an event.
+    placement. `problems` are sentences for an event. `until`: see `Tally`.
     """
 
     amounts: Mapping[str, int] = field(default_factory=dict)
@@ -63,6 +63,7 @@ class Charge:
     placed: bool = False
     problems: tuple[str, ...] = ()
     in_bytes: Mapping[str, int] = field(default_factory=dict)
+    until: float | None = None
 
     @property
     def exact(self) -> dict[str, int]:
@@ -83,6 +84,7 @@ class _Sheet:
     others: dict[str, int] = field(default_factory=dict)
     floors: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    until: float | None = None
     placed: bool = False
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
@@ -94,12 +96,21 @@ class _Sheet:
         self.others.update(tally.amounts)
         self.floors |= tally.floors
         self.problems += tally.problems
+        self.until = min(filter(None, (self.until, tally.until)), default=None)
 
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors) | self.others
         floors = frozenset(key for key in self.floors if key in amounts)
         problems = tuple(dict.fromkeys(self.problems))
-        return Charge(amounts, floors, not self.floors, self.placed, problems, in_bytes(self.debits, vendors))
+        return Charge(
+            amounts,
+            floors,
+            not self.floors,
+            self.placed,
+            problems,
+            in_bytes(self.debits, vendors),
+            self.until,
+        )
 
 
 def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
@@ -170,11 +181,12 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
             _add_waiting(sheet, vendor, pod, catalog)
         except BadRequest as error:
             sheet.problems.append(str(error))
-    for scheduler in vendors.foreign:
-        if scheduler.concerns(pod):
-            _add_foreign(sheet, scheduler, pod, catalog, now)
+    foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
+    for scheduler in foreign:
+        _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
-    if pod.node_name and charge.placed and charge.derivable and not charge.problems:
+    # what another scheduler wrote is read with the node's cards, which may be known later
+    if pod.node_name and charge.placed and charge.derivable and not charge.problems and not foreign:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
 
@@ -193,16 +205,29 @@ def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> 
     return None
 
 
+def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, catalog: Catalog) -> list[str]:
+    """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
+    found: set[str] = set()
+    for scheduler in vendors.foreign if charge.placed else ():
+        mine = [key for key in scheduler.quota_keys if key in keys and key in charge.amounts]
+        if mine and scheduler.concerns(pod):
+            before = _declared(scheduler, pod, catalog).amounts
+            found.update(key for key in mine if charge.amounts[key] > before.get(key, 0))
+    return sorted(found)
+
+
 def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:
-    tally = scheduler.placed(pod, catalog, now)
-    if tally is not None:
-        sheet.placed = True
-    else:
-        try:
-            tally = scheduler.waiting(pod, catalog)
-        except BadRequest as error:
-            tally = Tally({}, problems=(str(error),))
-    sheet.tell(tally)
+    placed = scheduler.placed(pod, catalog, now)
+    sheet.placed |= placed is not None
+    sheet.tell(_declared(scheduler, pod, catalog) if placed is None else placed)
+
+
+def _declared(scheduler: ForeignScheduler, pod: Pod, catalog: Catalog) -> Tally:
+    """What an existing pod costs while it waits."""
+    try:
+        return scheduler.waiting(pod, catalog)
+    except BadRequest as error:
+        return Tally({}, problems=(str(error),))
 
 
 def _add_waiting(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> None:

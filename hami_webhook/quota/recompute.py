@@ -11,7 +11,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.books import Books, verify
-from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of
+from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of, overrun
 from hami_webhook.quota.durations import Durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
@@ -30,6 +30,7 @@ class Times:
 class Recomputed:
     """The books before and after, and what is worth an event: pods with sentences.
 
+    `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.
     `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
     when the result is next another one though nothing happens (Unix seconds).
     """
@@ -40,6 +41,7 @@ class Recomputed:
     confirmed: frozenset[str] = frozenset()
     expired: int = 0
     wake: float | None = None
+    overruns: Sequence[tuple[Pod, tuple[str, ...]]] = ()
 
 
 def recompute(
@@ -63,6 +65,7 @@ def recompute(
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
+    counted: list[tuple[Pod, Charge]] = []
     own, orphans = _sorted_out(pods, entries)
     for pod in pods:
         if pod.ended(now) or not scopes.matches(books.quota, pod):
@@ -70,6 +73,7 @@ def recompute(
         charge = charge_of(pod, vendors, catalog, now, times.lapse)
         if charge.problems:
             problems.append((pod, charge.problems))
+        counted.append((pod, charge))
         amounts, kept = _settle(charge, books.hard, own.get(pod.uid), now, times)
         if kept is not None:
             ledger[pod.uid] = kept
@@ -77,7 +81,8 @@ def recompute(
         for key, amount in books.counted(amounts).items():
             used[key] += amount
         if amounts:
-            wakes += [at for at in (pod.deletion_deadline, lapses_at(pod, times.lapse)) if at is not None and at >= now]
+            ends = (pod.deletion_deadline, lapses_at(pod, times.lapse), charge.until)
+            wakes += [at for at in ends if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
         if entry.state is not State.ADMITTED or key in gone or entry.expired(now, times.ttl):
@@ -89,7 +94,10 @@ def recompute(
             used[name] += amount
     after = replace(books, used=used, ledger=ledger)
     confirmed = frozenset(entries.keys() - orphans.keys())
-    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None))
+    over = {key for key, limit in books.hard.items() if used[key] > limit}
+    larger = ((pod, overrun(pod, charge, over, vendors, catalog)) for pod, charge in counted) if over else ()
+    overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
+    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None), overruns)
 
 
 def _sorted_out(pods: Sequence[Pod], entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str, Entry]]:

@@ -19,13 +19,16 @@ from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode
+from hami_webhook.devices.foreign.volcano.names import BIND_TIME
 from hami_webhook.devices.placed import TIME
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import ContainerKind, Pod, ResourceQuota, parse_time
+from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.placement.fit import read_ask
-from hami_webhook.placement.place import Placement, Unplaced
+from hami_webhook.placement.place import Unplaced
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
+from hami_webhook.simulate.placing import Among, shown_placement, shown_prediction, stands_in
 
 _UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
@@ -133,7 +136,7 @@ def _times(obj: Mapping[str, Any]) -> Iterable[float]:
     annotations = meta.get("annotations")
     written = [meta.get("creationTimestamp")]
     if isinstance(annotations, Mapping):
-        written.append(annotations.get(TIME))
+        written += [annotations.get(TIME), annotations.get(BIND_TIME)]
     conditions = status.get("conditions") if isinstance(status, Mapping) else None
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, Mapping):
@@ -251,35 +254,56 @@ class Simulation:
         self, pod: Pod, manifest: Mapping[str, Any], warnings: Sequence[str], patch: Sequence[Mapping[str, Any]]
     ) -> Outcome:
         allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
-        if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
-            return allowed
-        if read_ask(pod, self.core.vendors, self._card_policy) is None:
-            return allowed
+        foreign = next((each for each in self.core.vendors.foreign if stands_in(each, pod)), None)
+        if foreign is None:
+            if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
+                return allowed
+            if read_ask(pod, self.core.vendors, self._card_policy) is None:
+                return allowed
         if manifest["spec"].get("schedulingGates"):
-            gated = {view.name: _GATED for view in self.core.state.views()}
+            gated = {node.name: _GATED for node in self.core.state.nodes()}
             return replace(allowed, failed=gated, unplaced=True)
-        # kube-scheduler asks the extender only about nodes that pass its own filters
+        # kube-scheduler asks the extender only about nodes that pass its own filters, and others have such filters too
         selector = (pod.node_selector or {}).items()
-        suits = {view.name: selector <= view.node.labels.items() for view in self.core.state.views()}
-        placement = await self.core.placer.place(pod, [name for name, suitable in suits.items() if suitable])
-        failed = {name: _OTHER_NODE for name, suitable in suits.items() if not suitable}
-        assert placement is not None
-        failed |= {node: str(why) for node, why in placement.failed.items()}
-        allowed = replace(allowed, failed=dict(sorted(failed.items())))
-        if isinstance(placement, Unplaced):
-            return replace(allowed, unplaced=True)
+        suits = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
+        suitable = [name for name, suited in suits.items() if suited]
         charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
-        await self.core.placer.bind(pod, placement.node)
+        shown, failed = await (self._by_us(pod, suitable) if foreign is None else self._by(foreign, pod, suitable))
+        failed = failed | {name: _OTHER_NODE for name, suited in suits.items() if not suited}
+        allowed = replace(allowed, failed=dict(sorted(failed.items())))
+        if shown is None:
+            return replace(allowed, unplaced=True)
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
         self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
-        cheaper = any(debits.get(key, 0) < amount for key, amount in charged.items())
-        if cheaper or self._unsettled[pod.namespace] >= _SETTLE_EVERY:
+        # what a placement of ours costs more was committed with it; nobody books what another scheduler gives
+        unbooked = debits != charged if foreign else any(debits.get(key, 0) < charged[key] for key in charged)
+        if unbooked or self._unsettled[pod.namespace] >= _SETTLE_EVERY:
             await self._recompute(pod.namespace)
-        return replace(
-            allowed, placement=_placement(pod, placement, self.core.vendors), debits=dict(sorted(debits.items()))
-        )
+        return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
+
+    async def _by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
+        """Place and bind a pod on one of the nodes: the placement as the result shows it, and why others failed."""
+        placement = await self.core.placer.place(pod, nodes)
+        assert placement is not None
+        failed = {node: str(why) for node, why in placement.failed.items()}
+        if isinstance(placement, Unplaced):
+            return None, failed
+        await self.core.placer.bind(pod, placement.node)
+        return shown_placement(pod, placement, self.core.vendors), failed
+
+    async def _by(
+        self, scheduler: ForeignScheduler, pod: Pod, nodes: Sequence[str]
+    ) -> tuple[dict[str, Any] | None, dict[str, str]]:
+        """As `_by_us`, in another scheduler's place."""
+        predicted = scheduler.predict(pod, Among(self.core.state, nodes), self._now)
+        if isinstance(predicted, NoNode):
+            return None, dict(predicted.failed)
+        notes = {"metadata": {"annotations": dict(predicted.annotations)}}
+        await self.cluster.patch(Kind.PODS, pod.name, notes, pod.namespace)
+        await self.cluster.bind(pod.namespace, pod.name, pod.uid, predicted.node)
+        return shown_prediction(pod, predicted, scheduler), dict(predicted.failed)
 
     async def _check_schema(self, pod: dict[str, Any]) -> None:
         """Refuse what the API server would, before it asks validating webhooks. Raises `ClusterError`."""
@@ -312,27 +336,3 @@ def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
         object=raw,
         old_object={},
     )
-
-
-def _placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[str, Any]:
-    containers = []
-    for container, row in zip(pod.containers, placement.rows, strict=True):
-        devices = [
-            {
-                "vendor": vendors[allocation.vendor].known_as,
-                "uuid": device.uuid,
-                "memory": device.booking.memory,
-                "cores": device.booking.cores,
-                "profile": device.booking.profile,
-            }
-            for allocation in row.values()
-            for device in allocation.devices
-        ]
-        init = container.kind is not ContainerKind.APP
-        containers.append({"name": container.name, "init": init, "devices": devices})
-    return {
-        "node": placement.node,
-        "score": round(placement.score, 6),
-        "containers": containers,
-        "annotations": dict(sorted(placement.annotations.items())),
-    }

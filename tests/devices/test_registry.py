@@ -31,6 +31,7 @@ def test_every_name_of_the_charts_configuration_is_managed() -> None:
     assert builtin.warnings == ()
     assert named <= vendors.resource_names
     assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | FOREIGN.keys()
+    assert not {name for scheduler in vendors.foreign for name in scheduler.resource_names} & vendors.own_names
 
 
 def test_the_guide_to_a_new_vendor_names_every_hook() -> None:

@@ -32,7 +32,7 @@ def test_kube_scheduler_leaves_to_us_what_kubelet_does_not_count() -> None:
     (configuration,) = documents("scheduler/kube-scheduler.yaml")
     (extender,) = configuration["extenders"]
     listed = {item["name"] for item in extender["managedResources"]}
-    assert listed == VENDORS.resource_names - KUBELET_COUNTS
+    assert listed == VENDORS.own_names - KUBELET_COUNTS
     assert all(item["ignoredByScheduler"] for item in extender["managedResources"])
 
 

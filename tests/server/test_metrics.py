@@ -391,3 +391,13 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
 def test_every_old_name_is_of_a_metric_that_is_served():
     served = {metric.name for metric in CoreCollector(core_on(None), ReviewCounts()).collect()}
     assert OLD_NAMES.keys() <= served
+
+
+def test_the_keys_of_other_schedulers_are_counted_in_their_own_units():
+    key = "limits.volcano.sh/vgpu-memory"
+    limit = {"metadata": {"name": "v", "namespace": "team-a"}, "spec": {"hard": {key: "9"}}, "status": {}}
+    asks = pod(container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
+    chart = Vendors.from_config(builtin_device_config().config)
+    found = scrape((Kind.RESOURCE_QUOTAS, limit), (Kind.PODS, asks), vendors=chart)
+    counted = {dict(labels)["quota_name"]: value for labels, value in found["hami_resource_quota_used"].items()}
+    assert counted == {"volcano.sh/vgpu-memory": 7, "volcano.sh/vgpu-number": 1}

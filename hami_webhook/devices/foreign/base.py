@@ -17,6 +17,16 @@ from hami_webhook.kube.objects import Node, Pod
 class Census(Protocol):
     """The nodes of the cluster, with what is on them."""
 
+    @property
+    def now(self) -> float:
+        """The latest time that was told of any of them, in Unix seconds."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """A number that is another one once a node, not a pod, has changed."""
+        ...
+
     def nodes(self) -> Iterable[Node]:
         """Every known node, by name."""
         ...
@@ -26,7 +36,7 @@ class Census(Protocol):
         ...
 
     def guests(self, node: str) -> Iterable[Pod]:
-        """The live pods bound to a node that concern another scheduler, by UID."""
+        """The live pods on a node that concern another scheduler, by UID: bound there, or about to be."""
         ...
 
     def device(self, node: str) -> Mapping[str, Any] | None:
@@ -36,6 +46,9 @@ class Census(Protocol):
 
 class NoCensus:
     """No node is known."""
+
+    now = 0.0
+    version = 0
 
     def nodes(self) -> Iterable[Node]:
         return ()
@@ -55,12 +68,14 @@ class Tally:
     """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
 
     `floors` are the keys for which the least any card could give was taken; they may differ when asked again.
-    `problems` are sentences for a warning event.
+    `problems` are sentences for a warning event. `until` is when the pod's cost is another one though nothing happens
+    (Unix seconds).
     """
 
     amounts: Mapping[str, int]
     floors: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +114,16 @@ class ForeignScheduler:
     """A scheduler of another project, and the resources that mean a pod is its.
 
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
-    the first is the one injected. `quota_keys`: what a ResourceQuota may limit of its resources. `allocation_keys`: the
-    annotations by which it says what a pod got, and whether that counts.
+    the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may limit of its
+    resources. `watched`: the pod annotations on which the answer of `placed` depends.
     """
 
     key: str
     scheduler_names: tuple[str, ...]
+    injects_scheduler: bool = True
     resource_names: frozenset[str]
     quota_keys: tuple[str, ...]
-    allocation_keys: tuple[str, ...]
+    watched: tuple[str, ...] = ()
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
@@ -116,8 +132,19 @@ class ForeignScheduler:
             for each in pod.containers
         )
 
+    def scheduler_of(self, pod: Pod | PodDraft) -> str:
+        """The scheduler that a pod which asks is for, as this project reads it."""
+        return pod.scheduler_name
+
+    def node_of(self, pod: Pod) -> str:
+        """The node that a pod which concerns this scheduler is on, or about to be bound to; empty for none."""
+        return pod.node_name
+
     def admit(self, pod: PodDraft, census: Census) -> None:
-        """Normalise a new pod that asks, and warn of what is hardly meant. Idempotent. Raises `BadRequest`."""
+        """Normalise a new pod that asks, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
+
+        The scheduler's name is set afterwards, for every such pod alike.
+        """
         raise NotImplementedError
 
     def check(self, pod: Pod, census: Census) -> None:
@@ -139,3 +166,7 @@ class ForeignScheduler:
     def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
         """Where the scheduler would place a pod that asks, and with which cards."""
         raise NotImplementedError
+
+    def remarks(self, node: Node, census: Census) -> Iterable[tuple[str, str]]:
+        """What is wrong on a node as it stands, for warning events on it: reasons, each with a sentence."""
+        return ()

@@ -1,0 +1,162 @@
+"""Runs in which pods of other schedulers are placed in their stead, under a quota (volcano chapter 7, 10.3, 15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from devices.foreign.volcanoes import CORES, IDS, MEMORY, NUMBER, PERCENTAGE, REGISTER, a40, asking, registered, t4
+
+from .files import GPU, JSON, START, Simulate, card, container, node, pod, quota
+
+BLOCKS = f"limits.{MEMORY}"
+A30 = "NVIDIA-NVIDIA A30"
+
+
+def volcano_node(name: str, *cards: str, labels: JSON | None = None) -> JSON:
+    memory = sum(int(each.split(",")[2]) for each in cards)
+    amounts = {NUMBER: str(10 * len(cards)), MEMORY: str(memory), CORES: str(100 * len(cards))}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "annotations": {REGISTER: registered(*cards)}, "labels": labels or {}},
+        "status": {"allocatable": amounts},
+    }
+
+
+def vgpus(name: str, *amounts: object, percent: object = None, **more: Any) -> JSON:
+    made = asking(*amounts, percent=percent, name=name, **more)
+    made["metadata"] = {"name": name, "namespace": "team-a", "annotations": made["metadata"]["annotations"]}
+    return {"apiVersion": "v1", "kind": "Pod", **made}
+
+
+def running(name: str, on: str, ids: str, *amounts: object) -> JSON:
+    found = vgpus(name, *amounts, notes={IDS: ids}, nodeName=on)
+    return {**found, "status": {"phase": "Running"}}
+
+
+def test_volcanos_pods_are_placed_and_count_for_those_after_them(simulate: Simulate) -> None:
+    run = simulate([volcano_node("n1", a40("GPU-m"))], vgpus("a", 1, 8000, mode="mig"), vgpus("b", 1, 5000, mode="mig"))
+    for name, uuid, memory, profile, entry in (
+        ("a", "GPU-m", 10240, "2g.10gb", "GPU-m[group2-0],NVIDIA,8000,0:"),
+        ("b", "GPU-m", 5120, "1g.5gb", "GPU-m[group2-3],NVIDIA,5000,0:"),
+    ):
+        found = run.pod(name)
+        assert found["pod"]["spec"]["schedulerName"] == "volcano"
+        assert found["placement"] == {
+            "node": "n1",
+            "score": 0.0,
+            "containers": [
+                {
+                    "name": "main",
+                    "init": False,
+                    "devices": [{"vendor": "volcano", "uuid": uuid, "memory": memory, "cores": 0, "profile": profile}],
+                }
+            ],
+            "annotations": {
+                "volcano.sh/bind-phase": "allocating",
+                "volcano.sh/bind-time": str(START),
+                "volcano.sh/devices-to-allocate": entry,
+                "volcano.sh/vgpu-ids-new": entry,
+                "volcano.sh/vgpu-node": "n1",
+                "volcano.sh/vgpu-time": str(START),
+            },
+        }
+        assert found["debits"] == {f"limits.{NUMBER}": 1, BLOCKS: memory}
+
+
+def test_why_no_node_takes_a_pod(simulate: Simulate) -> None:
+    cluster = [
+        volcano_node("n1", t4("GPU-a"), labels={"zone": "x"}),
+        volcano_node("n2", t4("GPU-b"), labels={"zone": "y"}),
+        node("n3", card("GPU-c"), labels={"zone": "x"}),
+    ]
+    run = simulate(cluster, vgpus("p", 1, 16385, nodeSelector={"zone": "x"}))
+    found = run.pod("p")
+    assert (found["allowed"], found["placement"], found["debits"]) == (True, None, {})
+    assert found["failed"] == {
+        "n1": "1/1 CardInsufficientMemory",
+        "n2": "node didn't match the pod's nodeSelector",
+        "n3": "node unregistered",
+    }
+    assert simulate(cluster, vgpus("p", 1, 16385), flags=["--strict"]).status == 1
+
+
+@pytest.mark.parametrize(("scheduler", "placed"), [("volcano", True), (None, True), ("mine", False)])
+def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, scheduler: str | None, placed: bool) -> None:
+    spec = {"schedulerName": scheduler} if scheduler else {}
+    run = simulate([volcano_node("n1", t4("GPU-a")), quota({BLOCKS: "5000"})], vgpus("p", 1, 3000, **spec))
+    found = run.pod("p")
+    assert (found["placement"] is not None, found["failed"]) == (placed, {})
+    assert run.used == {BLOCKS: 3000}
+
+
+def test_a_gated_pod_waits(simulate: Simulate) -> None:
+    found = simulate([volcano_node("n1", t4("GPU-a"))], vgpus("p", 1, 3000, schedulingGates=[{"name": "x"}])).pod("p")
+    assert (found["placement"], found["failed"]) == (None, {"n1": "the pod has scheduling gates"})
+
+
+def test_10_3_the_chapters_quota(simulate: Simulate) -> None:
+    """B's cards differ in size, so its percentage is charged for where it runs; C is judged with that."""
+    cluster = [
+        volcano_node("n1", f"GPU-1,10,24576,{A30},true,hami-core", a40("GPU-2", "hami-core")),
+        quota({BLOCKS: "40000"}),
+    ]
+    run = simulate(cluster, vgpus("a", 2, 3000), vgpus("b", 2, percent=50), vgpus("c", 1, 2000))
+    assert run.pod("a")["debits"][BLOCKS] == 6000
+    assert run.pod("b")["debits"][BLOCKS] == 12288 + 20480
+    assert run.pod("c")["code"] == 403
+    assert f"{BLOCKS}=2000, used: {BLOCKS}=38768" in run.pod("c")["message"]
+    assert run.used == {BLOCKS: 38768}
+    mig = simulate([volcano_node("n1", a40("GPU-m")), quota({BLOCKS: "10239"})], vgpus("d", 1, 8000, mode="mig"))
+    assert (mig.pod("d")["code"], f"requested: {BLOCKS}=10240" in mig.pod("d")["message"]) == (403, True)
+
+
+@pytest.mark.parametrize(("memory", "allowed"), [(2000, False), (1760, True)])
+def test_example_8_observed_debit(simulate: Simulate, memory: int, allowed: bool) -> None:
+    there = running("r", "n1", "GPU-m[group2-0],NVIDIA,8000,0:", 1, 8000)
+    run = simulate([volcano_node("n1", a40("GPU-m")), quota({BLOCKS: "12000"}), there], vgpus("p", 1, memory))
+    assert run.pod("p")["allowed"] is allowed
+    assert run.used == {BLOCKS: 10240 + (5120 if allowed else 0)}  # the smallest instance of its group has 5120
+
+
+def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
+    run = simulate(
+        [volcano_node("n1", t4("GPU-a")), quota({f"limits.{NUMBER}": "3"})],
+        vgpus("wide", 2, 100),
+        vgpus("a", 1, 100),
+        vgpus("b", 1, 100),
+    )
+    assert [found["allowed"] for found in run.pods] == [True, True, False]
+    assert run.pod("wide")["failed"] == {"n1": "NodeInsufficientDevice"}
+
+
+def test_a_percentage_is_no_quota_key(simulate: Simulate) -> None:
+    run = simulate([quota({f"limits.{PERCENTAGE}": "5", BLOCKS: "5"})], vgpus("p", 1, 3))
+    assert run.result["quotas"][0]["hard"] == {BLOCKS: 5}
+
+
+def test_an_unbound_allocation_of_a_dump_is_judged_at_the_start(simulate: Simulate) -> None:
+    notes = {
+        IDS: "GPU-a,NVIDIA,16000,0:",
+        "volcano.sh/vgpu-node": "n1",
+        "volcano.sh/bind-phase": "allocating",
+        "volcano.sh/bind-time": "1800000000",
+    }
+    there = vgpus("there", 1, 16000, notes=notes)
+    assert simulate([volcano_node("n1", t4("GPU-a")), there], vgpus("p", 1, 500)).pod("p")["failed"] == {
+        "n1": "1/1 CardInsufficientMemory"
+    }
+    late = node("n2", card("GPU-x"))
+    late["metadata"]["creationTimestamp"] = "2027-06-01T00:00:00Z"
+    found = simulate([volcano_node("n1", t4("GPU-a")), there, late], vgpus("p", 1, 500)).pod("p")
+    assert found["placement"]["node"] == "n1"
+
+
+def test_a_mixed_pod_goes_to_ours_and_is_charged_for_both(simulate: Simulate) -> None:
+    both = pod("p", container("ours", gpu=1, mem=2000), container("theirs", **{NUMBER: 1, MEMORY: 300}))
+    run = simulate([node("n1", card("GPU-1")), volcano_node("n2", t4("GPU-a"))], both)
+    found = run.pod("p")
+    assert [warning.partition("]")[0] for warning in found["warnings"]] == ["[mixed-names"]
+    assert found["placement"]["node"] == "n1"
+    assert (found["debits"][GPU], found["debits"][BLOCKS]) == (1, 300)
