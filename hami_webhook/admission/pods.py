@@ -199,7 +199,7 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     try:
         for scheduler in vendors.foreign:
             if is_mirror(pod):
-                refuse_owned(pod.annotations, scheduler.allocation_keys)
+                refuse_owned(pod.annotations, scheduler.watched)
             elif scheduler.asks(pod):
                 scheduler.check(pod, fleet)
         vendors.mixing.check(pod)

@@ -63,7 +63,7 @@ class QuotaReconciler:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
-        if pod is None or not self._counts(pod):
+        if pod is None or not self._matters(pod):
             return
         # compared with what was told here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
@@ -79,12 +79,11 @@ class QuotaReconciler:
         if after is None or known != facts:
             self.touch(pod.namespace)
 
-    def _counts(self, pod: Pod) -> bool:
-        """Whether the pod may cost a quota something."""
+    def _matters(self, pod: Pod) -> bool:
+        """Whether a quota may depend on the pod."""
         vendors = self._core.vendors
-        if any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers):
-            return True
-        return any(scheduler.concerns(pod) for scheduler in vendors.foreign)
+        own = any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers)
+        return own or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
@@ -220,9 +219,8 @@ class QuotaReconciler:
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""
         vendors = self._core.vendors
-        keys = [NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values())]
-        for scheduler in vendors.foreign:
-            keys += scheduler.allocation_keys
+        watched = (key for scheduler in vendors.foreign for key in scheduler.watched)
+        keys = (NODE, TIME, *(vendor.keys.allocated for vendor in vendors.values()), *watched)
         return (
             pod.terminal,
             pod.node_name,

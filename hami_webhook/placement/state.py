@@ -113,7 +113,7 @@ class ClusterState:
         self.now = max(self.now, now)
         entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
         before, entry.node = entry.node, node
-        if before is not None and replace(before, resource_version=node.resource_version) == node:
+        if before is not None and _same_node(before, node):
             node.memo.update(before.memo)
         else:
             self.version += 1
@@ -347,11 +347,7 @@ class ClusterState:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
-        if (
-            known is None
-            or replace(known, resource_version=node.resource_version) != node
-            or entry.inventories != before
-        ):
+        if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
         if entry.inventories != before:
             for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
@@ -450,3 +446,8 @@ def placement_of(pod: Pod) -> dict[str, str]:
 def _written(pod: Pod) -> dict[str, str]:
     """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
     return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    """Whether nothing that is read of a node differs."""
+    return replace(one, resource_version=other.resource_version) == other

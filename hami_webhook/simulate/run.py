@@ -35,7 +35,9 @@ _FALLBACK_START = 1767225600.0
 """When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
 
 _SETTLE_EVERY = 50
-"""Placements in a namespace after which its quotas are recomputed, as the controller would by then."""
+"""Placements in a namespace after which its quotas are recomputed, as the controller would by then; at once after one
+that costs less than its pod was charged.
+"""
 
 _SERVER_SET = (
     *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -265,7 +267,7 @@ class Simulation:
         selector = (pod.node_selector or {}).items()
         suits = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
         suitable = [name for name, suited in suits.items() if suited]
-        charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts if foreign else {}
+        charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
         shown, failed = await (self._by_us(pod, suitable) if foreign is None else self._by(foreign, pod, suitable))
         failed = failed | {name: _OTHER_NODE for name, suited in suits.items() if not suited}
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
@@ -273,10 +275,11 @@ class Simulation:
             return replace(allowed, unplaced=True)
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
-        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
-        # nobody books what another scheduler gives, so the controller would see it next
-        if self._unsettled[pod.namespace] >= _SETTLE_EVERY or (foreign and debits != charged):
+        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
+        # what a placement of ours costs more was committed with it; nobody books what another scheduler gives
+        unbooked = debits != charged if foreign else any(debits.get(key, 0) < charged[key] for key in charged)
+        if unbooked or self._unsettled[pod.namespace] >= _SETTLE_EVERY:
             await self._recompute(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from devices.foreign.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, asking, registered, t4
 from quota.objects import TEAM, quota
 from quota.world import World, story
@@ -86,17 +87,16 @@ def test_a_node_that_went_and_came_is_told_of_anew() -> None:
     assert len(street.looked()) == 2
 
 
-def test_an_event_that_could_not_be_recorded_is_recorded_later() -> None:
+def test_an_event_that_could_not_be_recorded_is_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
     street = Street()
     street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
-    record = street.cluster.record_event
 
     async def fail(note: object) -> None:
         raise Unavailable("connection refused")
 
-    street.cluster.record_event = fail  # type: ignore[method-assign]
-    assert street.looked() == []
-    street.cluster.record_event = record  # type: ignore[method-assign]
+    with monkeypatch.context() as context:
+        context.setattr(street.cluster, "record_event", fail)
+        assert street.looked() == []
     assert len(street.looked()) == 1
 
 

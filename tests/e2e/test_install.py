@@ -48,7 +48,12 @@ def test_the_overlay_is_accepted(plane: ControlPlane, overlay: str) -> None:
 def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_path: Path) -> None:
     """There are no nodes to run the replicas on, so the rollout can't end; everything before it can."""
     kubectl = Kubectl(plane.kubeconfig)
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "KUBECONFIG": str(plane.kubeconfig), "TIMEOUT": "2s"}
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "KUBECONFIG": str(plane.kubeconfig),
+        "TIMEOUT": "2s",
+        "HOME": str(tmp_path),
+    }
 
     def deploy(verb: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -467,6 +467,17 @@ def test_a_quota_many_placements_deep_stays_right(simulate: Simulate) -> None:
     assert run.used == {GPU: 110, MEM: 110 * 409}
 
 
+def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(simulate: Simulate) -> None:
+    """A whole Moore Threads card is charged as 96 units until it is placed, here on one of 64."""
+    capacity = {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "128"}
+    small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
+    asks = container(**{"mthreads.com/vgpu": 1})
+    units = "limits.mthreads.com/sgpu-memory"
+    run = simulate([small, quota({units: "160"})], pod("a", asks), pod("b", asks))
+    assert [outcome["allowed"] for outcome in run.pods] == [True, True]
+    assert run.used == {units: 128}
+
+
 def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:
     run: Run = simulate(
         [*ONE_NODE, quota({MEM: "45000"})],

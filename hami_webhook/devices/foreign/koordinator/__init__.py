@@ -41,7 +41,7 @@ class Koordinator(ForeignScheduler):
     resource_names = frozenset((*OWN, *ALIASES))
     quota_keys = QUOTA_KEYS
     byte_keys = BYTE_KEYS
-    allocation_keys = (ALLOCATED,)
+    watched = (ALLOCATED,)
     reads_devices = True
 
     def __init__(self, section: KoordinatorSection) -> None:

@@ -23,7 +23,7 @@ from hami_webhook.kube.objects import Node, Pod
 
 class Volcano(ForeignScheduler):
     key = "volcano"
-    allocation_keys = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
+    watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
 
     def __init__(self, section: VolcanoSection) -> None:
         self.scheduler_names = section.scheduler_names

@@ -33,6 +33,7 @@ class Admission:
         self._cards = cards
         self._registry = registry
         self._names = cards.resource_names
+        self._memory, self._percentage = cards.memory_name, cards.percentage_name
 
     def admit(self, draft: PodDraft, census: Census) -> None:
         """Normalise a new pod, in the chapter's order. Raises `BadRequest`."""
@@ -59,14 +60,6 @@ class Admission:
             check_bounds(container, self._cards.bounds())
         refuse_bad_mode(pod.annotations.get(MODE))
         refuse_owned(pod.annotations, OWNED)
-
-    @property
-    def _memory(self) -> str:
-        return self._cards.memory_name
-
-    @property
-    def _percentage(self) -> str:
-        return self._cards.percentage_name
 
     # 5.1, 5.2
 

@@ -10,12 +10,6 @@ from hami_webhook.devices.foreign.volcano.geometry import Place
 from hami_webhook.devices.foreign.volcano.names import ALLOCATED, BIND_PHASE, BIND_TIME, NODE
 from hami_webhook.kube.objects import Pod
 
-LAPSE = 300.0
-"""Seconds for which an allocation counts that wasn't bound."""
-
-_NUMBER = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
-_CARD = re.compile(r"(?P<uuid>[^\[]*)(?:\[(?P<group>.*)-(?P<position>[0-9]{1,9})\])?.*", re.ASCII | re.DOTALL)
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -44,6 +38,10 @@ def decode(text: str) -> list[list[Entry]]:
     return [[entry for part in row.split(":") if (entry := _entry(part)) is not None] for row in text.split(";")]
 
 
+_NUMBER = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
+_CARD = re.compile(r"(?P<uuid>[^\[]*)(?:\[(?P<group>.*)-(?P<position>[0-9]{1,9})\])?.*", re.ASCII | re.DOTALL)
+
+
 def _entry(text: str) -> Entry | None:
     fields = text.split(",")
     if len(fields) < 4 or not (_NUMBER.fullmatch(fields[2]) and _NUMBER.fullmatch(fields[3])):
@@ -52,6 +50,10 @@ def _entry(text: str) -> Entry | None:
     assert found is not None
     place = Place(found["group"], int(found["position"])) if found["position"] else None
     return Entry(found["uuid"], int(fields[2]), int(fields[3]), place)
+
+
+LAPSE = 300.0
+"""Seconds for which an allocation counts that wasn't bound."""
 
 
 def rows_of(pod: Pod, now: float) -> list[list[Entry]] | None:

@@ -18,12 +18,6 @@ from hami_webhook.devices.policy import ListRule
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
-_NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_FIELDS = 6
-_MEMO = "volcano: registration"
-_SURVEYS = 256
-"""As many looks at the cluster are remembered, each for other annotations."""
-
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -35,6 +29,10 @@ class Card:
     type: str
     healthy: bool
     mode: str
+
+
+_FIELDS = 6
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 def decode_cards(text: str) -> list[Card]:
@@ -94,6 +92,11 @@ class Survey:
 
     def geometries(self) -> Iterator[Geometry]:
         return (model.geometry for model in self.models if model.geometry is not None)
+
+
+_MEMO = "volcano: registration"
+_SURVEYS = 256
+"""As many looks at the cluster are remembered, each for other annotations."""
 
 
 class Registry:
