@@ -18,7 +18,7 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.placement import place
 from hami_webhook.placement.place import Placer
 from hami_webhook.placement.state import ClusterState
@@ -217,6 +217,8 @@ class Caches:
             case Kind.RESOURCE_QUOTAS:
                 quota = ResourceQuota.from_object(obj)
                 self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
+            case Kind.DEVICES:
+                self.state.set_device(*checked_device(obj))
 
     def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
         """An object is gone."""
@@ -232,6 +234,8 @@ class Caches:
                 self.namespaces.pop(name, None)
             case Kind.RESOURCE_QUOTAS:
                 self._quotas.get(namespace, {}).pop(name, None)
+            case Kind.DEVICES:
+                self.state.remove_device(name)
 
 
 def _key(kind: Kind, obj: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.fleet import NO_FLEET, Fleet
-from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler
+from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
@@ -198,7 +198,9 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     refuse_unfit(pod, vendors)
     try:
         for scheduler in vendors.foreign:
-            if scheduler.asks(pod) and not is_mirror(pod):
+            if is_mirror(pod):
+                refuse_owned(pod.annotations, scheduler.watched)
+            elif scheduler.asks(pod):
                 scheduler.check(pod, fleet)
         vendors.mixing.check(pod)
     except BadRequest as error:
@@ -219,7 +221,8 @@ def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: Adm
         if (is_scheduler_owned(key) or key in vendors.owned_annotations)
         and old.annotations.get(key) != new.annotations.get(key)
     )
-    changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
+    if not _is_others_alone(old, vendors):  # Koordinator labels its pods so that HAMi's monitor finds them
+        changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
     if changed and not _trusted(user, old, rules):
         raise Denied(
             403,
@@ -228,6 +231,13 @@ def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: Adm
         )
     if names_managed(old, vendors) or names_managed(new, vendors):
         _refuse_other_amounts(old, new, vendors)
+
+
+def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod is another scheduler's, and asks for no cards of ours."""
+    return any(scheduler.asks(pod) for scheduler in vendors.foreign) and not any(
+        vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
+    )
 
 
 def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:

@@ -15,12 +15,16 @@ JSON = dict[str, Any]
 
 
 class Kind(Enum):
-    """The kinds that are read and patched, and the first four listed and watched: the resource's plural name."""
+    """The kinds that are read and patched, and the first five listed and watched: the resource's plural name.
+
+    Koordinator's `DEVICES` exist only where their definition is installed.
+    """
 
     PODS = "pods"
     NODES = "nodes"
     NAMESPACES = "namespaces"
     RESOURCE_QUOTAS = "resourcequotas"
+    DEVICES = "devices"
     SECRETS = "secrets"
     MUTATING_WEBHOOKS = "mutatingwebhookconfigurations"
     VALIDATING_WEBHOOKS = "validatingwebhookconfigurations"
@@ -29,7 +33,7 @@ class Kind(Enum):
     def qualified(self) -> str:
         """The plural name with its API group, as messages of the API server have it."""
         group = ".admissionregistration.k8s.io" if self.value.endswith("webhookconfigurations") else ""
-        return self.value + group
+        return self.value + (".scheduling.koordinator.sh" if self is Kind.DEVICES else group)
 
     @property
     def namespaced(self) -> bool:

@@ -13,6 +13,7 @@ from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 _GROUPS = (
     (Kind.NAMESPACES, "namespaces"),
     (Kind.NODES, "nodes"),
+    (Kind.DEVICES, "devices"),
     (Kind.RESOURCE_QUOTAS, "quotas"),
     (Kind.PODS, "pods"),
 )

@@ -11,11 +11,24 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Gone, Kind, Listing, WatchEvent, WatchType
+from hami_webhook.cluster.api import (
+    JSON,
+    Cluster,
+    ClusterError,
+    Forbidden,
+    Gone,
+    Kind,
+    Listing,
+    NotFound,
+    WatchEvent,
+    WatchType,
+)
 
 BASE_DELAY = 0.5
 """Seconds before the first try after a failure; doubled with each further one, and each time 50 to 100 % of it."""
 MAX_DELAY = 30.0
+LOOK_AGAIN = 300.0
+"""Seconds after which a kind that isn't installed, or may not be listed, is asked for again."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +48,8 @@ class Informer:
     """Keeps a handler told of all objects of a kind. `run` it as a task.
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
-    What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer.
+    What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer. An `optional` kind
+    that the cluster doesn't have, or doesn't let us list, has no objects: that is told like any other list.
     """
 
     def __init__(
@@ -47,6 +61,7 @@ class Informer:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
+        optional: bool = False,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -56,6 +71,8 @@ class Informer:
         self._clock = clock
         self._sleep = sleep
         self._random = random
+        self._optional = optional
+        self._missing = False
         self._known: dict[tuple[str, str], JSON] = {}
         self._version: str | None = None
         self._failures = 0
@@ -77,16 +94,28 @@ class Informer:
             try:
                 if self._version is None:
                     self._version = self._adopt(await self._cluster.list(self.kind))
+                    self._missing = False
                 if await self._follow(self._version):
                     continue
                 delay = BASE_DELAY  # a server that closes watches at once must not make us spin
             except ClusterError as error:
+                if self._optional and isinstance(error, NotFound | Forbidden):
+                    self._do_without(error)
+                    await self._sleep(LOOK_AGAIN)
+                    continue
                 if isinstance(error, Gone):
                     self._version = None
                 _log.warning("watching %s: %s: %s", self.kind.value, type(error).__name__, error)
                 delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(self._failures, 32))
                 self._failures += 1
             await self._sleep(delay * (0.5 + self._random() / 2))
+
+    def _do_without(self, error: ClusterError) -> None:
+        """There are no objects as far as we can see; said once, until there are."""
+        if not self._missing:
+            _log.warning("doing without %s, looking again every %g s: %s", self.kind.qualified, LOOK_AGAIN, error)
+        self._missing, self._version = True, None
+        self._adopt(Listing([], ""))
 
     async def _follow(self, version: str) -> bool:
         """Tell the handler of events after `version` until the watch ends; whether there were any."""

@@ -53,6 +53,7 @@ _PREFIXES = {
     Kind.NODES: "/api/v1",
     Kind.NAMESPACES: "/api/v1",
     Kind.RESOURCE_QUOTAS: "/api/v1",
+    Kind.DEVICES: "/apis/scheduling.koordinator.sh/v1alpha1",
     Kind.SECRETS: "/api/v1",
     Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
     Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",

@@ -41,6 +41,7 @@ _KINDS = {
     Kind.NODES: "Node",
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.DEVICES: "Device",
     Kind.SECRETS: "Secret",
     Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
     Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",

@@ -20,6 +20,7 @@ _POD_SPEC = (
     "schedulingGates",
 )
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_CARD = ("type", "id", "minor", "health", "labels", "resources", "topology")
 _CONTAINERS = ("initContainers", "containers")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 
@@ -84,6 +85,12 @@ def _namespace(obj: JSON) -> JSON:
     return {"metadata": _meta(obj)}
 
 
+def _device(obj: JSON) -> JSON:
+    """Koordinator's Device: its GPUs, without what koordlet tells of their state."""
+    cards = [_only(card, _CARD) for card in obj["spec"].get("devices") or () if card.get("type") == "gpu"]
+    return {"metadata": _meta(obj), "spec": {"devices": cards}}
+
+
 def _only(obj: Mapping[str, Any], fields: tuple[str, ...]) -> JSON:
     return {field: obj[field] for field in fields if field in obj}
 
@@ -92,4 +99,5 @@ _KEEPERS: Mapping[Kind, Callable[[JSON], JSON]] = {
     Kind.PODS: _pod,
     Kind.NODES: _node,
     Kind.NAMESPACES: _namespace,
+    Kind.DEVICES: _device,
 }

@@ -20,7 +20,7 @@ _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
 
 class Feed:
-    """One informer for each kind that the core reads."""
+    """One informer for each kind that the core reads; Koordinator's Devices count where there are any."""
 
     def __init__(
         self,
@@ -34,15 +34,24 @@ class Feed:
         self._core = core
         self._reconciler = reconciler
         self._waker = waker
+        optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
         self._informers = {
-            kind: Informer(core.cluster, kind, self._handler(kind), clock=core.clock, sleep=sleep, random=jitter)
-            for kind in _WATCHED
+            kind: Informer(
+                core.cluster,
+                kind,
+                self._handler(kind),
+                clock=core.clock,
+                sleep=sleep,
+                random=jitter,
+                optional=kind in optional,
+            )
+            for kind in (*optional, *_WATCHED)
         }
         core.caches.quotas_alive = lambda: self._informers[Kind.RESOURCE_QUOTAS].alive_within(_ALIVE_SECONDS)
 
     @property
     def synced(self) -> bool:
-        """Every cache has had its first list."""
+        """Every cache has had its first list, or knows that it won't get one."""
         return all(informer.synced.is_set() for informer in self._informers.values())
 
     async def wait_synced(self) -> None:
@@ -72,6 +81,7 @@ class Feed:
         pod_before = core.state.pod(uid) if kind is Kind.PODS else None
         view_before = core.state.view(name) if kind is Kind.NODES else None
         quota_before = caches.quota(namespace, name) if kind is Kind.RESOURCE_QUOTAS else None
+        device_before = core.state.device(name) if kind is Kind.DEVICES else None
         (caches.drop if gone else caches.put)(kind, obj)
         if self._waker is not None:
             if kind is Kind.PODS:
@@ -93,6 +103,9 @@ class Feed:
             reconciler.pod_changed(pod_before, core.state.pod(uid))
         elif kind is Kind.RESOURCE_QUOTAS:
             reconciler.quota_changed(quota_before, caches.quota(namespace, name))
+        elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
+            for pod in core.state.guests(name):  # what they cost may have to be completed from their cards
+                reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
         """Whether a quota allows more than before: raised, gone, or less used."""

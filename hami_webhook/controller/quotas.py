@@ -197,7 +197,7 @@ class QuotaReconciler:
         binary = [
             f"{key}: {quota.hard[key]} means {limit} units"
             for key, limit in sorted(hard.items())
-            if key not in result.after.in_bytes and is_binary(quota.hard[key])
+            if key not in result.after.in_bytes | self._core.vendors.byte_keys and is_binary(quota.hard[key])
         ]
         others = sorted(key for key in quota.hard if key not in hard and _is_native(key)) if hard else []
         mixed = (

@@ -13,6 +13,7 @@ from hami_webhook.devices.biren import Biren
 from hami_webhook.devices.cambricon import Cambricon
 from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.foreign.mixing import Mixing
 from hami_webhook.devices.foreign.volcano import Volcano
 from hami_webhook.devices.hygon import Hygon
@@ -50,6 +51,7 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
 
 FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {
     "volcano": Volcano,
+    "koordinator": Koordinator,
 }
 """The schedulers of other projects whose pods are normalised and charged, by their section.
 
@@ -73,6 +75,7 @@ class Vendors(Mapping[str, Vendor]):
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
         self.bytes_per_unit = self._bytes_per_unit()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.api import Forbidden, Kind, NotFound
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
@@ -22,6 +22,7 @@ _KINDS = (
     (Kind.PODS, "Pod", "pods"),
     (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
     (Kind.NAMESPACES, "Namespace", "namespaces"),
+    (Kind.DEVICES, "Device", "devices"),
 )
 
 
@@ -30,11 +31,20 @@ class UnknownPod(Exception):
 
 
 async def read_cluster(kubeconfig: str) -> Bundle:
-    """What an API server has of nodes, pods, quotas and namespaces, each listed once. Raises `ClusterError`."""
+    """What an API server has of nodes, pods, quotas, namespaces and, if we may know, Koordinator's Devices.
+
+    Each is listed once. Raises `ClusterError`.
+    """
     bundle = Bundle()
     async with KubernetesCluster(await connect(kubeconfig), keep=trim) as cluster:
         for kind, word, group in _KINDS:
-            objects = [{"apiVersion": "v1", "kind": word, **item} for item in (await cluster.list(kind)).items]
+            try:
+                listing = await cluster.list(kind)
+            except (NotFound, Forbidden):
+                if kind is Kind.DEVICES:
+                    continue
+                raise
+            objects = [{"apiVersion": "v1", "kind": word, **item} for item in listing.items]
             getattr(bundle, group).extend(LoadedObject(item, "the API server", 0) for item in objects)
     return bundle
 

@@ -136,6 +136,7 @@ class PodDraft:
         meta = raw.get("metadata")
         self._has_metadata = meta is not None
         self.annotations = MapDraft("/metadata/annotations", (meta or {}).get("annotations"))
+        self.labels = MapDraft("/metadata/labels", (meta or {}).get("labels"))
         spec = raw.get("spec") or {}
         self._spec = MapDraft("/spec", spec)
         paths = [
@@ -185,6 +186,7 @@ class PodDraft:
         return replace(
             self.original,
             annotations=dict(self.annotations),
+            labels=dict(self.labels),
             containers=tuple(container.container for container in self.containers),
             scheduler_name=self.scheduler_name,
         )
@@ -192,9 +194,10 @@ class PodDraft:
     def operations(self) -> list[Operation]:
         """The JSON Patch from the original to the draft; empty if nothing changed."""
         operations: list[Operation] = []
-        if self.annotations.changed and not self._has_metadata:
+        if (self.annotations.changed or self.labels.changed) and not self._has_metadata:
             operations.append({"op": "add", "path": "/metadata", "value": {}})
         operations += self.annotations.operations()
+        operations += self.labels.operations()
         operations += self._spec.operations()
         for container in self.containers:
             operations += container.operations()

@@ -230,6 +230,17 @@ class ResourceQuota:
         )
 
 
+def checked_device(obj: Any) -> tuple[str, JSON]:
+    """The name of Koordinator's Device object, which is its node's, and the object as it is."""
+    device = _mapping(obj, "device")
+    meta = _mapping(device.get("metadata"), "metadata")
+    for place in ("labels", "annotations"):
+        texts(meta.get(place), f"metadata.{place}")
+    for index, item in enumerate(_sequence(_mapping(device.get("spec"), "spec").get("devices"), "spec.devices")):
+        _mapping(item, f"spec.devices[{index}]")
+    return _text(meta.get("name"), "metadata.name"), device
+
+
 def read_containers(spec: JSON) -> Iterator[Container]:
     """The containers of a pod spec, init containers first."""
     for place, default in (("initContainers", ContainerKind.INIT), ("containers", ContainerKind.APP)):

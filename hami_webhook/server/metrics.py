@@ -25,6 +25,7 @@ _SINGULAR = {
     Kind.NODES: "Node",
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.DEVICES: "Device",
 }
 _ZONE = "vGPU"
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")

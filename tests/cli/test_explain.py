@@ -125,6 +125,8 @@ LISTS: dict[str, list[JSON]] = {
     "/api/v1/resourcequotas": [quota({MEM: "60000"}, used={MEM: "50000"})],
     "/api/v1/namespaces": [{"metadata": {"name": "team-a"}}],
 }
+DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+"""Asked for too; this API server doesn't have them."""
 
 
 class _Lists(BaseHTTPRequestHandler):
@@ -135,8 +137,8 @@ class _Lists(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(path)
-        content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": LISTS[path]}).encode()
-        self.send_response(200)
+        content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": LISTS.get(path)}).encode()
+        self.send_response(200 if path in LISTS else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -168,11 +170,11 @@ def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfi
     assert (run.status, run.err) == (0, "")
     assert run.result["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
     assert run.result["quotas"][0]["used"] == 50000
-    assert sorted(_Lists.asked) == sorted(LISTS)
+    assert sorted(_Lists.asked) == sorted((*LISTS, DEVICES))
 
 
 def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, kubeconfig: str) -> None:
     asked = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
     run = command.main("explain", "--kubeconfig", kubeconfig, "-f", asked, "-o", "json")
     assert run.result["verdict"].startswith("is denied at admission (403): exceeding resource quota")
-    assert sorted(_Lists.asked) == sorted(LISTS)
+    assert sorted(_Lists.asked) == sorted((*LISTS, DEVICES))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.cluster import api
 from hami_webhook.cluster.api import (
     JSON,
     Forbidden,
@@ -18,7 +19,7 @@ from hami_webhook.cluster.api import (
     WatchEvent,
     WatchType,
 )
-from hami_webhook.cluster.informer import BASE_DELAY, MAX_DELAY, Change, Informer, Replaced
+from hami_webhook.cluster.informer import BASE_DELAY, LOOK_AGAIN, MAX_DELAY, Change, Informer, Replaced
 from hami_webhook.cluster.memory import MemoryCluster
 
 from .harness import pod
@@ -275,3 +276,100 @@ def test_a_handlers_bug_ends_the_run() -> None:
         assert not informer.synced.is_set()
 
     asyncio.run(body())
+
+
+class Uninstalled:
+    """A cluster that doesn't have a kind, or doesn't let us list it, until `there`."""
+
+    def __init__(self, memory: MemoryCluster, error: api.ClusterError) -> None:
+        self.memory, self.error, self.there = memory, error, False
+
+    async def list(self, kind: Kind) -> Listing:
+        if not self.there:
+            raise self.error
+        return await self.memory.list(kind)
+
+    async def watch(self, kind: Kind, version: str) -> AsyncIterator[WatchEvent]:
+        async for event in self.memory.watch(kind, version):
+            if not self.there:
+                raise self.error
+            yield event
+
+
+@pytest.mark.parametrize("error", [api.NotFound("404 page not found"), Forbidden("devices is forbidden")])
+def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
+    error: api.ClusterError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        bench = Bench()
+        cluster = Uninstalled(bench.memory, error)
+        again = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            bench.slept.append(seconds)
+            await again.wait()
+            again.clear()
+
+        informer = Informer(
+            cluster,  # type: ignore[arg-type]  # as much of one as an informer needs
+            Kind.DEVICES,
+            bench.told.append,
+            clock=lambda: bench.now,
+            sleep=sleep,
+            random=lambda: 1.0,
+            optional=True,
+        )
+        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n1"}})
+        running = asyncio.create_task(informer.run())
+
+        async def look() -> list[object]:
+            again.set()
+            await bench.settle()
+            return bench.heard()
+
+        await bench.settle()
+        assert informer.synced.is_set()
+        assert bench.heard() == [[]]
+        assert await look() == []
+        assert bench.slept == [LOOK_AGAIN, LOOK_AGAIN] == [300.0, 300.0]
+        cluster.there = True
+        assert await look() == ["ADDED n1"]
+        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n2"}})
+        await bench.settle()
+        assert bench.heard() == ["ADDED n2"]
+        cluster.there = False  # uninstalled, or the right was taken away
+        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n3"}})
+        await bench.settle()
+        assert bench.heard() == ["DELETED n1", "DELETED n2"]
+        assert bench.slept[2:] == [300.0]
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(story())
+    texts = [record.getMessage() for record in caplog.records]
+    told = f"doing without devices.scheduling.koordinator.sh, looking again every 300 s: {error}"
+    assert texts == [told, told]  # once each time it goes missing
+
+
+def test_another_kind_must_be_there() -> None:
+    async def story() -> None:
+        bench = Bench()
+        bench.informer = Informer(
+            Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
+            Kind.PODS,
+            bench.told.append,
+            clock=lambda: bench.now,
+            sleep=bench.sleep,
+            random=lambda: 1.0,
+        )
+        bench.awake.clear()
+        running = asyncio.create_task(bench.informer.run())
+        await bench.settle()
+        assert not bench.informer.synced.is_set()
+        assert bench.slept == [BASE_DELAY]
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(story())

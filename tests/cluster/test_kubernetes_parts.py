@@ -138,6 +138,21 @@ def test_what_is_no_pod_is_left_as_it_is(obj: dict[str, object]) -> None:
     assert trim(Kind.PODS, obj) == obj
 
 
+def test_a_trimmed_device_has_the_cards() -> None:
+    card = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "labels": {}, "resources": {"a": "1"}}
+    card["topology"] = {"nodeID": 0, "pcieID": "a"}
+    device = {
+        "metadata": {"name": "n1", "labels": {"a": "b"}, "annotations": {"c": "d"}, "managedFields": []},
+        "spec": {"devices": [{**card, "conditions": [{}], "vfGroups": [{}]}, {"type": "rdma", "minor": 1}]},
+        "status": {"allocations": []},
+    }
+    assert trim(Kind.DEVICES, device) == {
+        "metadata": {"name": "n1", "labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {"devices": [card]},
+    }
+    assert trim(Kind.DEVICES, {"metadata": {"name": "n1"}}) == {"metadata": {"name": "n1"}}
+
+
 def test_quotas_are_kept_whole() -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {}, "unknown": 1}}
     assert trim(Kind.RESOURCE_QUOTAS, quota) is quota

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 from .deployment import Kubectl
@@ -18,6 +19,12 @@ def namespace(kubectl: Kubectl) -> str:
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=20s")
     return name
+
+
+def define_devices(kubectl: Kubectl) -> None:
+    """Install the definition of Koordinator's Device objects, and wait until the API server has it."""
+    kubectl("apply", "-f", str(Path(__file__).with_name("koordinator-devices.yaml")))
+    kubectl("wait", "crd/devices.scheduling.koordinator.sh", "--for=condition=Established", "--timeout=30s")
 
 
 def quota(namespace: str, name: str = "gpu-quota", **hard: int | str) -> JSON:

@@ -13,8 +13,8 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import SYSTEM, Deployment, deployed, eventually
-from .objects import JSON, add_node, gpu_node, namespace, pod, quota
+from .deployment import SYSTEM, Deployment, Kubectl, deployed, eventually
+from .objects import JSON, add_node, define_devices, gpu_node, namespace, pod, quota
 
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:hami-webhook"
 Right = tuple[str, str, str]
@@ -26,6 +26,7 @@ MAY_I: Right = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 
 @pytest.fixture
 def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
+    define_devices(Kubectl(plane.kubeconfig))
     with deployed(plane, tmp_path, "hami-webhook-0", flags=("--certificate-secret", "hami-webhook-tls")) as deployment:
         yield deployment
 

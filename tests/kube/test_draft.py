@@ -360,3 +360,22 @@ def test_an_amount_is_copied_to_where_it_lacks(resources, after):
     draft = PodDraft(raw)
     draft.containers[0].copy_across(GPU)
     assert applied(raw, draft)["spec"]["containers"][0]["resources"] == after
+
+
+@pytest.mark.parametrize(
+    ("metadata", "operations"),
+    [
+        (None, [("add", "/metadata"), ("add", "/metadata/labels")]),
+        ({}, [("add", "/metadata/labels")]),
+        ({"labels": {}}, [("add", "/metadata/labels/tier")]),
+        ({"labels": {"tier": "a"}}, [("replace", "/metadata/labels/tier")]),
+        ({"labels": {"tier": "b"}}, []),
+    ],
+)
+def test_a_label_is_set_whatever_there_is(metadata, operations):
+    raw = {"spec": {"containers": []}} | ({} if metadata is None else {"metadata": metadata})
+    draft = PodDraft(raw)
+    draft.labels["tier"] = "b"
+    assert paths(draft) == operations
+    assert applied(raw, draft)["metadata"]["labels"]["tier"] == draft.result().labels["tier"] == "b"
+    assert draft.untouched().operations() == []

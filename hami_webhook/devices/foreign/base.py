@@ -115,7 +115,8 @@ class ForeignScheduler:
 
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
     the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may limit of its
-    resources. `watched`: the pod annotations on which the answer of `placed` depends.
+    resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the pod annotations
+    on which the answer of `placed` depends. `reads_devices`: whether Koordinator's Device objects matter to it.
     """
 
     key: str
@@ -123,7 +124,9 @@ class ForeignScheduler:
     injects_scheduler: bool = True
     resource_names: frozenset[str]
     quota_keys: tuple[str, ...]
+    byte_keys: frozenset[str] = frozenset()
     watched: tuple[str, ...] = ()
+    reads_devices: bool = False
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""

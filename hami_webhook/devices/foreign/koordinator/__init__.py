@@ -1,0 +1,158 @@
+"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: the koordinator chapter.
+
+Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8Gi` is two cards with 4 GiB each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hami_webhook.config import KoordinatorSection
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, Part, Prediction, Tally
+from hami_webhook.devices.foreign.gates import refuse_node_name, refuse_owned
+from hami_webhook.devices.foreign.koordinator import admission
+from hami_webhook.devices.foreign.koordinator.allocation import Share, encode, read_shares, usage
+from hami_webhook.devices.foreign.koordinator.cards import Cards, read_cards
+from hami_webhook.devices.foreign.koordinator.charge import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
+from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, choose, loads_of, score
+from hami_webhook.devices.foreign.koordinator.hints import check_hints, read_hint, read_partition_spec
+from hami_webhook.devices.foreign.koordinator.names import (
+    ALIASES,
+    ALLOCATED,
+    ISOLATION,
+    NPU_CORE,
+    SCHEDULER_NAME,
+    SCHEDULERS_OWN,
+)
+from hami_webhook.devices.foreign.koordinator.request import OWN, Want, pod_total, read
+from hami_webhook.devices.foreign.koordinator.rules import check_amounts
+from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
+
+_NPUS = "slices of Ascend cards aren't predicted"
+
+
+class Koordinator(ForeignScheduler):
+    key = "koordinator"
+    resource_names = frozenset((*OWN, *ALIASES))
+    quota_keys = QUOTA_KEYS
+    byte_keys = BYTE_KEYS
+    watched = (ALLOCATED,)
+    reads_devices = True
+
+    def __init__(self, section: KoordinatorSection) -> None:
+        self.section = section
+        self.scheduler_names = section.scheduler_names
+        self.injects_scheduler = section.inject_scheduler_name
+        self._read: dict[str, tuple[Mapping[str, Any], Cards]] = {}
+
+    def scheduler_of(self, pod: Pod | PodDraft) -> str:
+        """The label outranks `spec.schedulerName`."""
+        return pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
+
+    # admission (chapter section 5)
+
+    def admit(self, pod: PodDraft, census: Census) -> None:
+        admission.admit(pod, self.section, census)
+
+    def check(self, pod: Pod, census: Census) -> None:
+        refuse_node_name(pod)
+        refuse_owned(pod.annotations, SCHEDULERS_OWN)
+        check_amounts(pod.containers)
+        check_hints(pod.annotations)
+
+    # quota (10)
+
+    def concerns(self, pod: Pod) -> bool:
+        return ALLOCATED in pod.annotations or self.asks(pod)
+
+    def waiting(self, pod: Pod, census: Census) -> Tally:
+        amounts = pod_total(pod.containers)
+        want = Want.of(amounts)
+        tally = Tally({}) if want is None else waiting_amounts(amounts, want, lambda: self._fleet(census))
+        try:
+            read_shares(pod)
+        except BadAnnotation as error:
+            if pod.node_name:
+                problem = f"{ALLOCATED} can't be read, so what the pod declares counts: {error}"
+                return Tally(tally.amounts, tally.floors, (problem,))
+        return tally
+
+    def placed(self, pod: Pod, census: Census, now: float) -> Tally | None:
+        """Nothing before the pod is bound: until then anybody may have written the annotation."""
+        if not pod.node_name:
+            return None
+        try:
+            shares = read_shares(pod)
+        except BadAnnotation:
+            return None
+        return placed_amounts(shares, self._cards(census, pod.node_name)) if shares else None
+
+    # Fit (7, 8)
+
+    def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+        amounts = pod_total(pod.containers)
+        want = Want.of(amounts)
+        assert want is not None, "the pod asks for nothing of Koordinator's"
+        if NPU_CORE in amounts:
+            return NoNode({node.name: _NPUS for node in census.nodes()})
+        terms = Terms(
+            want,
+            read_hint(pod.annotations),
+            read_partition_spec(pod.annotations),
+            pod.labels.get(ISOLATION, ""),
+            self.section.scoring == "MostAllocated",
+        )
+        failed: dict[str, str] = {}
+        fits: list[tuple[int, str, list[Load]]] = []
+        for node in census.nodes():
+            outcome = self._on(node, census, terms)
+            if isinstance(outcome, Rejection):
+                failed[node.name] = str(outcome)
+            else:
+                points, chosen = outcome
+                fits.append((points, node.name, chosen))
+        if not fits:
+            return NoNode(failed)
+        points, name, chosen = min(fits, key=lambda fit: (-fit[0], fit[1]))
+        shares = [load.give(want) for load in chosen]
+        asking = next(index for index, container in enumerate(pod.containers) if any(n in OWN for n in read(container)))
+        parts = tuple(map(_part, chosen, shares))
+        return Prediction(name, 100.0 if points else 0.0, {asking: parts}, {ALLOCATED: encode(shares)}, failed)
+
+    def _on(self, node: Node, census: Census, terms: Terms) -> tuple[int, list[Load]] | Rejection:
+        """The node's score before it is scaled, and the cards it would give."""
+        cards = self._cards(census, node.name)
+        used = usage(census.guests(node.name), cards) if cards is not None else {}
+        chosen = choose(node, cards, used, terms)
+        if isinstance(chosen, Rejection):
+            return chosen
+        assert cards is not None
+        return score(loads_of(cards, used), terms), chosen
+
+    # Device objects (3)
+
+    def _cards(self, census: Census, node: str) -> Cards | None:
+        """The node's GPUs, None if it has no Device object; each version of it is read once."""
+        device = census.device(node)
+        known = self._read.get(node)
+        if device is None:
+            self._read.pop(node, None)
+            return None
+        if known is None or known[0] is not device:
+            known = self._read[node] = (device, read_cards(device))
+        return known[1]
+
+    def _fleet(self, census: Census) -> Iterator[Cards]:
+        for node in census.nodes():
+            cards = self._cards(census, node.name)
+            if cards is not None:
+                yield cards
+
+
+def _part(load: Load, share: Share) -> Part:
+    return Part(load.card.name, (share.memory or 0) // MEBIBYTE, share.core or 0)
