@@ -1,5 +1,6 @@
 """Which vendors a device configuration enables."""
 
+import tomllib
 from itertools import combinations
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def test_no_chip_can_be_called_what_a_vendor_is_called() -> None:
     words = {chip.common_word for chip in (*config.vnpus.configs, *config.iluvatars)}
     vendors = (*CHART.values(), *configured("iluvatar: {resourceCountName: iluvatar.ai/vgpu}").values())
     assert {name for each in vendors for name in (each.key, each.known_as)} - words == BACKEND_KEYS
+
+
+def test_the_import_contract_names_every_vendors_module() -> None:
+    written = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = written["tool"]["importlinter"]["contracts"]
+    (named,) = (set(contract["modules"]) for contract in contracts if contract["type"] == "independence")
+    assert {".".join(type(each).__module__.split(".")[:3]) for each in CHART.values()} <= named
 
 
 def test_the_guide_to_a_new_vendor_names_every_hook() -> None:
