@@ -24,9 +24,12 @@ Spelling = Callable[[Path], str]
 
 BACKEND_KEYS = frozenset(
     {"NVIDIA", "MLU", "DCU", "Mthreads", "Metax-GPU", "Metax-SGPU", "GCU", "Enflame", "kunlun", "XPU", "AWSNeuron"}
-    | {"AMD", "Vastai", "Biren", "Iluvatar"}
+    | {"AMD", "Vastai", "Biren", "Iluvatar", "Enflame-DRS"}
 )
-"""The backend keys that are fixed (core, section 2.3); those of Ascend and Iluvatar chips are their common words."""
+"""The backend keys that are fixed (core, section 2.3); those of Ascend and Iluvatar chips are their common words.
+
+Enflame's two kinds of shares are one backend there and two here.
+"""
 
 _ANNOTATION_WORDS = frozenset(
     {"vgpu", "cambricon-mlu", "dcu", "mthreads-vgpu", "metax-gpu", "metax-sgpu", "enflame-gcu", "enflame-vgpu", "xpu"}

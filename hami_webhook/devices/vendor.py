@@ -66,6 +66,7 @@ class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
     `card_fields`: what the register annotation's JSON calls the standard fields, where it is the vendor's own.
+    `gone_unreadable`: cards whose registration can't be read are gone, where others' stay as they were last read.
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
     `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
@@ -94,6 +95,7 @@ class Vendor:
     handshake_annotation: str = ""
     unended_card: bool = False
     unregistered_hint: str = ""
+    gone_unreadable: bool = False
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK

@@ -342,7 +342,7 @@ class ClusterState:
                 inventory = vendor.inventory(node)
             except RegistrationError as error:
                 texts.append(str(error))
-                inventory = before.get(key)  # as last read
+                inventory = None if vendor.gone_unreadable else before.get(key)
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)

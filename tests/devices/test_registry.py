@@ -1,9 +1,11 @@
 """Which vendors a device configuration enables."""
 
+import tomllib
 from itertools import combinations
 from pathlib import Path
 
 from hami_webhook.config import builtin_device_config
+from hami_webhook.config.checks import BACKEND_KEYS
 from hami_webhook.devices import vendor
 from hami_webhook.devices.registry import FOREIGN, VENDORS, Vendors
 
@@ -32,6 +34,22 @@ def test_every_name_of_the_charts_configuration_is_managed() -> None:
     assert named <= vendors.resource_names
     assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | FOREIGN.keys()
     assert not {name for scheduler in vendors.foreign for name in scheduler.resource_names} & vendors.own_names
+
+
+def test_no_chip_can_be_called_what_a_vendor_is_called() -> None:
+    """The configuration refuses fixed backend keys as common words, so it must know every one of them."""
+    config = builtin_device_config().config
+    assert config.vnpus is not None
+    words = {chip.common_word for chip in (*config.vnpus.configs, *config.iluvatars)}
+    vendors = (*CHART.values(), *configured("iluvatar: {resourceCountName: iluvatar.ai/vgpu}").values())
+    assert {name for each in vendors for name in (each.key, each.known_as)} - words == BACKEND_KEYS
+
+
+def test_the_import_contract_names_every_vendors_module() -> None:
+    written = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = written["tool"]["importlinter"]["contracts"]
+    (named,) = (set(contract["modules"]) for contract in contracts if contract["type"] == "independence")
+    assert {".".join(type(each).__module__.split(".")[:3]) for each in CHART.values()} <= named
 
 
 def test_the_guide_to_a_new_vendor_names_every_hook() -> None:

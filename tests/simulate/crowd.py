@@ -219,7 +219,7 @@ def _others(pick: random.Random) -> Iterator[Arriving]:
     yield Arriving([box("va", **of("Vastai", 1)), box("biren", **of("Biren", 1))])
 
 
-def the_crowd(number: int, seed: int = 20260902) -> tuple[list[JSON], dict[str, str]]:
+def the_crowd(number: int, seed: int = 20260905) -> tuple[list[JSON], dict[str, str]]:
     """So many pods, and the words by which some are refused, by name. Every kind comes before one comes again; what is
     refused anyway comes once.
     """

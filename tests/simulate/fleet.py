@@ -17,13 +17,12 @@ import yaml
 from hami_webhook.config import load
 
 from .families import FAMILIES, JSON, Card
+from .files import PROFILES
 from .wants import TEMPLATES
 
 SLOTS = {"Ascend910A": 15, "Ascend910B2": 8, "Ascend310P": 7}
 CHIPS = ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
 DRS_TABLE = {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}
-MIG = {"1g.5gb": (5120, 14, 1, range(7)), "2g.10gb": (10240, 28, 2, (0, 2, 4)), "3g.20gb": (20480, 42, 4, (0, 4))}
-"""MiB, percent of the cores, slices, and where an instance may start."""
 
 
 @dataclass
@@ -98,17 +97,7 @@ def _nvidia(fleet: Fleet) -> None:
     ]
     fleet.node("nvidia-a100", {**notes, "hami.io/node-nvidia-score": fleet.text(scores)}, {"nvidia.com/gpu": 80})
     fleet.node("nvidia-mps", registered("nvidia-mps", 2, 16384, "NVIDIA T4", "mps"), {"nvidia.com/gpu": 20})
-    profiles = [
-        {
-            "name": n,
-            "memoryMB": m,
-            "core": c,
-            "sliceCount": s,
-            "placements": [{"start": at, "size": s} for at in starts],
-        }
-        for n, (m, c, s, starts) in MIG.items()
-    ]
-    mig = registered("nvidia-mig", 4, 40960, "NVIDIA A100-SXM4-40GB", "mig", migProfiles=profiles)
+    mig = registered("nvidia-mig", 4, 40960, "NVIDIA A100-SXM4-40GB", "mig", migProfiles=PROFILES)
     fleet.node("nvidia-mig", mig, {"nvidia.com/gpu": 28})
     cards = fleet.have(
         Card("NVIDIA", f"nvidia-old-c{i}", "nvidia-old", 49140, 100, 10, "NVIDIA-NVIDIA L40S", "hami-core")

@@ -413,3 +413,10 @@ def test_the_run_has_every_kind_of_outcome(result: JSON) -> None:
         for device in container["devices"]
     }
     assert vendors == {family.known_as or family.name for family in FAMILIES}
+    rows = [
+        (container["init"], [device["uuid"] for device in container["devices"]])
+        for outcome in result["pods"]
+        if outcome["placement"]
+        for container in outcome["placement"]["containers"]
+    ]
+    assert any(init and len(uuids) > len(set(uuids)) for init, uuids in rows), "no init container has two of one card"

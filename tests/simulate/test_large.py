@@ -14,23 +14,9 @@ from typing import Any
 
 import pytest
 
-from .files import CORES, GPU, JSON, MEM, card, container, listed, node, pod, quota
+from .files import CORES, GPU, JSON, MEM, PROFILES, card, container, listed, node, pod, quota
 
 NAMESPACES = ("team-a", "team-b", "team-c")
-PROFILES = [
-    {
-        "name": name,
-        "memoryMB": memory,
-        "core": core,
-        "sliceCount": size,
-        "placements": [{"start": start, "size": size} for start in starts],
-    }
-    for name, memory, core, size, starts in (
-        ("1g.5gb", 5120, 14, 1, range(7)),
-        ("2g.10gb", 10240, 28, 2, (0, 2, 4)),
-        ("3g.20gb", 20480, 42, 4, (0, 4)),
-    )
-]
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 
 

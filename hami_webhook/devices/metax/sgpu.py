@@ -82,6 +82,7 @@ class MetaxSgpu(Vendor):
     key = "Metax-SGPU"
     register_annotation = "metax-tech.com/node-gpu-devices"
     card_fields = _CARD_FIELDS
+    gone_unreadable = True
     keys = DeviceKeys.usual(
         "metax-sgpu",
         uuid="metax-tech.com/[no]use-gpuuuid",
