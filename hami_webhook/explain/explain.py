@@ -18,6 +18,7 @@ from hami_webhook.devices.trial import Candidate
 from hami_webhook.explain import changes
 from hami_webhook.explain.account import Card, Change, Explanation, NodeAccount, Place, QuotaAccount, Step, Taken
 from hami_webhook.explain.changes import Judged, Remedy
+from hami_webhook.explain.foreign import of_foreign
 from hami_webhook.explain.witness import Stuck, find_stuck
 from hami_webhook.explain.wording import why
 from hami_webhook.kube import scopes
@@ -129,6 +130,11 @@ def _of_unplaced(pod: Pod, known: Known) -> Explanation:
     except ValueError as error:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
+    foreign = next((each for each in known.vendors.foreign if each.asks(pod)), None) if ask is None else None
+    if foreign is not None:
+        charge = charge_of(pod, known.vendors, known.state, known.now, known.lapse)
+        quotas = list(_quotas(pod, known, charge.amounts))
+        return of_foreign(foreign, pod, known.state, known.now, charge, quotas, OTHER_NODE)
     if ask is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = []
