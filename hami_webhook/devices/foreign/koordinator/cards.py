@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -93,6 +94,11 @@ def read_cards(device: Mapping[str, Any]) -> Cards:
 
 def amount(written: Any) -> int | None:
     """A quantity as an integer, rounded up as Go does; None if it is none, or negative."""
+    return _amount_of(written) if isinstance(written, str | int | float) else None
+
+
+@lru_cache(maxsize=1024, typed=True)  # a fleet has few sizes of cards, and many cards of each
+def _amount_of(written: str | float) -> int | None:
     try:
         value = Quantity.parse(written).value
     except QuantityError:
