@@ -388,7 +388,7 @@ def _device_config(path: str | None) -> LoadedDeviceConfig:
 
 
 def _policies(path: str | None, vendors: Vendors) -> Policies:
-    return PolicyFile.parse(read_text(path), path, vendors) if path else Policies.EMPTY
+    return PolicyFile.parse(read_text(path), path, vendors.governed) if path else Policies.EMPTY
 
 
 def _bundle(paths: Sequence[str]) -> Bundle:

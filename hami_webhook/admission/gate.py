@@ -13,8 +13,11 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import (
     AdmissionRules,
+    Ground,
     Mutation,
     User,
+    Welcome,
+    governed_elsewhere,
     mutate,
     named_vendors,
     names_managed,
@@ -33,7 +36,9 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review
 from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.foreign.gates import names_any
+from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 
 logger = logging.getLogger(__name__)
@@ -130,9 +135,22 @@ class Gate:
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
             return Mutation(draft)
-        welcomed = welcome(draft, self._vendors, self._fleet)
-        if welcomed and not names_any(draft, self._vendors.own_names):
-            return Mutation(draft)  # nothing of ours, in no container
+        elsewhere = governed_elsewhere(draft, self._vendors)
+        ground = Ground(await self._namespace(pod), self._policies()) if elsewhere else None
+        welcomed = welcome(draft, self._vendors, self._fleet, ground)
+        if welcomed.asked and not names_any(draft, self._vendors.own_names):
+            done = Mutation(draft)  # nothing of ours, in no container
+        else:
+            done = await self._ours(draft, welcomed, ground)
+        done = done.beside(welcomed)
+        for note in done.draft.notes:
+            logger.debug("%s: %s", pod.key, note)
+        if done.ignored_namespace_keys and not review.dry_run:
+            await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
+        return done
+
+    async def _ours(self, draft: PodDraft, welcomed: Welcome, ground: Ground | None) -> Mutation:
+        """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
             asked = normalise(draft, self._vendors, self._fleet)
@@ -142,15 +160,10 @@ class Gate:
             if not asked:
                 raise
         if not asked:
-            own = own_to_schedule(pod, self._rules)
-            return Mutation(draft if own or welcomed else untouched(draft, self._vendors, self._fleet))
-        namespace = await self._namespace(pod)
-        done = mutate(draft, asked, self._vendors, self._rules, namespace, self._policies(), self._fleet, refusal)
-        for note in done.draft.notes:
-            logger.debug("%s: %s", pod.key, note)
-        if done.ignored_namespace_keys and not review.dry_run:
-            await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
-        return done
+            leave = own_to_schedule(draft.original, self._rules) or welcomed.asked
+            return Mutation(draft if leave else untouched(draft, self._vendors, self._fleet, ground))
+        ground = ground or Ground(await self._namespace(draft.original), self._policies())
+        return mutate(draft, asked, self._vendors, self._rules, ground, self._fleet, refusal)
 
     async def _asks(self, pod: Pod) -> bool:
         """Validate a pod; whether it asks for cards, of us or of another scheduler."""
@@ -158,8 +171,9 @@ class Gate:
             refuse_unfit(pod, self._vendors)
             return False
         asked = validate(pod, self._vendors, self._fleet)
-        if asked:
-            policy.check(pod, await self._namespace(pod), self._policies(), asked)
+        governed: list[Governed] = [*asked, *governed_elsewhere(pod, self._vendors)]
+        if governed:
+            policy.check(pod, await self._namespace(pod), self._policies(), governed)
         return bool(asked) or any(scheduler.asks(pod) for scheduler in self._vendors.foreign)
 
     async def _namespace(self, pod: Pod) -> Namespace:

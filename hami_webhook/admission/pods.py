@@ -14,6 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.fleet import NO_FLEET, Fleet
+from hami_webhook.devices.foreign.base import ForeignScheduler
 from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
@@ -50,6 +51,21 @@ class Mutation:
     """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace."""
 
     draft: PodDraft
+    rules: tuple[str, ...] = ()
+    ignored_namespace_keys: tuple[str, ...] = ()
+
+    def beside(self, welcomed: Welcome) -> Mutation:
+        """With what policy did for the sake of other schedulers."""
+        rules = tuple(dict.fromkeys((*welcomed.rules, *self.rules)))
+        ignored = sorted({*welcomed.ignored_namespace_keys, *self.ignored_namespace_keys})
+        return Mutation(self.draft, rules, tuple(ignored))
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Whether a pod is for other schedulers, and what policy did to it for their sake, as in `Mutation`."""
+
+    asked: bool = False
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
 
@@ -110,13 +126,34 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     return asked
 
 
-def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> bool:
-    """Let the other schedulers that a pod is for put it into their form; whether there is one. Raises `Denied`.
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a pod arrives: its Namespace, and the policies."""
 
-    The first of them gives the pod a scheduler, unless it names our vendors' resources too.
+    namespace: Namespace
+    policies: Policies
+
+
+def governed_elsewhere(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignScheduler]:
+    """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
+    if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
+        return []
+    return [each for each in vendors.foreign if each.governable and each.asks(pod) and each.asks_something(pod)]
+
+
+def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | None) -> Welcome:
+    """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
+
+    The first of them gives the pod a scheduler, unless it names our vendors' resources too. `ground` may be missing if
+    the pod is none that is governed elsewhere.
     """
     if is_mirror(draft.original):
-        return False
+        return Welcome()
+    outcome = policy.PolicyOutcome()
+    governed = governed_elsewhere(draft, vendors)
+    if governed:
+        assert ground is not None
+        outcome = policy.apply(draft, ground.namespace, ground.policies, governed)
     found = [scheduler for scheduler in vendors.foreign if scheduler.asks(draft)]
     others = set(vendors.own_names)
     try:
@@ -131,13 +168,13 @@ def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> bool:
         raise bad_request(error) from error
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
-    return bool(found)
+    return Welcome(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> PodDraft:
+def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
     fresh = draft.untouched()
-    welcome(fresh, vendors, fleet)
+    welcome(fresh, vendors, fleet, ground)
     return fresh
 
 
@@ -151,8 +188,7 @@ def mutate(
     asked: tuple[Vendor, ...],
     vendors: Vendors,
     rules: AdmissionRules,
-    namespace: Namespace,
-    policies: Policies,
+    ground: Ground,
     fleet: Fleet,
     refusal: Denied | None = None,
 ) -> Mutation:
@@ -160,16 +196,16 @@ def mutate(
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
     """
-    pod = draft.original
+    pod, namespace, policies = draft.original, ground.namespace, ground.policies
     named = [rule for rule in policies.matching(namespace, pod.labels) if rule.scheduler_name is not None]
     scheduler = (named[-1].scheduler_name if named else None) or rules.scheduler_name
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(untouched(draft, vendors, fleet))
+        return Mutation(untouched(draft, vendors, fleet, ground))
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
-        governed = untouched(draft, vendors, fleet)
+        governed = untouched(draft, vendors, fleet, ground)
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it

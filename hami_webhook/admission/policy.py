@@ -12,6 +12,8 @@ What the chapter leaves open is decided so:
   boundaries leave nothing: an empty list would mean no constraint at all. What a pod denies itself is its own matter.
 - Of several matching rules with a `schedulerName` the last one counts, as with `enforce`: users can't override either.
 - A pod that meets a rule already isn't changed by it, so the rule hasn't acted and isn't named.
+- Pods of another scheduler are governed by what that one reads, whatever their scheduler's name is; `schedulerName` is
+  for the pods we place. Volcano looks at no deny list of types beside an allow list: such a denial is its to break.
 """
 
 from __future__ import annotations
@@ -24,10 +26,9 @@ from typing import ClassVar
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.selectors import EVERYTHING, LabelSelector
 from hami_webhook.config.errors import cut
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys, Governed
 from hami_webhook.devices.owned import owned_in
 from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS, split_list
-from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 
@@ -102,7 +103,7 @@ class PolicyOutcome:
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Collection[Vendor]) -> PolicyOutcome:
+def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Collection[Governed]) -> PolicyOutcome:
     """Write what policy demands on the pod, with one warning for each change, at most 10.
 
     `asked` are the vendors whose cards the pod asks for; without any, nothing happens. It has to come before a vendor
@@ -126,7 +127,7 @@ def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Coll
     )
 
 
-def check(pod: Pod, namespace: Namespace, policies: Policies, asked: Collection[Vendor]) -> None:
+def check(pod: Pod, namespace: Namespace, policies: Policies, asked: Collection[Governed]) -> None:
     """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
 
     Enforced values must be there, every allow list within every boundary, and every denied device or type denied.
@@ -135,9 +136,9 @@ def check(pod: Pod, namespace: Namespace, policies: Policies, asked: Collection[
     if not asked:
         return
     rules = policies.matching(namespace, pod.labels)
-    for key in _choice_keys(asked):
+    for key, folds in _choice_keys(asked).items():
         enforced = _enforced(key, rules)
-        if enforced is not None and pod.annotations.get(key) != enforced.value:
+        if enforced is not None and not _same(pod.annotations.get(key), enforced.value, folds=folds):
             found = pod.annotations.get(key)
             instead = "it isn't set" if found is None else f"found {_shown(found)}"
             raise Denied(403, f"{key}: must be {_shown(enforced.value)} by {enforced.source.text}: {instead}")
@@ -195,8 +196,11 @@ class _Choice:
     source: _Source
 
 
-def _choice_keys(asked: Collection[Vendor]) -> Iterable[str]:
-    return dict.fromkeys((*GENERAL_CHOICES, *(key for vendor in asked for key in vendor.keys.choices)))
+def _choice_keys(asked: Collection[Governed]) -> Mapping[str, bool]:
+    """The choices that mean something to those asked, and whether blanks and case mean nothing in them."""
+    general = any(vendor.keys.general for vendor in asked)
+    found = dict.fromkeys(GENERAL_CHOICES if general else (), False)
+    return found | {key: vendor.keys.folds_choices for vendor in asked for key in vendor.keys.choices}
 
 
 def _enforced(key: str, rules: Sequence[Rule]) -> _Choice | None:
@@ -211,11 +215,18 @@ def _defaulted(key: str, namespace: Namespace, rules: Sequence[Rule]) -> _Choice
     return None if rule is None else _Choice(rule.default[key], _Source.of_rule(rule))
 
 
-def _write_choices(changes: _Changes, namespace: Namespace, rules: Sequence[Rule], asked: Collection[Vendor]) -> None:
-    for key in _choice_keys(asked):
+def _same(one: str | None, other: str, *, folds: bool) -> bool:
+    """Whether a pod's own choice and another mean the same."""
+    return (one or "").strip().lower() == other.strip().lower() if folds else one == other
+
+
+def _write_choices(changes: _Changes, namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]) -> None:
+    for key, folds in _choice_keys(asked).items():
         own = changes.annotations.get(key)
+        if folds and own is not None and not own.strip():
+            own = None
         choice = _enforced(key, rules) or (_defaulted(key, namespace, rules) if own is None else None)
-        if choice is not None and choice.value != own:
+        if choice is not None and not _same(own, choice.value, folds=folds):
             changes.write(key, choice.value, f"set to {_shown(choice.value)}", [choice.source])
 
 
@@ -357,7 +368,7 @@ _SIDES: tuple[tuple[_Items, Callable[[DeviceKeys], tuple[tuple[str, ...], tuple[
 )
 
 
-def _listings(namespace: Namespace, rules: Sequence[Rule], asked: Collection[Vendor]) -> Iterator[_Listing]:
+def _listings(namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]) -> Iterator[_Listing]:
     """The demands on every pair of lists of the asked vendors; vendors that share their keys share one pair."""
     for kind, keys_of, allow_of, deny_of in _SIDES:
         sharing: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
@@ -393,6 +404,6 @@ def _named(items: Sequence[str]) -> str:
     return text if len(items) <= MOST_NAMES else f"{text} … and {len(items) - MOST_NAMES} more"
 
 
-def _ignored(namespace: Namespace, asked: Collection[Vendor]) -> list[str]:
+def _ignored(namespace: Namespace, asked: Collection[Governed]) -> list[str]:
     of_vendors = {key for vendor in asked for key in vendor.keys.owned} & namespace.annotations.keys()
     return sorted(of_vendors.union(owned_in(namespace.annotations)))

@@ -21,9 +21,9 @@ from hami_webhook.admission.selectors import WrittenExpression, WrittenSelector
 from hami_webhook.config.errors import ConfigError, cut, found, quoted
 from hami_webhook.config.fields import is_name, is_subdomain, refuse
 from hami_webhook.config.yaml_source import Located, parse_yaml
+from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.policy import WEIGHTS, Weights
-from hami_webhook.devices.vendor import Vendor
 
 __all__ = ["Policies", "PolicyError", "PolicyFile", "PolicySource"]
 
@@ -43,13 +43,13 @@ class PolicyError(Exception):
 class _Known:
     """What the enabled vendors know, by which a file is judged."""
 
-    vendors: Mapping[str, Vendor]
+    vendors: Mapping[str, Governed]
     choices: tuple[str, ...]
     lists: Mapping[str, str]
     """Where the content of a vendor's list key belongs in a rule."""
 
     @classmethod
-    def of(cls, vendors: Mapping[str, Vendor]) -> _Known:
+    def of(cls, vendors: Mapping[str, Governed]) -> _Known:
         lists: dict[str, str] = {}
         for backend, vendor in vendors.items():
             for field, keys in _list_keys(vendor):
@@ -59,7 +59,7 @@ class _Known:
         return cls(vendors, tuple(dict.fromkeys((*GENERAL_CHOICES, *vendor_choices))), lists)
 
 
-def _list_keys(vendor: Vendor) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _list_keys(vendor: Governed) -> tuple[tuple[str, tuple[str, ...]], ...]:
     keys = vendor.keys
     return (
         ("allowUUIDs", keys.use_uuid),
@@ -232,7 +232,7 @@ class PolicyFile(_Written):
     policies: Annotated[tuple[WrittenRule, ...], BeforeValidator(lambda value: () if value is None else value)] = ()
 
     @classmethod
-    def parse(cls, text: str, source: str, vendors: Mapping[str, Vendor]) -> Policies:
+    def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> Policies:
         """The rules in `text`, judged by the enabled `vendors`; none if there is nothing in it.
 
         `source` is what messages call the file. Raises `PolicyError` with every fault: first those of single values,
@@ -282,7 +282,7 @@ class PolicySource:
     `source` is what messages call the file; `vendors` are the enabled ones.
     """
 
-    def __init__(self, source: str, vendors: Mapping[str, Vendor], current: Policies = Policies.EMPTY) -> None:
+    def __init__(self, source: str, vendors: Mapping[str, Governed], current: Policies = Policies.EMPTY) -> None:
         self.current = current
         self._source = source
         self._vendors = vendors

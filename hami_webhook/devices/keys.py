@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 MEBIBYTE = 2**20
 """Bytes."""
@@ -37,6 +38,8 @@ class DeviceKeys:
     """A vendor's annotation keys: what placement writes, and the lists users select devices with.
 
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
+    `choices` pick one of several values; with `folds_choices` blanks around them and case mean nothing, and none at all
+    is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too.
     """
 
     allocated: str
@@ -47,6 +50,8 @@ class DeviceKeys:
     use_type: tuple[str, ...] = ()
     nouse_type: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    folds_choices: bool = False
+    general: bool = True
 
     @classmethod
     def usual(
@@ -77,6 +82,15 @@ class DeviceKeys:
     def owned(self) -> tuple[str, ...]:
         """The scheduler-owned keys: users may not set them."""
         return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
+
+
+class Governed(Protocol):
+    """Whose pods policy holds for: the name of its cards in rules, and its annotation keys."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def keys(self) -> DeviceKeys: ...
 
 
 def _allow(pair: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from hami_webhook.devices.foreign.mixing import Mixing
 from hami_webhook.devices.foreign.volcano import Volcano
 from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.iluvatar import OldFamily, PerChip
-from hami_webhook.devices.keys import MEBIBYTE, Dimension, QuotaKey
+from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
 from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
 from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
 from hami_webhook.devices.mthreads import Mthreads
@@ -62,8 +62,8 @@ The first whose resources a pod names gives it a scheduler.
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `mixing` is the
-    rule of one GPU manager per node.
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `governed` are the
+    ones that policy can speak of. `mixing` is the rule of one GPU manager per node.
     """
 
     def __init__(
@@ -72,6 +72,10 @@ class Vendors(Mapping[str, Vendor]):
         self.mixing = mixing or Mixing()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
+        self.governed: Mapping[str, Governed] = {
+            **self._by_key,
+            **{scheduler.key: scheduler for scheduler in foreign if scheduler.governable},
+        }
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))

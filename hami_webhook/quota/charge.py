@@ -24,6 +24,7 @@ from hami_webhook.kube.requests import effective
 NODE_LOCK_TIMEOUT = 300.0
 
 _SETTLED = "quota: settled charge"
+_OURS = "quota: names what our vendors have"
 
 
 class Catalog(Fleet, Protocol):
@@ -171,7 +172,7 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
         return settled
     sheet = _Sheet()
     counts = placement_counts(pod, now, lapse)
-    for vendor in vendors.values():
+    for vendor in vendors.values() if _is_ours(pod, vendors) else ():
         debit = _placed_debit(sheet, vendor, pod, catalog) if counts else None
         if debit is not None:
             sheet.add(vendor, debit)
@@ -189,6 +190,19 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     if pod.node_name and charge.placed and charge.derivable and not charge.problems and not foreign:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
+
+
+def _is_ours(pod: Pod, vendors: Vendors) -> bool:
+    """Whether any vendor can have something to say of the pod: asking each costs much where many pods are others'."""
+    known = pod.memo.get(_OURS)
+    if known is None or known[0] is not vendors:
+        asks = any(
+            not (vendors.own_names.isdisjoint(container.limits) and vendors.own_names.isdisjoint(container.requests))
+            for container in pod.containers
+        )
+        known = pod.memo[_OURS] = (vendors, asks or not vendors.owned_annotations.isdisjoint(pod.annotations))
+    found: bool = known[1]
+    return found
 
 
 def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> Debit | None:

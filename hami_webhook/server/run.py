@@ -145,7 +145,7 @@ async def running(
     """
     leaving = asyncio.Event()
     feed: Feed | None = None
-    source = PolicySource(settings.policy_file, vendors, policies)
+    source = PolicySource(settings.policy_file, vendors.governed, policies)
 
     def not_ready() -> str | None:
         if leaving.is_set():

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.debit import Debit
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.charge import NoCards, charge_of, in_units, waiting_charge
@@ -202,3 +205,20 @@ def test_an_amount_nobody_admitted_is_a_problem_and_holds_nothing() -> None:
     charge = charge_of(read_pod(gpu=1, mem="16Gi"), vendors(), BOTH, NOON)
     assert charge.amounts == {}
     assert "invalid nvidia.com/gpumem value 16Gi" in charge.problems[0]
+
+
+def test_no_vendor_is_asked_about_a_pod_that_names_nothing_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A placement is judged with every pod of the namespace, most of which may be another scheduler's."""
+    known = Vendors.from_config(builtin_device_config().config)
+
+    def asks(*_: object) -> bool:
+        raise AssertionError("a vendor was asked")
+
+    monkeypatch.setattr(Vendor, "asks", asks)
+    theirs = container(**{"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
+    charge = charge_of(read_pod("p", theirs, spec={"nodeName": "n1"}), known, NoCards(), NOON)
+    assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}
+    with pytest.raises(AssertionError, match="was asked"):
+        charge_of(read_pod(gpu=1, mem=2000), known, NoCards(), NOON)
+    with pytest.raises(AssertionError, match="was asked"):
+        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}), known, NoCards(), NOON)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from . import gpu_shares, vgpus
 from .families import (
     FAMILIES,
     JSON,
@@ -85,7 +86,7 @@ def _slots(family: Family, entry: Entry) -> int:
 
 
 def placed(manifest: JSON, annotations: Mapping[str, str]) -> Charge:
-    """What a pod costs by its allocation: of every card its peak, summed."""
+    """What a pod costs by its allocation of our vendors' cards: of every card its peak, summed."""
     found: Charge = {}
     for family in FAMILIES:
         cards = held(family, manifest, annotations).values()
@@ -105,9 +106,9 @@ class Books:
             where = made["metadata"]["namespace"], made["metadata"]["name"]
             self.hard[where] = {}
             for key, written in made["spec"]["hard"].items():
-                if key not in MANAGED:
+                if key not in MANAGED.union(vgpus.KEYS, gpu_shares.KEYS):
                     continue
-                if written.endswith("Gi"):
+                if written.endswith("Gi") and key != gpu_shares.BYTES:  # which counts bytes anyway
                     self.in_bytes.add((*where, key))
                 self.hard[where][key] = int(written[:-2]) * GIB if written.endswith("Gi") else int(written)
             terms = made["spec"].get("scopeSelector", {}).get("matchExpressions", [])

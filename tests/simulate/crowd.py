@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import gpu_shares, vgpus
 from .families import ASCEND, COREX, FAMILIES, JSON
 from .fleet import NAMESPACES
 from .wants import TEMPLATES
@@ -23,6 +25,7 @@ class Arriving:
     apps: list[JSON]
     inits: list[JSON] = field(default_factory=list)
     notes: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
 
@@ -219,24 +222,174 @@ def _others(pick: random.Random) -> Iterator[Arriving]:
     yield Arriving([box("va", **of("Vastai", 1)), box("biren", **of("Biren", 1))])
 
 
-def the_crowd(number: int, seed: int = 20260905) -> tuple[list[JSON], dict[str, str]]:
-    """So many pods, and the words by which some are refused, by name. Every kind comes before one comes again; what is
-    refused anyway comes once.
+def _volcano(pick: random.Random) -> Iterator[Arriving]:
+    use, nouse = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
+    mig, use_type, group = {vgpus.MODE: "mig"}, "nvidia.com/use-gputype", "scheduling.k8s.io/group-name"
+
+    def vgpu(number: object = None, memory: object = None, cores: object = None, percent: object = None) -> JSON:
+        names = (vgpus.NUMBER, vgpus.MEMORY, vgpus.CORES, vgpus.PERCENTAGE)
+        return {n: a for n, a in zip(names, (number, memory, cores, percent), strict=True) if a is not None}
+
+    def small() -> JSON:
+        return vgpu(1, pick.randrange(50, 2000), pick.choice((None, 0, 5, 30)))
+
+    yield alone(small())
+    yield alone(vgpu(pick.choice((2, 3)), pick.randrange(50, 1500), pick.choice((None, 10))))
+    yield alone(vgpu(None, pick.randrange(50, 1500)))
+    yield alone(vgpu(None, None, pick.choice((10, 40))))
+    yield alone(vgpu(1))
+    yield alone(vgpu(1, 500, 100))
+    yield alone(vgpu(1, None, None, pick.choice((10, 25, 50))))
+    yield alone(vgpu(2, None, 5, pick.choice((10, 40))), {use_type: pick.choice(("t4", "a30", "A30,T4"))})
+    yield alone(vgpu(None, 1000, None, 20), {use_type: "Tesla T4"})
+    yield alone(vgpu(1, 0, 10, 0), {"nvidia.com/nouse-gputype": "A100, A30"})
+    yield alone(small(), {use_type: "A30", "nvidia.com/nouse-gputype": "A30"})
+    for size in (1000, 2000, 4500, 9000):
+        yield alone(vgpu(1, size - pick.randrange(0, 900)), mig)
+    yield alone(vgpu(2, 1200, 20), mig)
+    yield alone(vgpu(1), mig | {use_type: pick.choice(("PCIE-40GB", "A30", "A100-SXM4-80GB"))})
+    yield alone(vgpu(1, None, None, pick.choice((10, 30))), mig | {use_type: "PCIE-40GB"})
+    yield Arriving([box("a", **vgpu(1, 1300)), box("b"), box("c", **vgpu(1, 1200))], notes=mig)
+    yield alone(small(), {vgpus.MODE: " HAMi-Core "})
+    yield alone(small(), {vgpus.MODE: "mps"})
+    yield alone(vgpu(2, 300), {use: "volcano-t4-c1, volcano-a30-c0,volcano-t4-c2,,gone"})
+    yield alone(small(), {use: "volcano-t4-c1,volcano-t4-c2", nouse: "volcano-t4-c2"})
+    yield alone(small(), {nouse: ",".join(f"volcano-t4-c{i}" for i in range(4)), use: " , "})
+    for _ in range(3):
+        yield alone(small(), {group: pick.choice("xy"), "volcano.sh/vgpu-podgroup-policy": "spread"})
+    yield Arriving([box("a", **small()), box("b", **vgpu(2, 200))], [box("init"), box("side", sidecar=True, cpu=1)])
+    yield alone({**small(), "nvidia.com/priority": pick.choice((0, 1))})
+    yield alone(small(), {vgpus.IDS: "volcano-t4-c0,NVIDIA,9999,0:", "volcano.sh/vgpu-node": "volcano-t4"})
+    yield alone(vgpu(0, 500, 20))
+    yield alone(vgpu(1, 20_000))
+    yield alone(vgpu(5, 100))
+    yield alone(small(), nodeSelector={"pool": "nvidia"})
+    yield alone(small(), schedulerName=pick.choice(("default-scheduler", "volcano")))
+    yield alone(vgpu(1, None, None, 30), schedulerName="some-other-scheduler")
+    yield Arriving([box("ours", **of("NVIDIA", 1, 500, 5)), box("theirs", **small())])
+    yield alone(vgpu(1, "4Gi"), refused="4 GiB is 1024, not 4Gi")
+    yield alone(vgpu(1, -1), refused="invalid volcano.sh/vgpu-memory value -1 in container main")
+    yield alone(vgpu("1500m", 10), refused="invalid volcano.sh/vgpu-number value 1500m in container main")
+    yield alone(vgpu(1, None, None, 101), refused="invalid volcano.sh/vgpu-memory-percentage value 101")
+    yield alone(vgpu(1, 10, 150), refused="invalid volcano.sh/vgpu-cores value 150 in container main")
+    for sidecar in (False, True):
+        inits = [box("early", sidecar=sidecar, **vgpu(1, 10))]
+        yield Arriving([box(**small())], inits, refused="not supported in init container early")
+    yield alone(small(), {vgpus.MODE: "time-slicing"}, "invalid volcano.sh/vgpu-mode")
+    yield alone({**small(), "nvidia.com/priority": 2}, refused="queues")
+    yield alone(small(), nodeName="volcano-t4", refused="pod has node assigned")
+
+
+def _koordinator(pick: random.Random) -> Iterator[Arriving]:
+    lib, hint = {gpu_shares.ISOLATION: "HAMi-core"}, gpu_shares.HINT
+
+    def share(shared: object = None, core: object = None, memory: object = None, ratio: object = None) -> JSON:
+        amounts = zip(gpu_shares.NAMES, (shared, core, memory, ratio), strict=False)
+        return {name: amount for name, amount in amounts if amount is not None}
+
+    def one(limits: JSON, labels: Mapping[str, str] | None = None, /, **notes: JSON) -> Arriving:
+        named = {f"{gpu_shares.OWN}/{key.replace('_', '-')}": json.dumps(value) for key, value in notes.items()}
+        return Arriving([box(**limits)], notes=named, labels=lib if labels is None else labels)
+
+    def small() -> JSON:
+        return share(1, pick.choice((None, 10, 50)), None, pick.choice((7, 29, 50)))
+
+    yield one(small())
+    yield one(small(), {gpu_shares.ISOLATION: pick.choice(("hami-core", "HAMI-Core"))})
+    yield one(small(), {})
+    yield one(small(), {gpu_shares.ISOLATION: "something-else"})
+    yield one(share(2, 100, None, pick.choice((60, 100))))
+    yield one(share(None, None, None, pick.choice((30, 57, 200))))
+    yield one(share(1, pick.choice((None, 20)), pick.choice(("8Gi", "5000Mi", 7_000_000_000, "3G"))))
+    yield one(share(3, 30, 8 * gpu_shares.GIB + 1), {})
+    yield one(share(None, 200, "64Gi"), {})
+    yield one(share(None, 40, "4Gi"))
+    yield one(share(None, 100, None, 200), {})
+    for percent in (50, 100, 200, 400):
+        yield one({gpu_shares.GPU: percent})
+    yield one({gpu_shares.GPU: 50, gpu_shares.CORE: 10})
+    yield one({"kubernetes.io/gpu": pick.choice((25, 100))}, {})
+    yield one({"kubernetes.io/gpu-core": 30, "kubernetes.io/gpu-memory-ratio": 40, "koordinator.sh/gpu-shared": 2})
+    yield one({"kubernetes.io/gpu-memory": "6Gi", "kubernetes.io/gpu-memory-ratio": 0, gpu_shares.MEMORY: "2Gi"})
+    yield one({**small(), gpu_shares.GPU: 0, gpu_shares.MEMORY: 0})
+    yield one(share(0))
+    yield Arriving([box("a", **share(1, 20, None, 30)), box("b"), box("c", **share(1, 20, None, 30))], labels=lib)
+    yield Arriving([box("a", **share(None, None, None, 20)), box("b", **share(2, None, None, 70))])
+    yield Arriving([box("a", **share(1, 30, "2Gi"))], [box("load", **share(1, 10, "9Gi"))], labels=lib)
+    yield Arriving([box("a", **share(1, None, None, 20))], [box("side", sidecar=True, **share(1, 10, None, 30))])
+    limits = share(1, 10, "3Gi")
+    yield Arriving([{**box(**limits), "resources": {"limits": limits, "requests": limits}}])
+    yield Arriving([{**box(), "resources": {"limits": share(1, None, "1Gi"), "requests": share(1, None, "1Gi")}}])
+    yield one(small(), {}, device_allocate_hint={"gpu": {"selector": {"matchLabels": {"link": "l1"}}}})
+    for scope in ("NUMANode", "PCIe"):
+        count = pick.choice((100, 200, 300))
+        yield one({gpu_shares.GPU: count}, {}, device_allocate_hint={"gpu": {"requiredTopologyScope": scope}})
+    yield one(share(2, None, None, 60), {}, device_allocate_hint={"gpu": {"requiredTopologyScope": "NUMANode"}})
+    yield one({gpu_shares.GPU: pick.choice((200, 300))}, {}, gpu_partition_spec={"allocatePolicy": "Restricted"})
+    yield one({gpu_shares.GPU: 200}, {}, gpu_partition_spec={"ringBusBandwidth": "400Gi"})
+    yield one(small(), device_allocated={"gpu": [{"minor": 0, "resources": {gpu_shares.CORE: "1"}}]})
+    yield one(small(), {**lib, "scheduling.koordinator.sh/scheduler-name": "koord-scheduler"})
+    yield one(share(9, None, None, 9), {})
+    yield one(share(2, 20, "170Gi"), {})
+    for limits in (share(2, 20, "3Gi"), share(1, None, None, 11)):
+        yield Arriving([box(**limits)], spec={"schedulerName": "some-other-scheduler"})
+    yield Arriving([box(**small())], spec={"nodeSelector": {"pool": "koord"}})
+    yield Arriving([box(**{**small(), "nvidia.com/priority": 1})], labels=lib)
+    yield Arriving([box(**small())], spec={"schedulerName": "default-scheduler"})
+    yield Arriving([box("one", **small()), box("two", **{vgpus.NUMBER: 1, vgpus.MEMORY: 200})], labels=lib)
+    for limits, words in (
+        (share(None, 50), "needs koordinator.sh/gpu-memory or koordinator.sh/gpu-memory-ratio"),
+        (share(2), "koordinator.sh/gpu.shared needs koordinator.sh/gpu-memory or"),
+        (share(1, None, "8Gi", 30), "mutually exclusive"),
+        (share(2, 101, None, 50), "koordinator.sh/gpu-core 101 in container main is not a multiple"),
+        (share(2, None, None, 51), "koordinator.sh/gpu-memory-ratio 51 in container main is not a multiple"),
+        (share(1, None, None, 101), "exceeds 100 per GPU"),
+        (share(1, 200, None, 100), "exceeds 100 per GPU"),
+        (share(1, "1500m", None, 50), "invalid koordinator.sh/gpu-core value 1500m in container main"),
+        (share(-1, None, None, 50), "invalid koordinator.sh/gpu.shared value -1 in container main"),
+        ({gpu_shares.GPU: 150}, "koordinator.sh/gpu 150 in container main"),
+        ({**small(), "nvidia.com/priority": 3}, "PriorityClass"),
+        ({**small(), **of("NVIDIA", 1, 100)}, "invalid resource device requests"),
+    ):
+        yield alone(limits, refused=words)
+    two = [box("a", **share(1, None, "8Gi")), box("b", **share(1, None, None, 20))]
+    yield Arriving(two, refused="invalid resource device requests")
+    two = [box("a", **share(1, None, None, 20)), box("b", **share(2, None, None, 80))]
+    yield Arriving(two, refused="100 of the whole pod is not a multiple of koordinator.sh/gpu.shared 3")
+    yield alone(small(), {hint: "not JSON"}, f"invalid annotation {hint}")
+    yield alone(small(), nodeName="koord-a10", refused="pod has node assigned")
+
+
+OURS = (_nvidia, _ascend, _slices, _metax, _enflame, _others)
+OTHERS = (_volcano, _koordinator)
+
+
+def the_crowd(ours: int, others: int, seed: int = 20260905) -> tuple[list[JSON], dict[str, str]]:
+    """So many pods for us and for other schedulers, in between each other; and the words by which some are refused, by
+    name.
     """
-    pick = random.Random(seed)
-    made: list[JSON] = []
-    refused: dict[str, str] = {}
+    made = [*_drawn("pod", OURS, ours, random.Random(seed)), *_drawn("other", OTHERS, others, random.Random(seed))]
+    turns = random.Random(seed).sample(range(ours + others), ours + others)
+    turns = sorted(turns[:ours]) + sorted(turns[ours:])
+    around = [one for _, one in sorted(zip(turns, made, strict=True), key=lambda pair: pair[0])]
+    return [pod for pod, _ in around], {pod["metadata"]["name"]: words for pod, words in around if words}
+
+
+def _drawn(
+    name: str, kinds: Sequence[Callable[[random.Random], Iterator[Arriving]]], number: int, pick: random.Random
+) -> list[tuple[JSON, str]]:
+    """So many pods, with the words that refuse them. Every kind comes before one comes again; what is refused anyway
+    comes once.
+    """
+    made: list[tuple[JSON, str]] = []
     while len(made) < number:
-        around = [one for kind in (_nvidia, _ascend, _slices, _metax, _enflame, _others) for one in kind(pick)]
+        around = [one for kind in kinds for one in kind(pick)]
         around = [one for one in around if not (made and one.refused)]
         pick.shuffle(around)
         for one in around[: number - len(made)]:
-            name = f"pod-{len(made):03}"
-            meta: JSON = {"name": name, "namespace": pick.choice(("tight",) * 5 + NAMESPACES)}
-            if one.notes:
-                meta["annotations"] = dict(one.notes)
+            meta: JSON = {"name": f"{name}-{len(made):03}", "namespace": pick.choice(("tight",) * 5 + NAMESPACES)}
+            meta |= {"labels": dict(one.labels)} if one.labels else {}
+            meta |= {"annotations": dict(one.notes)} if one.notes else {}
             spec = {"containers": one.apps, **({"initContainers": one.inits} if one.inits else {}), **one.spec}
-            made.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-            if one.refused:
-                refused[name] = one.refused
-    return made, refused
+            made.append(({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, one.refused))
+    return made

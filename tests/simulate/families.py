@@ -85,6 +85,7 @@ FAMILIES = (
     Family("Vastai", "hami.io/Vastai-devices-allocated", "vastaitech.com/va"),
 )  # fmt: skip
 MANAGED = frozenset(key for family in FAMILIES for key in family.keys)
+"""The keys of the vendors whose cards we place."""
 FACTORS = {family.limits[1]: family.factor for family in FAMILIES if family.memory}
 
 

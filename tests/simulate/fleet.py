@@ -6,7 +6,6 @@ Cards are kept beside the nodes as plain facts, so that the test can reckon with
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 
 from hami_webhook.config import load
 
+from . import gpu_shares, vgpus
 from .families import FAMILIES, JSON, Card
 from .files import PROFILES
 from .wants import TEMPLATES
@@ -31,7 +31,10 @@ class Fleet:
 
     nodes: list[JSON] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
-    pick: random.Random = field(default_factory=random.Random)
+    vgpus: list[Card] = field(default_factory=list)
+    gpus: list[gpu_shares.Gpu] = field(default_factory=list)
+    devices: list[JSON] = field(default_factory=list)
+    honoring: set[str] = field(default_factory=set)
 
     def node(self, name: str, notes: JSON | None = None, capacity: JSON | None = None, **labels: str) -> None:
         amounts = {key: str(value) for key, value in (capacity or {}).items()}
@@ -241,10 +244,24 @@ def _mixed(fleet: Fleet) -> None:
     fleet.node("plain-1")
 
 
+def _foreign(fleet: Fleet) -> None:
+    """Nodes of Volcano's and of Koordinator's."""
+    for name, cards, notes, capacity in vgpus.nodes():
+        fleet.node(name, notes, capacity)
+        fleet.vgpus += cards
+    for name, gpus, labels, device, honors in gpu_shares.nodes():
+        healthy = [gpu for gpu in gpus if gpu.healthy]
+        sums = (100 * len(healthy), sum(gpu.memory for gpu in healthy), 100 * len(healthy))
+        fleet.node(name, None, dict(zip(gpu_shares.NAMES[1:], sums, strict=False)), **labels)
+        fleet.gpus += gpus
+        fleet.devices += [device] if device else []
+        fleet.honoring |= {name} if honors else set()
+
+
 def the_fleet() -> Fleet:
     """Every node, the same each time."""
     fleet = Fleet()
-    for build in (_nvidia, _ascend, _colons, _derived, _others, _mixed):
+    for build in (_nvidia, _ascend, _colons, _derived, _others, _mixed, _foreign):
         build(fleet)
     return fleet
 
@@ -259,7 +276,16 @@ TIGHT: Mapping[str, tuple[int, int, int]] = {
     "AWSNeuron": (6, 0, 11), "AMD": (4, 150_000, 130), "Biren": (2, 0, 0), "Vastai": (2, 0, 0),
 }  # fmt: skip
 """What one namespace may have of each: cards, memory and cores in the quota's units."""
-BYTES = {"limits.metax-tech.com/vmemory": "700Gi", "limits.enflame.com/gcu-memory": "150Gi"}
+THEIRS = {
+    "of-volcano": dict(zip(vgpus.KEYS, (26, 40_000, 300), strict=True)),
+    "of-koordinator": dict(zip(gpu_shares.KEYS, (40, 1000, "500Gi", 1800, 2000), strict=True)),
+}
+"""And of what other schedulers give: Volcano's in blocks, Koordinator's in bytes."""
+BYTES = {
+    "limits.metax-tech.com/vmemory": "700Gi",
+    "limits.enflame.com/gcu-memory": "150Gi",
+    gpu_shares.BYTES: "300Gi",
+}
 NAMESPACES = ("tight", "wide", "bytes", "gold", "free")
 
 
@@ -275,6 +301,7 @@ def quota(namespace: str, name: str, hard: Mapping[str, object], **spec: Any) ->
 def the_quotas() -> list[JSON]:
     """`tight` and `wide` as they say; `bytes` has two keys in bytes; `gold` one for a class only; `free` nothing."""
     wide = {key: 10**7 for family in FAMILIES for key in family.keys}
+    wide |= dict.fromkeys((*vgpus.KEYS, *gpu_shares.KEYS), 10**13)
     tight = [
         quota("tight", f"of-{family.name.lower()}", dict(zip_named(family.limits, TIGHT[family.name])))
         for family in FAMILIES
@@ -282,6 +309,7 @@ def the_quotas() -> list[JSON]:
     gold = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["gold"]}]}
     return [
         *tight,
+        *(quota("tight", name, hard) for name, hard in THEIRS.items()),
         quota("wide", "everything", wide),
         quota("wide", "second", {"limits.nvidia.com/gpu": 45, "limits.nvidia.com/gpumem": 400_000, "pods": 1000}),
         quota("bytes", "everything", {**wide, **BYTES}),
@@ -296,12 +324,13 @@ def zip_named(names: Sequence[str], amounts: Sequence[int]) -> Iterable[tuple[st
 
 
 def the_config() -> str:
-    """The built-in file with what it leaves out: the old Iluvatar family, and AMD's percentage."""
+    """The built-in file with what it leaves out: the old Iluvatar family, AMD's percentage, blocks of some MiB."""
     written = yaml.safe_load(Path(load.__file__).with_name(load.FILE_NAME).read_text(encoding="utf-8"))
     written["iluvatar"] = {
         "resourceCountName": "iluvatar.ai/vgpu",
         "resourceMemoryName": "iluvatar.ai/vcuda-memory",
         "resourceCoreName": "iluvatar.ai/vcuda-core",
     }
+    written["volcano"]["gpuMemoryFactor"] = vgpus.BLOCK
     written["amd"]["resourceMemoryPercentageName"] = "amd.com/gpumem-percentage"
     return yaml.safe_dump(written, sort_keys=False)

@@ -1,4 +1,4 @@
-"""Every vendor's cards in one cluster, 300 pods of every kind: the same bytes twice, and books proved from outside.
+"""Every vendor's cards in one cluster, 440 pods of every kind: the same bytes twice, and books proved from outside.
 
 What a pod costs is reckoned anew from its manifest (`wants`) and from what was written on it (`books`), never by the
 program's own code; then quotas, cards and refusals are checked against that.
@@ -11,111 +11,23 @@ import os
 import random
 import re
 import subprocess
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hami_webhook.config import load_device_config
 from hami_webhook.devices.registry import FOREIGN, Vendors
 
-from . import books, wants
+from . import books, gpu_shares, vgpus, wants
 from .books import Books
-from .crowd import CLASS, the_crowd
+from .crowd import the_crowd
 from .families import COREX, FAMILIES, JSON, MANAGED, Card, Charge, Family, amounts, containers, in_units
-from .fleet import the_config, the_fleet, the_quotas
+from .fleet import the_config
+from .replay import PODS, Replay, Step, written
 
-PODS = 300
+KNOWN = MANAGED.union(vgpus.KEYS, gpu_shares.KEYS)
 EXCEEDED = re.compile(r"exceeding resource quota: exceeded quota: (\S+), requested: (.*), used: (.*), limited: (.*)")
-
-
-@dataclass(frozen=True)
-class Step:
-    """A pod's turn: as it was written, what became of it, and everything as it stood before."""
-
-    manifest: JSON
-    outcome: JSON
-    cards: Mapping[tuple[str, str], list[int]]
-    books: Books
-
-    @property
-    def name(self) -> str:
-        return str(self.manifest["metadata"]["name"])
-
-    @property
-    def namespace(self) -> str:
-        return str(self.manifest["metadata"]["namespace"])
-
-
-class Replay:
-    """A run told again pod by pod, with books and cards of its own."""
-
-    def __init__(self, result: JSON, pods: list[JSON]) -> None:
-        self.result, self.pods = result, pods
-        self.fleet = the_fleet()
-        self.nodes = {node["metadata"]["name"]: node for node in self.fleet.nodes}
-        self.cards: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.books = Books(the_quotas())
-
-    def steps(self) -> Iterator[Step]:
-        """Every pod in turn; what it got is entered after it was looked at."""
-        for manifest, outcome in zip(self.pods, self.result["pods"], strict=True):
-            step = Step(manifest, outcome, self.cards, self.books)
-            yield step
-            if outcome["allowed"]:
-                self.books.add(step.namespace, manifest, self.charge(step))
-            for family, uuid, holds in self.held(outcome):
-                taken = (holds.slots, holds.memory, holds.cores)
-                self.cards[family.name, uuid] = [
-                    a + b for a, b in zip(self.cards[family.name, uuid], taken, strict=True)
-                ]
-
-    def waiting(self, step: Step) -> Charge:
-        return wants.waiting(step.manifest, self.fleet.cards, self.nodes)
-
-    def charge(self, step: Step) -> Charge:
-        if step.outcome["placement"]:
-            return books.placed(step.manifest, step.outcome["placement"]["annotations"])
-        return self.waiting(step)
-
-    def held(self, outcome: JSON) -> Iterator[tuple[Family, str, books.Held]]:
-        if outcome["placement"]:
-            for family in FAMILIES:
-                for uuid, holds in books.held(family, outcome["pod"], outcome["placement"]["annotations"]).items():
-                    yield family, uuid, holds
-
-
-def shuffled(value: Any, pick: random.Random) -> Any:
-    """The same with the keys of every mapping in another order, also of JSON in a text."""
-    if isinstance(value, dict):
-        items = [(key, shuffled(item, pick)) for key, item in value.items()]
-        pick.shuffle(items)
-        return dict(items)
-    if isinstance(value, list):
-        return [shuffled(item, pick) for item in value]
-    if isinstance(value, str) and value.startswith(("[", "{")):
-        return json.dumps(shuffled(json.loads(value), pick))
-    return value
-
-
-def written(directory: Path, pick: random.Random | None = None) -> list[str]:
-    """The command line that runs the crowd on the fleet; with `pick` from files in another order."""
-    cluster = [*the_fleet().nodes, CLASS, *the_quotas()]
-    pods, _ = the_crowd(PODS)
-    if pick:
-        cluster, pods = shuffled(cluster, pick), shuffled(pods, pick)
-        pick.shuffle(cluster)
-    directory.mkdir()
-    for name, items in (("cluster", cluster), ("pods", pods)):
-        (directory / f"{name}.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    (directory / "config.yaml").write_text(the_config())
-    files = ["--config", "config.yaml", "--cluster", "cluster.json", "-o", "json", "pods.json"]
-    return [sys.executable, "-m", "hami_webhook", "simulate", *(str(directory / f) if "." in f else f for f in files)]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +54,7 @@ def result(outputs: list[bytes]) -> JSON:
 
 @pytest.fixture
 def replay(result: JSON) -> Replay:
-    return Replay(result, the_crowd(PODS)[0])
+    return Replay(result, the_crowd(*PODS)[0])
 
 
 def test_the_same_files_give_the_same_bytes(outputs: list[bytes]) -> None:
@@ -156,10 +68,9 @@ def test_the_order_of_keys_and_of_objects_of_the_cluster_does_not_matter(outputs
 
 def test_the_model_knows_every_managed_key(result: JSON) -> None:
     vendors = Vendors.from_config(load_device_config(the_config(), "test").config)
-    foreign = {key for scheduler in vendors.foreign for key in scheduler.quota_keys}
-    assert vendors.quota_keys.keys() - foreign == MANAGED
-    assert FOREIGN.keys() >= {scheduler.key.lower() for scheduler in vendors.foreign}
-    assert {key for quota in result["quotas"] for key in quota["hard"]} == MANAGED
+    assert vendors.quota_keys.keys() == KNOWN
+    assert {scheduler.key for scheduler in vendors.foreign} == FOREIGN.keys() == {"volcano", "koordinator"}
+    assert {key for quota in result["quotas"] for key in quota["hard"]} == KNOWN
 
 
 def test_the_devices_told_are_those_written(replay: Replay) -> None:
@@ -174,8 +85,17 @@ def test_the_devices_told_are_those_written(replay: Replay) -> None:
         entries = Counter(
             (family.known_as or family.name, entry.uuid, entry.memory)
             for family in FAMILIES
-            for row in books.entries(family, step.outcome["placement"]["annotations"])
+            for row in books.entries(family, step.notes)
             for entry in row
+        )
+        entries.update(
+            ("volcano", entry.uuid, entry.mebibytes)
+            for row in vgpus.entries(step.notes, replay.fleet.vgpus)
+            for entry in row
+        )
+        entries.update(
+            ("koordinator", share.id or f"minor-{share.minor}", share.memory // gpu_shares.MIB)
+            for share in gpu_shares.shares(step.notes)
         )
         assert told == entries, step.name
 
@@ -187,9 +107,11 @@ def test_every_debit_follows_from_what_was_written(replay: Replay) -> None:
 
 
 def test_used_is_the_sum_of_what_pods_are_charged_and_never_above_hard(replay: Replay) -> None:
+    """What other schedulers give may cost more than was charged for it, and nobody can refuse it then."""
     for step in replay.steps():
         for where, hard in step.books.hard.items():
-            assert all(step.books.used[where][key] <= amount for key, amount in hard.items()), (step.name, where)
+            used = {key: (step.books if key in MANAGED else replay.charged).used[where][key] for key in hard}
+            assert all(used[key] <= amount for key, amount in hard.items()), (step.name, where)
     told = {(quota["namespace"], quota["name"]): quota for quota in replay.result["quotas"]}
     assert told.keys() == replay.books.hard.keys()
     for where, quota in told.items():
@@ -199,7 +121,7 @@ def test_used_is_the_sum_of_what_pods_are_charged_and_never_above_hard(replay: R
 
 def test_every_managed_key_was_in_use(result: JSON) -> None:
     used = {key for quota in result["quotas"] for key, amount in quota["used"].items() if amount}
-    assert used == MANAGED
+    assert used == KNOWN
 
 
 def test_no_waiting_pod_is_charged_more_than_any_place_of_it_costs(replay: Replay) -> None:
@@ -210,13 +132,13 @@ def test_no_waiting_pod_is_charged_more_than_any_place_of_it_costs(replay: Repla
         if step.outcome["placement"]:
             charge, floor = replay.charge(step), replay.waiting(step)
             lower = {key for key in floor if charge.get(key, 0) < floor[key]}
-            instances = "hami.io/vgpu-mig-allocations" in step.outcome["placement"]["annotations"]
+            instances = "hami.io/vgpu-mig-allocations" in step.notes
             known = {"limits.nvidia.com/gpu", "limits.nvidia.com/gpucores"} if instances else set()
             assert lower <= {"limits.mthreads.com/sgpu-memory", *known}, (step.name, lower)
 
 
 def test_a_pod_is_refused_for_quota_only_if_it_does_not_fit_and_told_the_numbers(replay: Replay) -> None:
-    count = 0
+    count: Counter[str] = Counter()
     for step in replay.steps():
         found = EXCEEDED.fullmatch(step.outcome["message"])
         if not found and not step.outcome["allowed"]:
@@ -226,7 +148,6 @@ def test_a_pod_is_refused_for_quota_only_if_it_does_not_fit_and_told_the_numbers
         if not found:
             assert not over, f"{step.name} was let in over {over}"
             continue
-        count += 1
         assert step.outcome["code"] == 403
         assert over, f"{step.name} fits: {step.outcome['message']}"
         keys = step.books.over(over[0], asked)
@@ -236,14 +157,16 @@ def test_a_pod_is_refused_for_quota_only_if_it_does_not_fit_and_told_the_numbers
             for text in (re.sub(r" \([a-z ]+\)", "", found[2]), found[3], found[4])
         )
         assert found[1] == over[0][1]
+        count[found[1]] += 1
         assert requested == {key: counted[key] for key in keys}, step.name
         assert used == {key: step.books.used[over[0]][key] for key in keys}, step.name
         assert limited == {key: step.books.hard[over[0]][key] for key in keys}, step.name
-    assert count > 20
+    assert count.total() > 30
+    assert min(count["of-volcano"], count["of-koordinator"]) > 3
 
 
 def test_every_other_refusal_is_one_that_was_meant(replay: Replay) -> None:
-    _, refused = the_crowd(PODS)
+    _, refused = the_crowd(*PODS)
     for step in replay.steps():
         words = refused.get(step.name, "")
         if words:
@@ -278,7 +201,7 @@ def test_no_share_of_a_card_is_given_twice(replay: Replay) -> None:
     for step in replay.steps():
         if not step.outcome["placement"]:
             continue
-        notes = step.outcome["placement"]["annotations"]
+        notes = step.notes
         mine: dict[str, set[int]] = defaultdict(set)
         for record in json.loads(notes.get("hami.io/vgpu-mig-allocations", "[]")):
             start, size = record["placement"]["start"], record["placement"]["size"]
@@ -307,6 +230,74 @@ def test_no_share_of_a_card_is_given_twice(replay: Replay) -> None:
     assert all(count == 1 for count in alone.values())
     assert all(len(found) == 1 for found in sizes.values())
     assert all(len(found) == 1 for found in modes.values())
+
+
+def test_volcanos_pods_go_where_its_rules_say(replay: Replay) -> None:
+    """Every pod: to the first node that has the cards, the last of them; one that waits finds none anywhere."""
+    outcomes: Counter[str] = Counter()
+    for step in replay.steps():
+        if not step.outcome["allowed"] or step.outcome["pod"]["spec"].get("schedulerName") != "volcano":
+            continue
+        wanted = [ask for _, ask in vgpus.asks(step.manifest, replay.fleet.vgpus)]
+        found = {}
+        for name in sorted(replay.nodes):
+            here = [card for card in replay.fleet.vgpus if card.node == name]
+            selector = step.manifest["spec"].get("nodeSelector", {}).items()
+            if selector <= replay.nodes[name]["metadata"]["labels"].items():
+                found[name] = vgpus.choice(step.manifest, wanted, here, step.vgpus)
+        first = next((name for name, rows in found.items() if rows), None)
+        if first is None:
+            assert not step.outcome["placement"], step.name
+            assert step.outcome["failed"].keys() == replay.nodes.keys()
+            outcomes["waits"] += 1
+            continue
+        assert step.outcome["placement"], f"{step.name} fits on {first}: {step.outcome['failed']}"
+        assert step.outcome["placement"]["node"] == first, step.name
+        assert vgpus.entries(step.notes, replay.fleet.vgpus) == found[first], step.name
+        outcomes["mig" if found[first][0][0].group else "plain"] += 1
+    assert outcomes["plain"] > 15
+    assert min(outcomes["mig"], outcomes["waits"]) > 2, outcomes
+
+
+def test_no_card_of_other_schedulers_is_over_what_it_has(replay: Replay) -> None:
+    """That no instance is given twice, and a card is cut in one way, is seen as they are entered."""
+    for _ in replay.steps():
+        pass
+    cards = {card.uuid: card for card in replay.fleet.vgpus}
+    for uuid, state in replay.vgpus.items():
+        fits = state.slots <= cards[uuid].slots, state.memory <= cards[uuid].memory, state.cores <= 100
+        assert (*fits, cards[uuid].healthy) == (True, True, True, True), uuid
+        assert bool(state.taken) == (cards[uuid].mode == "mig"), uuid
+    gpus = {(gpu.node, gpu.minor): gpu for gpu in replay.fleet.gpus}
+    for where, (core, memory, ratio) in replay.gpus.items():
+        fits = core <= 100, memory <= gpus[where].memory, ratio <= 100
+        assert (*fits, gpus[where].healthy) == (True, True, True, True), where
+    assert {where[0] for where in replay.gpus} == {"koord-a10", "koord-a100", "koord-h100", "koord-old"}
+    assert {cards[uuid].node for uuid in replay.vgpus} > {"volcano-mig30", "volcano-mig40", "volcano-mig80"}
+
+
+def test_a_node_that_koordinator_left_out_has_no_room(replay: Replay) -> None:
+    outcomes: Counter[bool] = Counter()
+    for step in replay.steps():
+        if not step.outcome["allowed"] or step.outcome["pod"]["spec"].get("schedulerName") != "koord-scheduler":
+            continue
+        want = gpu_shares.want(step.manifest)
+        assert want is not None, step.name
+        rooms = {
+            name: gpu_shares.has_room(
+                step.manifest,
+                want,
+                replay.nodes[name],
+                [gpu for gpu in replay.fleet.gpus if gpu.node == name],
+                step.gpus,
+                name in replay.fleet.honoring,
+            )
+            for name in step.outcome["failed"]
+        }
+        assert not any(rooms.values()), (step.name, step.outcome["failed"], rooms)
+        outcomes[step.outcome["placement"] is not None] += 1
+    assert outcomes[True] > 12
+    assert outcomes[False] > 2
 
 
 RULES_OF_THEIR_OWN = {"nvidia.com/numa-bind", "huawei.com/vnpu-mode"}
@@ -401,7 +392,7 @@ def test_the_run_has_every_kind_of_outcome(result: JSON) -> None:
         else "not ours"
         for outcome in result["pods"]
     )
-    assert sum(kinds.values()) == PODS
+    assert sum(kinds.values()) == sum(PODS)
     assert kinds["placed"] > 130
     assert min(kinds["refused"], kinds["waits"]) > 20
     assert kinds["not ours"] > 2
@@ -412,7 +403,7 @@ def test_the_run_has_every_kind_of_outcome(result: JSON) -> None:
         for container in outcome["placement"]["containers"]
         for device in container["devices"]
     }
-    assert vendors == {family.known_as or family.name for family in FAMILIES}
+    assert vendors == {"volcano", "koordinator", *(family.known_as or family.name for family in FAMILIES)}
     rows = [
         (container["init"], [device["uuid"] for device in container["devices"]])
         for outcome in result["pods"]

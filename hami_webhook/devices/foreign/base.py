@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -116,7 +117,9 @@ class ForeignScheduler:
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
     the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may limit of its
     resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the pod annotations
-    on which the answer of `placed` depends. `reads_devices`: whether Koordinator's Device objects matter to it.
+    on which the answer of `placed` depends. `reads_devices`: whether Koordinator's Device objects matter to it. `keys`:
+    what of its annotations policy can set and bound, and what it writes; without any choice or list policy is nothing
+    to it.
     """
 
     key: str
@@ -127,6 +130,17 @@ class ForeignScheduler:
     byte_keys: frozenset[str] = frozenset()
     watched: tuple[str, ...] = ()
     reads_devices: bool = False
+    keys: DeviceKeys = DeviceKeys("", general=False)
+
+    @property
+    def governable(self) -> bool:
+        """Whether policy can say anything of its pods."""
+        keys = self.keys
+        return any((keys.choices, keys.use_uuid, keys.nouse_uuid, keys.use_type, keys.nouse_type))
+
+    def asks_something(self, pod: Pod | PodDraft) -> bool:
+        """Whether a pod as its user wrote it asks for any card, not just for none of them."""
+        return self.asks(pod)
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""

@@ -10,12 +10,13 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import read_draft, validate, welcome
+from hami_webhook.admission.pods import Ground, read_draft, validate, welcome
+from hami_webhook.admission.policy import Policies
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.foreign.base import NoNode, Prediction
 from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.charge import Charge, charge_of, waiting_charge
 
@@ -30,6 +31,7 @@ HINT = "scheduling.koordinator.sh/device-allocate-hint"
 PARTITION_SPEC = "scheduling.koordinator.sh/gpu-partition-spec"
 PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 MIB = 2**20
+GROUND = Ground(Namespace("default", {}, {}), Policies.EMPTY)
 A10 = 23040 * MIB
 ISOLATED = {ISOLATION: PROVIDER}
 NPU = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
@@ -142,11 +144,11 @@ class Koords:
         """What both webhooks make of a pod; a second mutation must change nothing."""
         try:
             draft = read_draft(manifest, "default")
-            welcome(draft, self.vendors, self.state)
+            welcome(draft, self.vendors, self.state, GROUND)
             after = jsonpatch.apply_patch(manifest, draft.operations())
             validate(Pod.from_object(after), self.vendors, self.state)
             again = read_draft(after, "default")
-            welcome(again, self.vendors, self.state)
+            welcome(again, self.vendors, self.state, GROUND)
         except Denied as denial:
             return Admitted(None, message=denial.message)
         assert again.operations() == [], "admission isn't idempotent"

@@ -7,6 +7,7 @@ Volcano places them. Here they are put into a form it can place, charged, and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, Prediction, Tally
@@ -17,13 +18,15 @@ from hami_webhook.devices.foreign.volcano.charge import Costs
 from hami_webhook.devices.foreign.volcano.names import ALLOCATED, BIND_PHASE, BIND_TIME, NODE
 from hami_webhook.devices.foreign.volcano.placement import predict
 from hami_webhook.devices.foreign.volcano.registration import Registry
-from hami_webhook.kube.draft import PodDraft
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
 
 
 class Volcano(ForeignScheduler):
     key = "volcano"
     watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
+    keys = VolcanoCards.keys
 
     def __init__(self, section: VolcanoSection) -> None:
         self.scheduler_names = section.scheduler_names
@@ -35,6 +38,18 @@ class Volcano(ForeignScheduler):
         self.resource_names = frozenset(self._cards.resource_names)
         keys = (self._costs.count_key, self._costs.memory_key, self._costs.core_key)
         self.quota_keys = tuple(key for key in keys if key)
+
+    def asks_something(self, pod: Pod | PodDraft) -> bool:
+        """A count of 0 takes away whatever else its container names."""
+        return any(
+            parse_whole(self._amount(container, self._cards.count_name)) != 0
+            and any(parse_whole(self._amount(container, name) or 0) != 0 for name in self.resource_names)
+            for container in pod.containers
+        )
+
+    @staticmethod
+    def _amount(container: Container | ContainerDraft, name: str) -> Any:
+        return container.limits.get(name, container.requests.get(name))
 
     def node_of(self, pod: Pod) -> str:
         return node_of(pod)

@@ -15,9 +15,14 @@ from hami_webhook.devices.foreign.volcano.geometry import Geometry, Instance
 from hami_webhook.devices.foreign.volcano.names import (
     ALLOCATED,
     MIG,
+    MODE,
+    NOUSE_TYPE,
+    NOUSE_UUID,
     OWNED,
     POD_GROUP_POLICY,
     TO_ALLOCATE,
+    USE_TYPE,
+    USE_UUID,
     mode_of,
     pod_group,
     types_of,
@@ -72,7 +77,18 @@ class VolcanoCards(Vendor):
     """NVIDIA cards that Volcano's device plugin registers."""
 
     key = "volcano"
-    keys = DeviceKeys(ALLOCATED, TO_ALLOCATE, tuple(key for key in OWNED if key not in (ALLOCATED, TO_ALLOCATE)))
+    keys = DeviceKeys(
+        ALLOCATED,
+        TO_ALLOCATE,
+        tuple(key for key in OWNED if key not in (ALLOCATED, TO_ALLOCATE)),
+        use_uuid=(USE_UUID,),
+        nouse_uuid=(NOUSE_UUID,),
+        use_type=(USE_TYPE,),
+        nouse_type=(NOUSE_TYPE,),
+        choices=(MODE,),
+        folds_choices=True,
+        general=False,
+    )
     lock = None
     checks = (
         HEALTHY,

@@ -1,0 +1,79 @@
+"""Pods that other schedulers place, through the whole gate: what is in order stays, and none becomes ours
+(volcano chapter 5, koordinator chapter 5, 14.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+
+from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, validate
+
+KNOWN = Vendors.from_config(builtin_device_config().config)
+ISOLATED = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+
+
+def vgpu(number: int = 1, memory: int = 3000, **more: Any) -> JSON:
+    return container(limits={"volcano.sh/vgpu-number": str(number), "volcano.sh/vgpu-memory": str(memory)}, **more)
+
+
+def shared(**amounts: str) -> JSON:
+    written = {f"koordinator.sh/{name.replace('_', '-')}": amount for name, amount in amounts.items()}
+    return container(
+        limits={**written, "koordinator.sh/gpu.shared": "1"}, requests={**written, "koordinator.sh/gpu.shared": "1"}
+    )
+
+
+RATIO = shared(gpu_core="50", gpu_memory_ratio="50")
+IN_ORDER = {
+    "volcano": pod(vgpu(), scheduler="volcano"),
+    "volcano, two containers": pod(vgpu(2), cpu("side"), scheduler="volcano"),
+    "volcano, its keys": pod(
+        vgpu(), scheduler="volcano", annotations={"volcano.sh/vgpu-mode": "mig", "volcano.sh/vgpu-use-gpuuuid": "a,b"}
+    ),
+    "volcano, HAMi's keys": pod(vgpu(), scheduler="volcano", annotations={"hami.io/gpu-scheduler-policy": "binpack"}),
+    "volcano, privileged": pod(vgpu(securityContext={"privileged": True}), scheduler="volcano"),
+    "volcano, a scheduler of one's own": pod(vgpu(), scheduler="mine"),
+    "koordinator's seed": pod(RATIO, scheduler="koord-scheduler", labels=ISOLATED),
+    "koordinator, memory": pod(shared(gpu_memory="8Gi"), scheduler="koord-scheduler", labels=ISOLATED),
+    "koordinator, two containers": pod(RATIO, cpu("side"), scheduler="koord-scheduler", labels=ISOLATED),
+    "koordinator, a scheduler of one's own": pod(RATIO, scheduler="mine", labels=ISOLATED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_a_pod_in_order_goes_through_as_it_is_and_is_charged(name: str) -> None:
+    around = Surroundings()
+    written = IN_ORDER[name]
+    assert list(mutate(written, known=KNOWN, surroundings=around).patch) == []
+    assert around.charged == []
+    stored = {**written, "metadata": {**written["metadata"], "uid": "u1"}}
+    assert list(validate(stored, known=KNOWN, surroundings=around).patch) == []
+    assert around.charged == [("p", "u1")]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (pod(vgpu()), "volcano"),
+        (pod(vgpu(), scheduler="default-scheduler"), "volcano"),
+        (pod(RATIO), "koord-scheduler"),
+        (pod(RATIO, scheduler="default-scheduler"), "koord-scheduler"),
+    ],
+)
+def test_only_the_schedulers_name_is_put_in(written: JSON, name: str) -> None:
+    after = patched(written, mutate(written, known=KNOWN))
+    assert after == {**written, "spec": {**written["spec"], "schedulerName": name}}
+    assert list(mutate(after, known=KNOWN).patch) == []
+
+
+@pytest.mark.parametrize("ours", [{}, {"nvidia.com/gpu": "0"}])
+def test_a_pod_goes_to_us_only_for_something_of_ours(ours: JSON) -> None:
+    after = patched(pod(vgpu(), container("b", ours)), mutate(pod(vgpu(), container("b", ours)), known=KNOWN))
+    assert after["spec"].get("schedulerName") != SCHEDULER
+    both = pod(vgpu(), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
+    assert patched(both, mutate(both, known=KNOWN))["spec"]["schedulerName"] == SCHEDULER
