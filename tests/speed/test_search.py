@@ -10,7 +10,7 @@ from hami_webhook.devices.topology import best_combination
 from .counting import counted_opcodes
 
 PER_HALF_SET = 100
-"""Instructions for each of the 256 sets of the first eight cards; trying all 12 870 sets would take some 500 for each."""
+"""Instructions for each of the 256 sets of the first eight cards; each of the 12 870 sets would take some 500."""
 
 
 @pytest.mark.parametrize("values", [(10, 20, 100, 200, 300), range(-1000, 1000), (7,), (0, 1)])
