@@ -10,19 +10,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
-from itertools import count
+from heapq import heappop, heappush
 from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Device, Holder, Inventory, NodeView, RegistrationError, Usage
+from hami_webhook.devices.model import Device, Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.owned import is_scheduler_owned
-from hami_webhook.devices.placed import NODE, TIME, placement_counts, read_placed
+from hami_webhook.devices.placed import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.placement.elsewhere import held_by_fit
+from hami_webhook.placement.generations import Generations
+from hami_webhook.placement.residents import Assumed, Card, Resident, Share, placement_of, shares, written
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +37,6 @@ _GIVEN_UP = 8
 _GONE = 4096
 """As many pods that are gone are remembered, so that no late answer brings them back."""
 
-_OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
-
-Card = tuple[str, str]
-"""A card's backend key and UUID."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -51,35 +48,6 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
-
-    holder: Holder | None
-    marks: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Resident:
-    """A pod that holds cards of a node: its share of each card's usage."""
-
-    pod: Pod
-    node: str
-    shares: Mapping[Card, _Share]
-
-    @property
-    def vendors(self) -> frozenset[str]:
-        return frozenset(vendor for vendor, _ in self.shares)
-
-
-@dataclass(frozen=True, slots=True)
-class _Assumed:
-    """What is being written on a pod, and the pod as it was last told, None if it never was."""
-
-    notes: Mapping[str, str]
-    told: Pod | None
-
-
 @dataclass(slots=True)
 class _NodeEntry:
     name: str
@@ -88,7 +56,8 @@ class _NodeEntry:
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     judge_again: float | None = None
-    residents: dict[str, _Resident] = field(default_factory=dict)
+    due: float | None = None
+    residents: dict[str, Resident] = field(default_factory=dict)
     usage: dict[Card, Usage] = field(default_factory=dict)
     generation: int = 0
     view: NodeView | None = None
@@ -104,15 +73,17 @@ class ClusterState:
         self._nodes: dict[str, _NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
-        self._residents: dict[str, _Resident] = {}
+        self._residents: dict[str, Resident] = {}
         self._guests: dict[str, dict[str, Pod]] = {}
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
-        self._assumed: dict[str, _Assumed] = {}
+        self._assumed: dict[str, Assumed] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._problems: dict[tuple[str, str], Problem] = {}
-        self._generations = count(1)
+        self._due: list[tuple[float, str]] = []
+        self.generations = Generations()
+        """Which nodes changed when: a node's view is another one after each."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
 
@@ -141,7 +112,7 @@ class ClusterState:
         self._problems.pop(("Node", name), None)
         self._touch(entry)
         if not entry.residents:
-            del self._nodes[name]
+            self._drop(name)
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed. What is told of one pod comes in order, but may be late: see `assume`."""
@@ -178,13 +149,13 @@ class ClusterState:
         """
         if pod.uid in self._gone:
             return
-        notes = _written(pod)
+        notes = written(pod)
         known = self._assumed.get(pod.uid)
         told = known.told if known is not None else self._pods.get(pod.uid)
         given_up = self._given_up.get(pod.uid)
         if given_up and notes in given_up:
             given_up.remove(notes)
-        self._assumed[pod.uid] = _Assumed(notes, told)
+        self._assumed[pod.uid] = Assumed(notes, told)
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> None:
@@ -199,7 +170,7 @@ class ClusterState:
         pod = self._pods.get(uid)
         if pod is None or pod.node_name or NODE not in pod.annotations:
             return False
-        notes, given_up = _written(pod), self._given_up.setdefault(uid, [])
+        notes, given_up = written(pod), self._given_up.setdefault(uid, [])
         if notes not in given_up:
             given_up.append(notes)
             del given_up[:-_GIVEN_UP]
@@ -210,7 +181,7 @@ class ClusterState:
     def gave_up(self, pod: Pod) -> bool:
         """Whether the placement that the pod carries was given up here, so that others may have its cards."""
         given_up = self._given_up.get(pod.uid)
-        return given_up is not None and not pod.node_name and _written(pod) in given_up
+        return given_up is not None and not pod.node_name and written(pod) in given_up
 
     def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
         """Koordinator's Device object of a node was added or changed."""
@@ -253,8 +224,12 @@ class ClusterState:
             self._assumed.pop(uid, None)
             self._leave(uid)
         self.lapses += len(lapsed)
-        for entry in self._nodes.values():
-            if entry.judge_again is not None and now >= entry.judge_again:
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heappop(self._due)[1])
+        for name in due:
+            entry = self._nodes.get(name)
+            if entry is not None and entry.judge_again is not None and now >= entry.judge_again:
                 self._judge(entry, now, entry.node)
 
     def without_any(self) -> ClusterState:
@@ -365,6 +340,9 @@ class ClusterState:
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
+        if entry.judge_again is not None and entry.judge_again != entry.due:
+            entry.due = entry.judge_again
+            heappush(self._due, (entry.due, entry.name))
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if (
             known is None
@@ -380,7 +358,7 @@ class ClusterState:
         """Count what the pod holds, in place of what it held so far."""
         resident = self._resident(pod, now)
         known = self._residents.get(pod.uid)
-        if known is not None and resident is not None and _same_resident(known, resident):
+        if known is not None and resident is not None and known.same_as(resident):
             return
         self._leave(pod.uid, keep_notes=True)
         if resident is None:
@@ -392,21 +370,21 @@ class ClusterState:
             entry.residents[pod.uid] = self._residents[pod.uid] = resident
             self._recount(entry, resident.shares)
 
-    def _resident(self, pod: Pod, now: float) -> _Resident | None:
+    def _resident(self, pod: Pod, now: float) -> Resident | None:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
         counts = placement_counts(pod, now, self._lapse) and not self.gave_up(pod)
         texts: list[str] = []
-        shares: dict[Card, _Share] = {}
+        held: dict[Card, Share] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
-                    shares |= _shares(vendor, pod, self._cards(pod, vendor))
+                    held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
-        if not shares and not texts:
+        if not held and not texts:
             return None
-        return _Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+        return Resident(pod, pod.node_name or pod.annotations[NODE], held)
 
     def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
         """The vendor's cards by UUID on the pod's node, if the pod holds any."""
@@ -427,7 +405,11 @@ class ClusterState:
         del entry.residents[uid]
         self._recount(entry, gone.shares)
         if entry.node is None and not entry.residents:
-            del self._nodes[gone.node]
+            self._drop(gone.node)
+
+    def _drop(self, name: str) -> None:
+        del self._nodes[name]
+        self.generations.keep_only(self._nodes, len(self._nodes))
 
     def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
         """Sum up anew what is taken of the given cards."""
@@ -449,7 +431,7 @@ class ClusterState:
         )
 
     def _touch(self, entry: _NodeEntry) -> None:
-        entry.generation = next(self._generations)
+        entry.generation = self.generations.changed(entry.name)
         entry.view = None
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
@@ -459,42 +441,3 @@ class ClusterState:
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
-
-
-def placement_of(pod: Pod) -> dict[str, str]:
-    """The scheduler-owned annotations of a pod: what a placement wrote."""
-    return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
-
-
-def _written(pod: Pod) -> dict[str, str]:
-    """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
-    return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
-
-
-def _shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, _Share]:
-    """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
-    placed = read_placed(vendor, pod, cards)
-    if placed is None:
-        return {}
-    debits = placed.per_device(init_finished=pod.init_finished)
-    marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
-    shares = {card: _Share(None, found) for card, found in marks.items()}
-    for card, debit in debits.items():
-        shares[card] = _Share(Holder(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ()))
-    return shares
-
-
-def _same_resident(one: _Resident, other: _Resident) -> bool:
-    """Whether the same is held in the same place, by a pod of which nothing that is read differs."""
-    return (
-        one.node == other.node
-        and _amounts(one) == _amounts(other)
-        and replace(one.pod, resource_version="") == replace(other.pod, resource_version="")
-    )
-
-
-def _amounts(resident: _Resident) -> dict[Card, tuple[object, ...]]:
-    return {
-        card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
-        for card, share in resident.shares.items()
-    }
