@@ -15,7 +15,6 @@ from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import Catalog, charge_of, in_bytes, in_units
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
-
 _IN_BYTES = "bytes of "
 
 
