@@ -92,7 +92,8 @@ class Gate:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
             return Answer()
-        return _answer(await self._mutated(review))
+        done = await self._mutated(review)
+        return _answer(done) if done is not None else Answer()
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
@@ -114,6 +115,8 @@ class Gate:
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
         done = await self._mutated(review)
+        if done is None:
+            return Answer()
         pod = done.draft.result()
         if not await self._asks(pod):
             return _answer(done)
@@ -123,12 +126,13 @@ class Gate:
             done.draft.annotations[self._stamp_key] = stamp
         return _answer(done, amounts)
 
-    async def _mutated(self, review: Review) -> Mutation:
-        draft = read_draft(review.object, review.namespace)
-        pod = draft.original
+    async def _mutated(self, review: Review) -> Mutation | None:
+        """The pod after mutation; None for one that names nothing managed."""
+        pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
-            return Mutation(draft)
+            return None
+        draft = read_draft(review.object, pod)
         welcomed = welcome(draft, self._vendors, self._fleet)
         refusal: Denied | None = None
         try:

@@ -63,10 +63,10 @@ def names_managed(pod: Pod, vendors: Vendors) -> bool:
     )
 
 
-def read_draft(raw: Mapping[str, Any], namespace: str) -> PodDraft:
-    """The pod of a review as a draft, in the request's namespace. Raises `Denied` (400) where a field is mistyped."""
+def read_draft(raw: Mapping[str, Any], pod: Pod) -> PodDraft:
+    """The pod of a review, read already, as a draft. Raises `Denied` (400) where a field is mistyped."""
     try:
-        return PodDraft(raw, namespace)
+        return PodDraft(raw, original=pod)
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
 
@@ -83,12 +83,13 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
     """What holds for every new pod, whatever it asks for. Raises `Denied`."""
     if not any(container.kind is ContainerKind.APP for container in pod.containers):
         raise Denied(403, "pod has no containers")
-    owned = {*owned_in(pod.annotations), *(vendors.owned_annotations & pod.annotations.keys())}
-    if owned:
-        raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
-    for key in sorted(OWNED_LABELS):
-        if key in pod.labels:
-            raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
+    if pod.annotations:
+        owned = {*owned_in(pod.annotations), *(vendors.owned_annotations & pod.annotations.keys())}
+        if owned:
+            raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
+    if not OWNED_LABELS.isdisjoint(pod.labels):
+        key = min(OWNED_LABELS & pod.labels.keys())
+        raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
 def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, ...]:
@@ -96,10 +97,12 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     keys: set[str] = set()
     try:
         for container in draft.containers:
+            named = vendors.named_by(container)
             for key, vendor in vendors.items():
-                wanted = vendor.touches_every_container or vendor.asks(container)
-                if wanted and vendor.admit(container, draft, fleet):
-                    keys.add(key)
+                if vendor.touches_every_container or key in named:
+                    if vendor.admit(container, draft, fleet):
+                        keys.add(key)
+                    named = vendors.named_by(container)  # what one vendor writes may be another's
         asked = tuple(vendors[key] for key in vendors if key in keys)
         for vendor in asked:
             vendor.admit_pod(draft, fleet)
@@ -132,7 +135,8 @@ def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> PodDraft:
 
 def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
     """The vendors of which a container names any resource."""
-    return tuple(vendor for vendor in vendors.values() if any(vendor.asks(each) for each in draft.containers))
+    named = frozenset[str]().union(*map(vendors.named_by, draft.containers))
+    return tuple(vendor for key, vendor in vendors.items() if key in named)
 
 
 def mutate(
@@ -249,10 +253,14 @@ def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
 def requested_vendors(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
-    for vendor in vendors.values():
+    named = list(map(vendors.named_by, pod.containers))
+    concerned = frozenset[str]().union(*named)
+    for key, vendor in vendors.items():
+        if key not in concerned:
+            continue
         try:
-            for container in pod.containers:
-                if vendor.asks(container):
+            for container, keys in zip(pod.containers, named, strict=True):
+                if key in keys:
                     vendor.check_amounts(container)
                     vendor.check_fleet(container, fleet)
                     if vendor.asked(container, pod) is not None and vendor not in asked:

@@ -331,7 +331,7 @@ def _positive(amount: Any) -> bool:
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):
         raise MalformedObject(f"{path} must be an object, not {_kind(value)}")
     return value
 

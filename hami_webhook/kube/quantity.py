@@ -128,6 +128,8 @@ def parse_whole(text: object) -> int | None:
     """The integer `text` denotes, or None if it is no quantity or has a fraction; `2k` is 2000."""
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
+    if type(text) is int and abs(text) < 10**18:
+        return text
     try:
         return Quantity.parse(text).whole()
     except QuantityError:

@@ -63,8 +63,8 @@ def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     rows: list[dict[str, Request]] = []
     for container in pod.containers:
         row = {}
-        for key, vendor in vendors.items():
-            request = vendor.asked(container, shape) if vendor.asks(container) else None
+        for key in sorted(vendors.named_by(container)):
+            request = vendors[key].asked(container, shape)
             if request is not None:
                 row[key] = request
         rows.append(row)
