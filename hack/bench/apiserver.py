@@ -87,6 +87,7 @@ class Replicas:
 
     def __enter__(self) -> Replicas:
         self.login = self.plane.authority.kubeconfig(USER, self.plane.server, USER, "system:masters")
+        asyncio.run(self._prepare())
         folder = self.plane.folder / "replicas"
         pair = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
         pki.write(folder, pair, force=True)
@@ -105,6 +106,10 @@ class Replicas:
             process.kill()
             process.wait()
 
+    async def _prepare(self) -> None:
+        async with KubernetesCluster(await connect(str(self.plane.kubeconfig))) as cluster:
+            await make_namespace(cluster, "hami-system")  # where the lease is
+
     def _start(self, folder: Path, number: int) -> int:
         port, metrics = free_ports(2)
         with (folder / f"{number}.log").open("ab") as log:
@@ -119,6 +124,7 @@ class Replicas:
                         "--key_file",
                         str(folder / pki.SERVING_KEY),
                     ),
+                    *("--kube-qps", "50", "--kube-burst", "100"),  # as in the manifests
                     *(["--leader-elect"] if self.count > 1 else []),
                 ],
                 env={**os.environ, "POD_NAMESPACE": "hami-system", "POD_NAME": f"hami-webhook-{number}"},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
+from hami_webhook.cluster.rate import in_background
 from hami_webhook.controller.sightings import Sightings
 from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -136,6 +137,7 @@ class QuotaReconciler:
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Work until cancelled."""
+        in_background.set(True)
         while True:
             await self.step()
             self._wake.clear()
