@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 
 MAX_INT64 = 2**63 - 1
 _NANO = 10**9
@@ -130,6 +130,17 @@ def parse_whole(text: object) -> int | None:
         return int(text)
     if type(text) is int and abs(text) < 10**18:
         return text
+    if isinstance(text, str) and len(text) < 19:
+        return _whole(text)
+    try:
+        return Quantity.parse(text).whole()
+    except QuantityError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _whole(text: str) -> int | None:
+    """As `parse_whole`: the same few amounts come again and again, and the API server writes 2000 as `2k`."""
     try:
         return Quantity.parse(text).whole()
     except QuantityError:

@@ -135,12 +135,17 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
 def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
     """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
     sheet = _Sheet()
-    for vendor in vendors.values():
-        _add_waiting(sheet, vendor, pod, catalog)
+    for key in sorted(named_in(pod, vendors)):
+        _add_waiting(sheet, vendors[key], pod, catalog)
     for scheduler in vendors.foreign:
         if scheduler.asks(pod):
             sheet.tell(scheduler.waiting(pod, catalog))
     return sheet.charge(vendors)
+
+
+def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
+    """The keys of the vendors of which the pod names a resource."""
+    return frozenset[str]().union(*map(vendors.named_by, pod.containers))
 
 
 def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Charge:
@@ -160,11 +165,16 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
         return settled
     sheet = _Sheet()
     counts = placement_counts(pod, now, lapse)
-    for vendor in vendors.values():
+    named = named_in(pod, vendors)
+    # what a pod names nothing of, it can only hold by a placement
+    for key in vendors if counts else sorted(named):
+        vendor = vendors[key]
         debit = _placed_debit(sheet, vendor, pod, catalog) if counts else None
         if debit is not None:
             sheet.add(vendor, debit)
             sheet.placed = True
+            continue
+        if key not in named:
             continue
         try:
             _add_waiting(sheet, vendor, pod, catalog)
