@@ -26,7 +26,7 @@ CASES = {
     "large": ((1, 1), (50, 1), (1, 3), (50, 3)),
 }
 """Namespaces and replicas."""
-CLIENTS = 50
+CLIENTS = 25
 HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
 SETTLE_SECONDS = 60.0
 

@@ -63,7 +63,7 @@ class QuotaReconciler:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod was added, changed or is gone; only what quota depends on makes work."""
         pod = after or before
-        if pod is None or not any(v.asks(c) for v in self._core.vendors.values() for c in pod.containers):
+        if pod is None or not any(map(self._core.vendors.named_by, pod.containers)):
             return
         # compared with what was told here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)

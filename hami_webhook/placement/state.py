@@ -262,6 +262,11 @@ class ClusterState:
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)
 
+    def told(self, uid: str) -> Pod | None:
+        """The pod as it was last told, without what is assumed of it."""
+        assumed = self._assumed.get(uid)
+        return assumed.told if assumed is not None else self._pods.get(uid)
+
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()
 

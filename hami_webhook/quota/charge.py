@@ -15,7 +15,7 @@ from hami_webhook.devices.fleet import Fleet, NoFleet
 from hami_webhook.devices.foreign.base import ForeignScheduler, Tally
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
-from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.devices.placed import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -84,6 +84,7 @@ class _Sheet:
     floors: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     placed: bool = False
+    by_fit: bool = False
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         self.debits[vendor.key] = debit
@@ -157,7 +158,8 @@ def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Char
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound lapses after `lapse` seconds; what a bound pod holds is computed once.
+    A placement that was never bound lapses after `lapse` seconds. What a bound pod holds is computed once, and what a
+    pod without a placement declares.
     """
     known = pod.memo.get(_SETTLED)
     if known is not None and known[0] is vendors:
@@ -184,9 +186,15 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
         if scheduler.concerns(pod):
             _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
-    if pod.node_name and charge.placed and charge.derivable and not charge.problems:
+    lasting = charge.placed and not sheet.by_fit if pod.node_name else _only_waits(pod, vendors)
+    if lasting and charge.derivable and not charge.problems:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
+
+
+def _only_waits(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod's charge can't change with time: it carries no placement, and no other scheduler has a say."""
+    return NODE not in pod.annotations and not any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
 
 def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> Debit | None:
@@ -199,6 +207,7 @@ def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> 
     if placed is not None:
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and any(vendor.asks(container) for container in pod.containers):
+        sheet.by_fit = True
         return catalog.held(vendor, pod)
     return None
 
