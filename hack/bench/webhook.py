@@ -133,7 +133,7 @@ async def _charged(process: Running) -> bytes:
 
 async def _emptying(cluster: MemoryCluster) -> None:
     while True:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
         with contextlib.suppress(ClusterError):
             await cluster.patch(Kind.RESOURCE_QUOTAS, "gpu", {"metadata": {"annotations": {LEDGER: None}}}, "charged")
 

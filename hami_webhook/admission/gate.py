@@ -15,6 +15,7 @@ from hami_webhook.admission.pods import (
     AdmissionRules,
     Mutation,
     User,
+    is_plain,
     mutate,
     named_vendors,
     names_managed,
@@ -101,6 +102,8 @@ class Gate:
             self._check_update(review)
         if not _is_new_pod(review):
             return Answer()
+        if is_plain(review.object, self._vendors):
+            return Answer()
         pod = read_pod(review.object, review.namespace)
         if not await self._asks(pod):
             return Answer()
@@ -128,6 +131,8 @@ class Gate:
 
     async def _mutated(self, review: Review) -> Mutation | None:
         """The pod after mutation; None for one that names nothing managed."""
+        if not self._touches_all and is_plain(review.object, self._vendors):
+            return None
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):

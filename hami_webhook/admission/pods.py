@@ -57,10 +57,39 @@ class Mutation:
 def names_managed(pod: Pod, vendors: Vendors) -> bool:
     """Whether any container names a managed resource; the cheap look that most pods end with."""
     managed = vendors.resource_names
-    return any(
-        not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests))
-        for container in pod.containers
-    )
+    for container in pod.containers:
+        if not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests)):
+            return True
+    return False
+
+
+def is_plain(raw: Mapping[str, Any], vendors: Vendors) -> bool:
+    """Whether a new pod is none of our business, by a look at its JSON that sees no more than it must.
+
+    It has an app container, names nothing managed and brings nothing of the scheduler's. False where anything looks
+    odd: then the pod has to be read with care.
+    """
+    try:
+        meta, spec = raw["metadata"], raw["spec"]
+        apps = spec["containers"]
+        for container in (*apps, *(spec.get("initContainers") or ())):
+            resources, security = container.get("resources", {}), container.get("securityContext", {})
+            if type(security) is not dict:
+                return False
+            for amounts in resources.values():
+                if type(amounts) is not dict or not vendors.resource_names.isdisjoint(amounts):
+                    return False
+        if not OWNED_LABELS.isdisjoint(meta.get("labels") or {}):
+            return False
+        annotations = meta.get("annotations")
+        return bool(apps) and not (annotations and (type(annotations) is not dict or _forged(annotations, vendors)))
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
+    """The scheduler-owned keys among annotations."""
+    return {*owned_in(annotations), *(vendors.owned_annotations & annotations.keys())}
 
 
 def read_draft(raw: Mapping[str, Any], pod: Pod) -> PodDraft:
@@ -84,7 +113,7 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
     if not any(container.kind is ContainerKind.APP for container in pod.containers):
         raise Denied(403, "pod has no containers")
     if pod.annotations:
-        owned = {*owned_in(pod.annotations), *(vendors.owned_annotations & pod.annotations.keys())}
+        owned = _forged(pod.annotations, vendors)
         if owned:
             raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
     if not OWNED_LABELS.isdisjoint(pod.labels):
@@ -102,8 +131,9 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
                 if vendor.touches_every_container or key in named:
                     if vendor.admit(container, draft, fleet):
                         keys.add(key)
-                    named = vendors.named_by(container)  # what one vendor writes may be another's
-        asked = tuple(vendors[key] for key in vendors if key in keys)
+                    if container.limits.changed or container.requests.changed:
+                        named = vendors.named_by(container)  # what one vendor writes may be another's
+        asked = tuple(vendors[key] for key in sorted(keys))
         for vendor in asked:
             vendor.admit_pod(draft, fleet)
     except BadRequest as error:

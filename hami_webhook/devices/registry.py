@@ -80,8 +80,8 @@ class Vendors(Mapping[str, Vendor]):
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those that it `asks`."""
-        names = self._names.keys() & {*container.limits, *container.requests}
-        return frozenset(key for name in names for key in self._names[name])
+        names = container.named & self._names.keys()
+        return frozenset([key for name in names for key in self._names[name]])
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

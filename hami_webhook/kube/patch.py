@@ -71,6 +71,13 @@ class MapDraft(Mapping[str, Any]):
         else:
             self._changes.pop(key, None)
 
+    def plain(self) -> Mapping[str, Any]:
+        """The map as it is now; not to be changed."""
+        if not self._changes:
+            return {} if self._original is None else self._original
+        kept = {**(self._original or {}), **self._changes}
+        return {key: value for key, value in kept.items() if value is not self._GONE}
+
     @property
     def changed(self) -> bool:
         return bool(self._changes)

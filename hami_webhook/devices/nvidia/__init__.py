@@ -178,6 +178,8 @@ class Nvidia(Vendor):
         return count > 0
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        if container.named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
+            return
         memory, percent, cores, priority = (
             self.amount(container, name)
             for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)
