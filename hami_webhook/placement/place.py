@@ -38,6 +38,9 @@ from hami_webhook.quota.recompute import read_pods
 
 logger = logging.getLogger(__name__)
 
+_READ = 256
+"""As many quotas' books are kept read."""
+
 _ANNOTATE_WITHIN = 10.0
 """Seconds after its charge by which a placement is written, or not at all (quota chapter 8)."""
 
@@ -145,6 +148,7 @@ class Placer:
         self._lapse = lapse
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
         self._memory = Memory(state, vendors, self._policies.node)
+        self._read: dict[tuple[str, str], Books] = {}
         self._silent = False
         self._known = state
         """Where the namespace's pods are known, whose quota it is."""
@@ -250,9 +254,16 @@ class Placer:
             return Unplaced(error=f"calcScore failed {error}")
         if ask is None:
             return None
-        books = [Books.read(quota, self._vendors) for quota in quotas]
+        known = self._known
         budget = pod_budget(
-            pod, books, self._known.pods_in(pod.namespace), self._vendors, self._known, now, self._lapse
+            pod,
+            self._books(quotas),
+            (),
+            self._vendors,
+            known,
+            now,
+            self._lapse,
+            others_of=lambda books: known.placed_besides(pod, books, now),
         )
         survey = self._memory.survey(ask, budget, names)
         if not choose or not survey.fits:
@@ -261,6 +272,21 @@ class Placer:
         best = self._memory.fit(ask, budget, order[0].node)
         assert isinstance(best, Scored)
         return Considered(ask, budget, Survey(order, survey.failed), names, best)
+
+    def _books(self, quotas: Sequence[ResourceQuota]) -> list[Books]:
+        """The quotas' books; those of a version that was read before are not read again."""
+        found = []
+        for quota in quotas:
+            key = quota.uid, quota.resource_version
+            books = self._read.get(key)
+            if books is None:
+                books = Books.read(quota, self._vendors)
+                if len(self._read) >= _READ:
+                    self._read.clear()
+                if all(key):
+                    self._read[key] = books
+            found.append(books)
+        return found
 
     async def _tell_look(self, pod: Pod, found: Considered | Unplaced | None) -> None:
         if isinstance(found, Considered):

@@ -25,6 +25,8 @@ from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.placement.elsewhere import held_by_fit
 from hami_webhook.placement.generations import Generations
 from hami_webhook.placement.residents import Assumed, Card, Resident, Share, placement_of, shares, written
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.placed import PlacedCharges
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class ClusterState:
         self._due: list[tuple[float, str]] = []
         self.generations = Generations()
         """Which nodes changed when: a node's view is another one after each."""
+        self._charges = PlacedCharges()
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
 
@@ -129,6 +132,7 @@ class ClusterState:
         """A pod is gone."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
+            self._charges.gone(pod.namespace, uid)
             pods = self._by_namespace[pod.namespace]
             del pods[uid]
             if not pods:
@@ -198,6 +202,7 @@ class ClusterState:
             self._guests.setdefault(pod.node_name, {})[pod.uid] = pod
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._charges.changed(pod.namespace, pod.uid)
         self._settle(pod, now)
 
     def _leave_as_guest(self, pod: Pod) -> None:
@@ -258,6 +263,11 @@ class ClusterState:
 
     def pods_in(self, namespace: str) -> list[Pod]:
         return list(self._by_namespace.get(namespace, {}).values())
+
+    def placed_besides(self, pod: Pod, books: Books, now: float) -> dict[str, int]:
+        """What the other placed pods of the pod's namespace cost the quota."""
+        pods = self._by_namespace.get(pod.namespace, {})
+        return self._charges.of_others(books, pod, pods, self._vendors, self, now, self._lapse)
 
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices.debit import Debit, per_vendor
@@ -154,15 +154,23 @@ def pod_budget(
     catalog: Catalog,
     now: float,
     lapse: float,
+    others_of: Callable[[Books], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
-    """The pod's budget from the quotas it is in scope of; None if none limits it."""
+    """The pod's budget from the quotas it is in scope of; None if none limits it.
+
+    `others_of` tells what the other placed pods cost, where that is kept; else it is summed up over `pods`.
+    """
     limits: dict[str, int] = {}
     byte_limits: dict[str, int] = {}
     for books in quotas:
         if not books.hard or not scopes.matches(books.quota, pod):
             continue
         mine = books.counted(charged(books, pod, vendors, catalog, now, lapse))
-        others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
+        others: Mapping[str, int]
+        if others_of is not None:
+            others = others_of(books)
+        else:
+            others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
         for key, hard in books.hard.items():
             own = mine.get(key, 0)
             # while nobody has computed used there is no room that is known of beyond the pod's own charge

@@ -192,6 +192,12 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     return charge
 
 
+def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
+    """Whether a bound pod's charge stays what it is until the pod changes."""
+    known = pod.memo.get(_SETTLED)
+    return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
+
+
 def _only_waits(pod: Pod, vendors: Vendors) -> bool:
     """Whether the pod's charge can't change with time: it carries no placement, and no other scheduler has a say."""
     return NODE not in pod.annotations and not any(scheduler.concerns(pod) for scheduler in vendors.foreign)
