@@ -126,6 +126,8 @@ class Quantity:
 
 def parse_whole(text: object) -> int | None:
     """The integer `text` denotes, or None if it is no quantity or has a fraction; `2k` is 2000."""
+    if text is None:
+        return None
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
     if type(text) is int and abs(text) < 10**18:
