@@ -70,7 +70,9 @@ class Core:
         self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
         self.caches = Caches(self.state, clock, options.node_labels)
         self._reported: set[tuple[str, tuple[str, ...]]] = set()
-        self.recomputer = Recomputer(cluster, vendors, self.state, clock=clock, times=options.times)
+        self.recomputer = Recomputer(
+            cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told
+        )
         self.charger = Charger(
             cluster,
             vendors,

@@ -1,169 +1,106 @@
 """`python -m hack.bench.start`: from start to ready on a real API server full of nodes and pods, and resident memory.
 
-The baseline lists the same objects with the client alone, page by page, and decodes them.
+The baseline lists the same objects with the client alone, page by page, in a process of its own that decodes them. The
+controller is at work too, but what it does after ready isn't waited for.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from hack.devcluster.plane import ControlPlane, assets, free_ports
-from hami_webhook.cluster.api import AlreadyExists, Kind
+from hack.bench.apiserver import api_server, create_all, make_namespace, wait_ready
+from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.scenery import CARDS, NAMESPACE, SCHEDULER, node, running
+from hack.devcluster.plane import free_ports
+from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
-JSON = dict[str, Any]
-KINDS = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
+NODES = {"smallest": 20, "usual": 2000, "large": 10_000}
+PODS = {"smallest": 100, "usual": 10_000, "large": 50_000}
+ROUNDS = {"smallest": 1, "usual": 3, "large": 3}
 WRITERS = 32
-SPACE = "bench"
+KINDS = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
 
-def node(number: int) -> JSON:
-    cards = [
-        {"id": f"GPU-{number}-{i}", "index": i, "count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA A100",
-         "mode": "hami-core", "health": True}
-        for i in range(8)
-    ]  # fmt: skip
-    notes = {
-        "hami.io/node-nvidia-register": json.dumps(cards),
-        "hami.io/node-handshake": "Requesting_2099-01-01 00:00:00",
-    }
-    return {"metadata": {"name": f"node-{number}", "annotations": notes}}
+def measure(size: str) -> Sequence[Figure]:
+    nodes, pods = NODES[size], PODS[size]
+    with api_server("start") as plane:
+        tell(f"start: creating {nodes} nodes and {pods} pods")
+        asyncio.run(_prepare(plane.kubeconfig))
+        objects = [(Kind.PODS, running(n, n % nodes, n // nodes % CARDS)) for n in range(pods)]
+        objects += [(Kind.NODES, node(n)) for n in range(nodes)]
+        asyncio.run(create_all(plane.kubeconfig, objects, WRITERS, tell_every=5000))
+        ready, listing = [], []
+        for _ in range(ROUNDS[size]):
+            listing.append(_listed_alone(plane.kubeconfig))
+            ready.append(_started(plane.kubeconfig))
+    seconds, memory = min(each[0] for each in ready), max(each[1] for each in ready)
+    base_seconds, base_memory = min(each[0] for each in listing), max(each[1] for each in listing)
+    large = size == "large"
+    what = f"{nodes} nodes, {pods} pods"
+    below = Goal(at_most=400, of="value") if large else None
+    return [
+        Figure("start", f"{what}: ready", seconds, "s", "listing alone", base_seconds, Goal(at_most=3)),
+        Figure("start", f"{what}: memory", memory, "MiB", "listing alone", base_memory, below),
+    ]
 
 
-def pod(number: int, nodes: int) -> JSON:
-    """A pod that runs on a card, with as much beside it as pods have."""
-    on = number % nodes
-    allocated = f"GPU-{on}-{number % 8},NVIDIA,2000,10:;"
-    notes = {"hami.io/vgpu-node": f"node-{on}", "hami.io/vgpu-time": "1767225600"}
-    env = [{"name": f"SETTING_{i}", "value": "x" * 40} for i in range(20)]
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000", "nvidia.com/gpucores": "10"}
-    container = {"name": "main", "image": "registry.invalid/team/train:1", "env": env, "resources": {"limits": limits}}
-    return {
-        "metadata": {
-            "name": f"pod-{number}",
-            "namespace": SPACE,
-            "labels": {"app": f"app-{number % 50}"},
-            "annotations": {**notes, "hami.io/vgpu-devices-allocated": allocated},
-        },
-        "spec": {"schedulerName": "hami-scheduler", "nodeName": f"node-{on}", "containers": [container]},
-    }
-
-
-async def fill(login: Path, nodes: int, pods: int) -> None:
+async def _prepare(login: Path) -> None:
     async with KubernetesCluster(await connect(str(login))) as cluster:
-        await cluster.create(Kind.NAMESPACES, {"metadata": {"name": SPACE}})
-        with contextlib.suppress(AlreadyExists):  # the controller manager makes it too
-            account = {"metadata": {"name": "default"}}
-            await cluster.call("POST", f"/api/v1/namespaces/{SPACE}/serviceaccounts", account)
-        waiting = [(Kind.PODS, pod(number, nodes)) for number in range(pods)]
-        waiting += [(Kind.NODES, node(number)) for number in range(nodes)]
-        total = len(waiting)
-
-        async def write() -> None:
-            while waiting:
-                await cluster.create(*waiting.pop())
-                if waiting and len(waiting) % 2000 == 0:
-                    print(f"start: {total - len(waiting)} of {total} objects created", file=sys.stderr)
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(WRITERS):
-                tasks.create_task(write())
+        await make_namespace(cluster, NAMESPACE)
 
 
-async def listed(login: Path) -> float:
-    """Seconds to list everything with the client alone."""
+def _listed_alone(login: Path) -> tuple[float, float]:
+    """Seconds of a process that only lists everything, from its start to its end, and the most MiB it had."""
     started = time.perf_counter()
-    async with KubernetesCluster(await connect(str(login))) as cluster:
-        await asyncio.gather(*(cluster.list(kind) for kind in KINDS))
-    return time.perf_counter() - started
+    done = subprocess.run([sys.executable, "-m", "hack.bench.start", "--list", str(login)], stdout=-1, check=True)
+    return time.perf_counter() - started, float(json.loads(done.stdout))
 
 
-def started(login: Path) -> tuple[float, float]:
-    """Seconds from start to ready, and MiB resident then."""
+async def _list(login: str) -> None:
+    async with KubernetesCluster(await connect(login)) as cluster:
+        kept = await asyncio.gather(*(cluster.list(kind) for kind in KINDS))
+        print(json.dumps(_most_resident(os.getpid())))
+        del kept
+
+
+def _started(login: Path) -> tuple[float, float]:
+    """Seconds from start to ready, and the most MiB resident until then."""
     main, metrics = free_ports(2)
     begun = time.perf_counter()
     process = subprocess.Popen(
         [
-            *(
-                sys.executable,
-                "-m",
-                "hami_webhook",
-                "serve",
-                "--kubeconfig",
-                str(login),
-                "--roles",
-                "webhook,controller",
-            ),
+            *(sys.executable, "-m", "hami_webhook", "serve", "--kubeconfig", str(login)),
+            *("--roles", "webhook,controller,extender", "--extender-bind-address", "127.0.0.1:0"),
             *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
-            *("--scheduler-name", "hami-scheduler", "--kube-qps", "50", "--kube-burst", "100"),
+            *("--scheduler-name", SCHEDULER, "--kube-qps", "50", "--kube-burst", "100"),
         ],
         env={**os.environ, "POD_NAMESPACE": "hami-system"},
         stderr=subprocess.DEVNULL,
     )
     try:
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/readyz", timeout=1):
-                    break
-            except (urllib.error.URLError, OSError):
-                if process.poll() is not None:
-                    raise SystemExit("start: the program ended") from None
-                time.sleep(0.02)
-        seconds = time.perf_counter() - begun
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-        return seconds, resident / 1024
+        wait_ready(process, metrics)
+        return time.perf_counter() - begun, _most_resident(process.pid)
     finally:
         process.kill()
         process.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args()
-    programs = assets(build=False)
-    if programs is None:
-        raise SystemExit("start: the control plane isn't built; make controlplane does it")
-    with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
-        plane = ControlPlane(programs, Path(folder), managers=("kube-controller-manager",))
-        plane.start()
-        try:
-            asyncio.run(fill(plane.kubeconfig, arguments.nodes, arguments.pods))
-            plane.end("kube-controller-manager")
-            base = min(asyncio.run(listed(plane.kubeconfig)) for _ in range(3))
-            runs = [started(plane.kubeconfig) for _ in range(3)]
-        finally:
-            plane.stop()
-    seconds, resident = min(run[0] for run in runs), max(run[1] for run in runs)
-    figures = {
-        "nodes": arguments.nodes,
-        "pods": arguments.pods,
-        "ready_seconds": round(seconds, 2),
-        "listing_alone_seconds": round(base, 2),
-        "ratio": round(seconds / base, 2),
-        "resident_mib": round(resident),
-    }
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        print("\n".join(f"{name.replace('_', ' '):22} {value}" for name, value in figures.items()))
+def _most_resident(process: int) -> float:
+    status = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--list"]:
+        asyncio.run(_list(sys.argv[2]))
+    else:
+        run({"start": measure}, __doc__)

@@ -18,6 +18,7 @@ from hami_webhook.admission.pods import (
     User,
     Welcome,
     governed_elsewhere,
+    is_plain,
     mutate,
     named_vendors,
     names_managed,
@@ -98,13 +99,16 @@ class Gate:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
             return Answer()
-        return _answer(await self._mutated(review))
+        done = await self._mutated(review)
+        return _answer(done) if done is not None else Answer()
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
         if _is_changed_pod(review):
             self._check_update(review)
         if not _is_new_pod(review):
+            return Answer()
+        if is_plain(review.object, self._vendors):
             return Answer()
         pod = read_pod(review.object, review.namespace)
         if not await self._asks(pod):
@@ -120,6 +124,8 @@ class Gate:
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
         done = await self._mutated(review)
+        if done is None:
+            return Answer()
         pod = done.draft.result()
         if not await self._asks(pod):
             return _answer(done)
@@ -129,12 +135,15 @@ class Gate:
             done.draft.annotations[self._stamp_key] = stamp
         return _answer(done, amounts)
 
-    async def _mutated(self, review: Review) -> Mutation:
-        draft = read_draft(review.object, review.namespace)
-        pod = draft.original
+    async def _mutated(self, review: Review) -> Mutation | None:
+        """The pod after mutation; None for one that names nothing managed."""
+        if not self._touches_all and is_plain(review.object, self._vendors):
+            return None
+        pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
-            return Mutation(draft)
+            return None
+        draft = read_draft(review.object, pod)
         elsewhere = governed_elsewhere(draft, self._vendors)
         ground = Ground(await self._namespace(pod), self._policies()) if elsewhere else None
         welcomed = welcome(draft, self._vendors, self._fleet, ground)

@@ -73,16 +73,45 @@ class Welcome:
 def names_managed(pod: Pod, vendors: Vendors) -> bool:
     """Whether any container names a managed resource; the cheap look that most pods end with."""
     managed = vendors.resource_names
-    return any(
-        not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests))
-        for container in pod.containers
-    )
+    for container in pod.containers:
+        if not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests)):
+            return True
+    return False
 
 
-def read_draft(raw: Mapping[str, Any], namespace: str) -> PodDraft:
-    """The pod of a review as a draft, in the request's namespace. Raises `Denied` (400) where a field is mistyped."""
+def is_plain(raw: Mapping[str, Any], vendors: Vendors) -> bool:
+    """Whether a new pod is none of our business, by a look at its JSON that sees no more than it must.
+
+    It has an app container, names nothing managed and brings nothing of the scheduler's. False where anything looks
+    odd: then the pod has to be read with care.
+    """
     try:
-        return PodDraft(raw, namespace)
+        meta, spec = raw["metadata"], raw["spec"]
+        apps = spec["containers"]
+        for container in (*apps, *(spec.get("initContainers") or ())):
+            resources, security = container.get("resources", {}), container.get("securityContext", {})
+            if type(security) is not dict:
+                return False
+            for amounts in resources.values():
+                if type(amounts) is not dict or not vendors.resource_names.isdisjoint(amounts):
+                    return False
+        if not OWNED_LABELS.isdisjoint(meta.get("labels") or {}):
+            return False
+        annotations = meta.get("annotations")
+        return bool(apps) and not (annotations and (type(annotations) is not dict or _forged(annotations, vendors)))
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
+    """The scheduler-owned keys among annotations."""
+    return {*owned_in(annotations), *(vendors.owned_annotations & annotations.keys())}
+
+
+def read_draft(raw: Mapping[str, Any], pod: Pod) -> PodDraft:
+    """The pod of a review, read already, as a draft. Raises `Denied` (400) where a field is mistyped."""
+    try:
+        return PodDraft(raw, original=pod)
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
 
@@ -99,12 +128,13 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
     """What holds for every new pod, whatever it asks for. Raises `Denied`."""
     if not any(container.kind is ContainerKind.APP for container in pod.containers):
         raise Denied(403, "pod has no containers")
-    owned = {*owned_in(pod.annotations), *(vendors.owned_annotations & pod.annotations.keys())}
-    if owned:
-        raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
-    for key in sorted(OWNED_LABELS):
-        if key in pod.labels:
-            raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
+    if pod.annotations:
+        owned = _forged(pod.annotations, vendors)
+        if owned:
+            raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
+    if not OWNED_LABELS.isdisjoint(pod.labels):
+        key = min(OWNED_LABELS & pod.labels.keys())
+        raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
 def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, ...]:
@@ -112,11 +142,14 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
     keys: set[str] = set()
     try:
         for container in draft.containers:
+            named = vendors.named_by(container)
             for key, vendor in vendors.items():
-                wanted = vendor.touches_every_container or vendor.asks(container)
-                if wanted and vendor.admit(container, draft, fleet):
-                    keys.add(key)
-        asked = tuple(vendors[key] for key in vendors if key in keys)
+                if vendor.touches_every_container or key in named:
+                    if vendor.admit(container, draft, fleet):
+                        keys.add(key)
+                    if container.limits.changed or container.requests.changed:
+                        named = vendors.named_by(container)  # what one vendor writes may be another's
+        asked = tuple(vendors[key] for key in sorted(keys))
         for vendor in asked:
             vendor.admit_pod(draft, fleet)
     except BadRequest as error:
@@ -180,7 +213,8 @@ def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | 
 
 def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
     """The vendors of which a container names any resource."""
-    return tuple(vendor for vendor in vendors.values() if any(vendor.asks(each) for each in draft.containers))
+    named = frozenset[str]().union(*map(vendors.named_by, draft.containers))
+    return tuple(vendor for key, vendor in vendors.items() if key in named)
 
 
 def mutate(
@@ -307,10 +341,14 @@ def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
 def requested_vendors(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
-    for vendor in vendors.values():
+    named = list(map(vendors.named_by, pod.containers))
+    concerned = frozenset[str]().union(*named)
+    for key, vendor in vendors.items():
+        if key not in concerned:
+            continue
         try:
-            for container in pod.containers:
-                if vendor.asks(container):
+            for container, keys in zip(pod.containers, named, strict=True):
+                if key in keys:
                     vendor.check_amounts(container)
                     vendor.check_fleet(container, fleet)
                     if vendor.asked(container, pod) is not None and vendor not in asked:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hami_webhook.cluster.api import (
@@ -30,18 +30,26 @@ MAX_DELAY = 30.0
 LOOK_AGAIN = 300.0
 """Seconds after which a kind that isn't installed, or may not be listed, is asked for again."""
 
+_Key = tuple[str, str]
+"""An object's namespace and name."""
+_Version = tuple[str, str]
+"""An object's UID and resourceVersion."""
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """All objects there are, in answer to the first list."""
+    """All objects there are, in answer to the first list: to be gone through once, and each is let go after that."""
 
-    items: tuple[JSON, ...]
+    items: Iterator[JSON]
 
 
 Change = Replaced | WatchEvent
-"""What a handler is told: first `Replaced`, once, then additions, modifications and deletions; no bookmarks."""
+"""What a handler is told: first `Replaced`, once, then additions, modifications and deletions; no bookmarks.
+
+The object of a deletion that was missed, and found out by a later list, has only `metadata`, with what identifies it.
+"""
 
 
 class Informer:
@@ -73,7 +81,7 @@ class Informer:
         self._random = random
         self._optional = optional
         self._missing = False
-        self._known: dict[tuple[str, str], JSON] = {}
+        self._known: dict[_Key, _Version] = {}
         self._version: str | None = None
         self._failures = 0
         self._last_alive: float | None = None
@@ -131,13 +139,12 @@ class Informer:
 
     def _adopt(self, listing: Listing) -> str:
         """Tell the handler of a list, or of its difference to what was known; the version to watch from."""
-        now = {_key(obj): obj for obj in listing.items}
         if self.synced.is_set():
-            for event in _difference(self._known, now):
+            for event in _difference(self._known, {_key(obj): obj for obj in listing.items}):
                 self._tell(event)
         else:
-            self._known = now
-            self._handler(Replaced(tuple(listing.items)))
+            self._known = {_key(obj): _version(obj) for obj in listing.items}
+            self._handler(Replaced(_handed_over(listing.items)))
         self._last_alive = self._clock()
         self.synced.set()
         return listing.resource_version
@@ -146,7 +153,7 @@ class Informer:
         if event.type is WatchType.DELETED:
             self._known.pop(_key(event.object), None)
         else:
-            self._known[_key(event.object)] = event.object
+            self._known[_key(event.object)] = _version(event.object)
         self._handler(event)
 
     def _alive(self) -> None:
@@ -154,23 +161,39 @@ class Informer:
         self._failures = 0
 
 
-def _difference(before: Mapping[tuple[str, str], JSON], now: Mapping[tuple[str, str], JSON]) -> Iterable[WatchEvent]:
-    """The events that lead from one state to another, deletions first; a namesake with another UID is a new object."""
+def _handed_over(items: list[JSON]) -> Iterator[JSON]:
+    """The items, none kept longer than its turn: a list of a large cluster is the most that is ever in memory."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
+def _difference(before: Mapping[_Key, _Version], now: Mapping[_Key, JSON]) -> Iterable[WatchEvent]:
+    """The events that lead from one state to another, deletions first; a namesake with another UID is a new object.
+
+    Of what is deleted only the identity is known: whole objects are kept by whoever needs them, not here once more.
+    """
     events = []
-    for key, old in before.items():
-        if key not in now or _field(now[key], "uid") != _field(old, "uid"):
-            events.append(WatchEvent(WatchType.DELETED, old))
+    for (namespace, name), (uid, version) in before.items():
+        if (namespace, name) not in now or _field(now[namespace, name], "uid") != uid:
+            meta = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": version}
+            gone = {"metadata": {field: text for field, text in meta.items() if text}}
+            events.append(WatchEvent(WatchType.DELETED, gone))
     for key, new in now.items():
         known = before.get(key)
-        if known is None or _field(known, "uid") != _field(new, "uid"):
+        if known is None or known[0] != _field(new, "uid"):
             events.append(WatchEvent(WatchType.ADDED, new))
-        elif _field(known, "resourceVersion") != _field(new, "resourceVersion"):
+        elif known != _version(new):
             events.append(WatchEvent(WatchType.MODIFIED, new))
     return events
 
 
-def _key(obj: JSON) -> tuple[str, str]:
+def _key(obj: JSON) -> _Key:
     return _field(obj, "namespace"), _field(obj, "name")
+
+
+def _version(obj: JSON) -> _Version:
+    return _field(obj, "uid"), _field(obj, "resourceVersion")
 
 
 def _field(obj: JSON, name: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, NotFound
+from hami_webhook.cluster.rate import in_background
 from hami_webhook.controller.sightings import Sightings
 from hami_webhook.controller.telling import Telling
 from hami_webhook.devices.placed import NODE, TIME
@@ -82,7 +83,7 @@ class QuotaReconciler:
     def _matters(self, pod: Pod) -> bool:
         """Whether a quota may depend on the pod."""
         vendors = self._core.vendors
-        own = any(vendor.asks(container) for vendor in vendors.values() for container in pod.containers)
+        own = any(map(vendors.named_by, pod.containers))
         return own or any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
     def quota_changed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> None:
@@ -144,6 +145,7 @@ class QuotaReconciler:
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Work until cancelled."""
+        in_background.set(True)
         while True:
             await self.step()
             self._wake.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
@@ -25,6 +25,8 @@ from hami_webhook.devices.mthreads import Mthreads
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.draft import ContainerDraft
+from hami_webhook.kube.objects import Container
 
 PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
 """The scheduler-owned annotations that every vendor shares."""
@@ -80,6 +82,7 @@ class Vendors(Mapping[str, Vendor]):
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
+        self._names = {name: [v.key for v in vendors if name in v.resource_names] for name in self.own_names}
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
         self.bytes_per_unit = self._bytes_per_unit()
@@ -93,6 +96,11 @@ class Vendors(Mapping[str, Vendor]):
         foreign = [build(section) for section, build in schedulers if section is not None and section.enabled]
         return cls([vendor for vendor in found if not vendor.inert], foreign, Mixing.from_config(config))
 
+    def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
+        """The keys of the vendors of which the container names a resource: those that it `asks`."""
+        names = container.named & self._names.keys()
+        return frozenset([key for name in names for key in self._names[name]])
+
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]
 
@@ -101,6 +109,12 @@ class Vendors(Mapping[str, Vendor]):
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def items(self) -> ItemsView[str, Vendor]:
+        return self._by_key.items()
+
+    def values(self) -> ValuesView[Vendor]:
+        return self._by_key.values()
 
     def _quota_keys(self) -> dict[str, tuple[tuple[str, QuotaKey], ...]]:
         found: dict[str, tuple[tuple[str, QuotaKey], ...]] = {}

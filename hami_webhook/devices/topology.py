@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 
+from hami_webhook.devices.packed import MOST_CARDS, best_set
+
 Scores = Sequence[Sequence[int]]
 """score[x][y] of the cards in the order they are tried."""
 
@@ -17,13 +19,19 @@ def best_combination(scores: Scores, count: int, admits: Callable[[Sequence[int]
     Among equal sums the lexicographically first set. With `admits`, only sets it holds for compete; it must be
     monotone: once it refuses a set, it refuses every larger one. An empty list if no set competes.
 
-    Depth first in lexicographic order with a bound: a branch can't beat the best so far if not even the most each
-    remaining card could add — its links to the chosen ones plus half of its best links among the rest — would.
+    Without `admits`, all sets of up to 16 cards are looked at together (`packed`). Otherwise depth first in
+    lexicographic order with a bound: a branch can't beat the best so far if not even the most each remaining card could
+    add — its links to the chosen ones plus half of its best links among the rest — would.
     """
     cards = len(scores)
     if count == 0 or count > cards:
         return []
-    both = [[scores[min(x, y)][max(x, y)] if x != y else 0 for y in range(cards)] for x in range(cards)]
+    columns = list(zip(*scores, strict=True))
+    both = [[*columns[x][:x], 0, *scores[x][x + 1 :]] for x in range(cards)]
+    if admits is None and cards <= MOST_CARDS:
+        least = min(map(min, both))
+        # what every pair has less of changes no comparison of sets of one size
+        return best_set([[each - least for each in row] for row in both] if least < 0 else both, count)
     # reach[s][j][r]: the sum of card j's r best links to the cards at s and after, doubled bounds below
     reach = [
         [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hami_webhook.kube.objects import Container, MalformedObject, Pod
-from hami_webhook.kube.patch import MapDraft, Operation, pointer
+from hami_webhook.kube.patch import MapDraft, Operation
 from hami_webhook.kube.quantity import parse_whole
 
 
@@ -32,7 +32,8 @@ class ContainerDraft:
     @property
     def container(self) -> Container:
         """The container as it is now."""
-        return replace(self._original, limits=self.limits, requests=self.requests)
+        known = self._original
+        return Container(known.name, known.kind, self.limits.plain(), self.requests.plain(), known.privileged)
 
     def amount(self, resource: str) -> Any:
         """What is written for `resource` in limits, else in requests."""
@@ -41,6 +42,11 @@ class ContainerDraft:
 
     def asks_for(self, resource: str) -> bool:
         return resource in self.limits or resource in self.requests
+
+    @property
+    def named(self) -> set[str]:
+        """The resources that are named."""
+        return {*self.limits.plain(), *self.requests.plain()}
 
     def set_limit(self, resource: str, amount: int) -> None:
         """Write a limit, and the request of that name where there is one (the API server demands that they agree).
@@ -139,15 +145,14 @@ class PodDraft:
         self.labels = MapDraft("/metadata/labels", (meta or {}).get("labels"))
         spec = raw.get("spec") or {}
         self._spec = MapDraft("/spec", spec)
-        paths = [
-            pointer("spec", field, index)
+        items = [
+            (f"/spec/{field}/{index}", item)
             for field in ("initContainers", "containers")
-            for index in range(len(spec.get(field) or ()))
+            for index, item in enumerate(spec.get(field) or ())
         ]
-        items = [item for field in ("initContainers", "containers") for item in spec.get(field) or ()]
         self.containers = [
             ContainerDraft(path, item, container)
-            for path, item, container in zip(paths, items, self.original.containers, strict=True)
+            for (path, item), container in zip(items, self.original.containers, strict=True)
         ]
         self.warnings: list[str] = []
         self.notes: list[str] = []

@@ -49,6 +49,11 @@ class Container:
     def asks_for(self, resource: str) -> bool:
         return resource in self.limits or resource in self.requests
 
+    @property
+    def named(self) -> set[str]:
+        """The resources that are named."""
+        return {*self.limits, *self.requests}
+
 
 @dataclass(frozen=True)
 class Pod:
@@ -298,6 +303,8 @@ def _scopes(spec: JSON) -> Iterator[ScopeRequirement]:
 
 def _init_finished(status: JSON, containers: Sequence[Container]) -> bool:
     """Whether the ordinary init containers are over for good, judged from the pod alone (quota chapter 5)."""
+    if status.get("containerStatuses") is None and status.get("initContainerStatuses") is None:
+        return False
     for item in _sequence(status.get("containerStatuses"), "status.containerStatuses"):
         app = _mapping(item, "status.containerStatuses[]")
         if (_whole(app.get("restartCount"), "status.containerStatuses[].restartCount") or 0) > 0:
@@ -317,6 +324,8 @@ def _init_finished(status: JSON, containers: Sequence[Container]) -> bool:
 
 
 def _has_cross_namespace_terms(spec: JSON) -> bool:
+    if spec.get("affinity") is None:
+        return False
     affinity = _mapping(spec.get("affinity"), "spec.affinity")
     for kind in ("podAffinity", "podAntiAffinity"):
         path = f"spec.affinity.{kind}"
@@ -342,7 +351,7 @@ def _positive(amount: Any) -> bool:
 def _mapping(value: Any, path: str) -> Mapping[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (dict, Mapping)):
         raise MalformedObject(f"{path} must be an object, not {_kind(value)}")
     return value
 

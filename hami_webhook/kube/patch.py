@@ -40,6 +40,17 @@ class MapDraft(Mapping[str, Any]):
             raise KeyError(key)
         return self._original[key]
 
+    def __contains__(self, key: object) -> bool:
+        if key in self._changes:
+            return self._changes[key] is not self._GONE
+        return self._original is not None and key in self._original
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key in self._changes:
+            value = self._changes[key]
+            return default if value is self._GONE else value
+        return default if self._original is None else self._original.get(key, default)
+
     def __iter__(self) -> Iterator[str]:
         original = self._original or {}
         yield from (key for key in original if self._changes.get(key) is not self._GONE)
@@ -59,6 +70,13 @@ class MapDraft(Mapping[str, Any]):
             self._changes[key] = self._GONE
         else:
             self._changes.pop(key, None)
+
+    def plain(self) -> Mapping[str, Any]:
+        """The map as it is now; not to be changed."""
+        if not self._changes:
+            return {} if self._original is None else self._original
+        kept = {**(self._original or {}), **self._changes}
+        return {key: value for key, value in kept.items() if value is not self._GONE}
 
     @property
     def changed(self) -> bool:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 
 MAX_INT64 = 2**63 - 1
 _NANO = 10**9
@@ -126,8 +126,23 @@ class Quantity:
 
 def parse_whole(text: object) -> int | None:
     """The integer `text` denotes, or None if it is no quantity or has a fraction; `2k` is 2000."""
+    if text is None:
+        return None
     if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
+    if type(text) is int and abs(text) < 10**18:
+        return text
+    if isinstance(text, str) and len(text) < 19:
+        return _whole(text)
+    try:
+        return Quantity.parse(text).whole()
+    except QuantityError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _whole(text: str) -> int | None:
+    """As `parse_whole`: the same few amounts come again and again, and the API server writes 2000 as `2k`."""
     try:
         return Quantity.parse(text).whole()
     except QuantityError:

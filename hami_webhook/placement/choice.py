@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
 
 from hami_webhook.devices.fleet import Fleet
 from hami_webhook.devices.model import Allocation, NodeView
@@ -14,6 +16,9 @@ from hami_webhook.placement.fit import NodeFit, PodAsk
 
 _TIE = 1e-6
 """Scores that differ by less are equal."""
+
+_EVENT_TEXT = 1024
+"""Characters that an event's text has room for."""
 
 
 def node_score(view: NodeView) -> float:
@@ -35,8 +40,8 @@ def node_score(view: NodeView) -> float:
 
 def score(fit: NodeFit, view: NodeView, ask: PodAsk, vendors: Vendors, default_node_policy: str) -> float:
     """The node's score with what the vendors that allocated add for this placement."""
-    policy = ask.pod.annotations.get(NODE_POLICY, default_node_policy)
-    return node_score(view) + sum(vendors[key].score(ask.pod, view, fit.rows, policy) for key in ask.vendors)
+    policy = ask.shape.annotations.get(NODE_POLICY, default_node_policy)
+    return node_score(view) + sum(vendors[key].score(ask.shape, view, fit.rows, policy) for key in ask.vendors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,42 @@ class Scored:
     view: NodeView
     score: float
 
+    @property
+    def node(self) -> str:
+        return self.fit.node
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All by which a fitting node is compared with others: its score, and its cards where a pod goes by their links.
+
+    `links` is least for the best: how many cards would do, how many there are, how good the chosen ones' links aren't.
+    """
+
+    node: str
+    score: float
+    links: tuple[int, ...] = ()
+
+
+class Graded(Protocol):
+    """A fitting node with its score."""
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def score(self) -> float: ...
+
+
+def standing(scored: Scored, ask: PodAsk, vendors: Vendors) -> Standing:
+    """How a fitting node stands."""
+    vendor = next((k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), "")
+    if not vendor:
+        return Standing(scored.node, scored.score)
+    first = _first_allocation(scored.fit, vendor)
+    cards = len(scored.view.inventories[vendor].devices)
+    return Standing(scored.node, scored.score, (first.candidates, cards, -first.link_quality))
+
 
 def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str) -> list[Scored]:
     """The fitting nodes, best first.
@@ -55,40 +96,38 @@ def ranked(fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_p
     fewest fitting cards, then the fewest registered, then the better links come first — behind the score, if the pod
     itself carries a node policy.
     """
-    keys = _rank_keys(fits, ask, vendors, default_node_policy)
-    return sorted(fits, key=lambda scored: (*keys[scored.fit.node], scored.fit.node))
+    by_name = {scored.node: scored for scored in fits}
+    order = best_first([standing(scored, ask, vendors) for scored in fits], ask, default_node_policy)
+    return [by_name[each.node] for each in order]
 
 
-def grades(
-    fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str, highest: int
-) -> dict[str, int]:
+def best_first(fits: Sequence[Standing], ask: PodAsk, default_node_policy: str) -> list[Standing]:
+    """As `ranked`, of nodes that are known by how they stand."""
+    keys = _rank_keys(fits, ask, default_node_policy)
+    # sorts are stable, and each of these two is on plain values, which compare quickly
+    by_name = sorted(range(len(fits)), key=[each.node for each in fits].__getitem__)
+    return [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
+
+
+def grades(fits: Sequence[Standing], ask: PodAsk, default_node_policy: str, highest: int) -> dict[str, int]:
     """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade."""
-    keys = _rank_keys(fits, ask, vendors, default_node_policy)
-    order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
+    keys = _rank_keys(fits, ask, default_node_policy)
+    order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     last = max(1, len(order) - 1)
-    return {node: round(highest * (last - order[key]) / last) for node, key in keys.items()}
+    grade = {key: round(highest * (last - rank) / last) for key, rank in order.items()}
+    return {each.node: grade[key] for each, key in zip(fits, keys, strict=True)}
 
 
-def _rank_keys(
-    fits: Sequence[Scored], ask: PodAsk, vendors: Vendors, default_node_policy: str
-) -> dict[str, tuple[int, ...]]:
+def _rank_keys(fits: Sequence[Standing], ask: PodAsk, default_node_policy: str) -> list[Any]:
     """What the nodes are put in order by, before their names: the least is the best."""
-    own_policy = ask.pod.annotations.get(NODE_POLICY)
+    own_policy = ask.shape.annotations.get(NODE_POLICY)
     spread = (default_node_policy if own_policy is None else own_policy) == "spread"
-    ranks_by = next(
-        (k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), None
-    )
-    ranks = _score_ranks([scored.score for scored in fits], lowest_first=spread)
-
-    def key(scored: Scored) -> tuple[int, ...]:
-        rank = ranks[scored.score]
-        if ranks_by is None:
-            return (rank,)
-        first = _first_allocation(scored.fit, ranks_by)
-        topology = (first.candidates, len(scored.view.inventories[ranks_by].devices), -first.link_quality)
-        return (rank, *topology) if own_policy is not None else (*topology, rank)
-
-    return {scored.fit.node: key(scored) for scored in fits}
+    ranks = _score_ranks([each.score for each in fits], lowest_first=spread)
+    if not any(each.links for each in fits):
+        return [ranks[each.score] for each in fits]
+    if own_policy is not None:
+        return [(ranks[each.score], *each.links) for each in fits]
+    return [(*each.links, ranks[each.score]) for each in fits]
 
 
 def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, int]:
@@ -107,11 +146,11 @@ def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
     return next(row[vendor] for row in fit.rows if vendor in row)
 
 
-def success_message(chosen: Scored, fits: Sequence[Scored], candidates: int) -> str:
+def success_message(chosen: Graded, fits: Sequence[Graded], candidates: int) -> str:
     """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last."""
-    others = [scored for scored in fits if scored is not chosen]
-    told = ",".join(f"{scored.fit.node}:{scored.score:.2f}" for scored in [*reversed(others), chosen])
-    return f"find fit node({chosen.fit.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({told})"
+    others = (each for each in reversed(fits) if each is not chosen)
+    told = _joined(f"{each.node}:{each.score:.2f}" for each in chain(others, [chosen]))
+    return f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({told})"
 
 
 def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
@@ -122,8 +161,20 @@ def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[s
         for label in rejection.labels():
             if " " not in label:
                 by_label.setdefault(label, []).append(node)
-    told = [f"{len(by_label[label])} nodes {label}({','.join(by_label[label])})" for label in sorted(by_label)]
+    told = [f"{len(by_label[label])} nodes {label}({_joined(by_label[label])})" for label in sorted(by_label)]
     return [*told, f"no available node, {candidates} nodes do not meet"]
+
+
+def _joined(items: Iterable[str]) -> str:
+    """The items with commas between, as far as an event's text has room for them."""
+    taken: list[str] = []
+    size = 0
+    for item in items:
+        taken.append(item)
+        size += len(item) + 1
+        if size > _EVENT_TEXT:
+            break
+    return ",".join(taken)
 
 
 def hints(

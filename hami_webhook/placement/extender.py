@@ -22,6 +22,7 @@ from hami_webhook.devices.placed import NODE
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
+from hami_webhook.placement.choice import Standing
 from hami_webhook.placement.fit import BadRequest, PodAsk, read_ask
 from hami_webhook.placement.nodelock import Contended, NodeLocks
 from hami_webhook.placement.place import Considered, Decision, Placement, Placer, Unplaced
@@ -131,7 +132,7 @@ class Extender:
         self._freed = freed
         self._deciding = asyncio.Lock()
         self._binding: dict[str, str] = {}
-        self._graded: OrderedDict[str, Mapping[str, int]] = OrderedDict()
+        self._fitting: OrderedDict[str, tuple[PodAsk, Sequence[Standing]]] = OrderedDict()
         self.counts = ExtenderCounts()
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
@@ -185,16 +186,15 @@ class Extender:
         found = await self._placer.consider(pod, names, await self._quotas_of(pod.namespace))
         if not isinstance(found, Considered):
             return self._answer(pod, names, found)
-        if not found.evaluation.fits:
+        fits, refused = found.survey.fits, found.survey.failed
+        if not fits:
             await self._placer.tell_unplaced(pod, found)
-            return self._answer(pod, names, Unplaced(found.evaluation.failed))
-        self._graded.pop(pod.uid, None)
-        self._graded[pod.uid] = self._placer.graded(found, HIGHEST_GRADE)
-        while len(self._graded) > _REMEMBERED:
-            self._graded.popitem(last=False)
-        fitting = {scored.fit.node for scored in found.evaluation.fits}
-        failed, unresolvable = _sorted_out(found.evaluation.failed)
-        return Filtered([name for name in names if name in fitting], None, failed, unresolvable)
+            return self._answer(pod, names, Unplaced(refused))
+        self._fitting.pop(pod.uid, None)
+        self._fitting[pod.uid] = (found.ask, fits)
+        while len(self._fitting) > _REMEMBERED:
+            self._fitting.popitem(last=False)
+        return Filtered([each.node for each in fits], None, *_sorted_out(refused))
 
     def _answer(self, pod: Pod, names: list[str], placement: Placement | Unplaced | None) -> Filtered:
         if placement is None:
@@ -228,8 +228,8 @@ class Extender:
         if isinstance(found, Unplaced):
             failed, unresolvable = _sorted_out(found.failed)
             return Filtered(None, None if found.error else [], failed, unresolvable, found.error)
-        fitting = {scored.fit.node for scored in found.evaluation.fits}
-        failed, unresolvable = _sorted_out(found.evaluation.failed)
+        fitting = {each.node for each in found.survey.fits}
+        failed, unresolvable = _sorted_out(found.survey.failed)
         return Filtered(
             None, [raw for name, raw in named.items() if name in fitting], {**failed, **unreadable}, unresolvable
         )
@@ -238,7 +238,8 @@ class Extender:
         """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't asked."""
         meta = args.pod.get("metadata")
         uid = meta.get("uid") if isinstance(meta, dict) else None
-        grades = self._graded.get(uid, {}) if isinstance(uid, str) else {}
+        known = self._fitting.get(uid) if isinstance(uid, str) else None
+        grades = self._placer.graded(*known, HIGHEST_GRADE) if known is not None else {}
         names = args.names if args.names is not None else [_name_of(node) for node in args.nodes or ()]
         return [(name, grades.get(name, 0)) for name in names]
 
@@ -256,7 +257,7 @@ class Extender:
             return error
         self.counts.bound += 1
         self._placed(binding.uid)
-        self._graded.pop(binding.uid, None)
+        self._fitting.pop(binding.uid, None)
         return ""
 
     async def _checked_bind(self, binding: Binding) -> str:
@@ -370,8 +371,17 @@ def _name_of(node: JSON) -> str:
 
 def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
     """All refusals, and among them those that nobody's going away would change."""
-    told = {node: str(why) for node, why in sorted(failed.items())}
-    return told, {node: told[node] for node, why in sorted(failed.items()) if why.labels() <= _UNRESOLVABLE}
+    texts: dict[int, tuple[str, bool]] = {}  # many nodes share a reason
+    told, unresolvable = {}, {}
+    for node in sorted(failed):
+        why = failed[node]
+        known = texts.get(id(why))
+        if known is None:
+            known = texts[id(why)] = str(why), why.labels() <= _UNRESOLVABLE
+        told[node], lasting = known
+        if lasting:
+            unresolvable[node] = told[node]
+    return told, unresolvable
 
 
 def decode_args(body: Any) -> ExtenderArgs | str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.driver import fit
 from hami_webhook.devices.model import Allocation, BadRequest, Hold, NodeView, Overlay, Request, Rows, holds_of
+from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.trial import ONE_CARD_PER_POD, Budget, Terms, Trial
 from hami_webhook.kube.objects import ContainerKind, Pod
+from hami_webhook.quota.ledger import RESERVATION
 
 
 @dataclass(frozen=True)
@@ -27,17 +31,40 @@ class PodAsk:
         """The backend keys asked, sorted."""
         return tuple(self.terms)
 
+    @cached_property
+    def shape(self) -> Pod:
+        """The pod as Fit and the scores see it."""
+        return shape_of(self.pod)
+
+
+_NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
+
+
+def shape_of(pod: Pod) -> Pod:
+    """All that Fit and the scores may know of a pod: its containers, and the annotations with which it could ask.
+
+    Pods of one shape get the same answer from a node. So what tells a pod from its siblings isn't in it: who it is,
+    what a placement wrote on it, the stamp of its charge, and what Kubernetes itself writes (an index, a checksum).
+    """
+    asked = {
+        key: text
+        for key, text in pod.annotations.items()
+        if key != RESERVATION and not is_scheduler_owned(key) and not _NOT_OURS.fullmatch(key)
+    }
+    return Pod(namespace="", name="", uid="", labels={}, annotations=asked, containers=pod.containers)
+
 
 def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     """What the pod asks, None for nothing managed.
 
     Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
     """
+    shape = shape_of(pod)
     rows: list[dict[str, Request]] = []
     for container in pod.containers:
         row = {}
-        for key, vendor in vendors.items():
-            request = vendor.asked(container, pod) if vendor.asks(container) else None
+        for key in sorted(vendors.named_by(container)):
+            request = vendors[key].asked(container, shape)
             if request is not None:
                 row[key] = request
         rows.append(row)
@@ -45,8 +72,9 @@ def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     if not asked:
         return None
     for key in asked:
-        vendors[key].check_pod(pod)
-    return PodAsk(pod, rows, {key: vendors[key].terms(pod, default_policy) for key in asked})
+        vendors[key].check_pod(shape)
+    named = replace(shape, name=pod.name)  # for what is told of bad weights
+    return PodAsk(pod, rows, {key: vendors[key].terms(named, default_policy) for key in asked})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +184,7 @@ class _Attempt:
         """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
         for key, request in self._ask.rows[row].items():
             trial = Trial(
-                pod=self._ask.pod,
+                pod=self._ask.shape,
                 terms=self._ask.terms[key],
                 request=request,
                 row=row,

@@ -12,11 +12,13 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, EventNote,
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.owned import PLUGIN_KEPT, is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME, placement_counts
-from hami_webhook.devices.reasons import NODE_UNREGISTERED, RESOURCE_QUOTA_NOT_FIT, Rejection
+from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota, is_label_value
 from hami_webhook.placement.choice import (
     Scored,
+    Standing,
+    best_first,
     failure_messages,
     grades,
     hints,
@@ -26,6 +28,7 @@ from hami_webhook.placement.choice import (
     success_message,
 )
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
+from hami_webhook.placement.remembered import Memory, Survey
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
@@ -34,6 +37,9 @@ from hami_webhook.quota.commit import Committer, QuotaMoved
 from hami_webhook.quota.recompute import read_pods
 
 logger = logging.getLogger(__name__)
+
+_READ = 256
+"""As many quotas' books are kept read."""
 
 _ANNOTATE_WITHIN = 10.0
 """Seconds after its charge by which a placement is written, or not at all (quota chapter 8)."""
@@ -93,12 +99,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class Considered:
-    """A pod's candidates looked at, and nothing written: what it asks, and how the nodes stand."""
+    """A pod's candidates looked at, and nothing written: what it asks and may cost, and how the nodes stand.
+
+    `candidates` are the nodes' names. If that was asked, the fitting ones come best first, and `best` is the first's
+    placement.
+    """
 
     ask: PodAsk
-    evaluation: Evaluation
-    known: Sequence[NodeView]
-    candidates: int
+    budget: PodBudget | None
+    survey: Survey
+    candidates: Sequence[str]
+    best: Scored | None = None
 
 
 def evaluate(
@@ -136,6 +147,8 @@ class Placer:
         self._policies = policies or Policies()
         self._lapse = lapse
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
+        self._memory = Memory(state, vendors, self._policies.node)
+        self._read: dict[tuple[str, str], Books] = {}
         self._silent = False
         self._known = state
         """Where the namespace's pods are known, whose quota it is."""
@@ -157,24 +170,33 @@ class Placer:
         """
         if pod.node_name:
             return None
-        quotas = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-        found = await self.consider(pod, nodes, [ResourceQuota.from_object(item) for item in quotas.items])
+        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+        quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        found = self._look(pod, nodes, quotas, choose=True)
+        await self._tell_look(pod, found)
         if not isinstance(found, Considered):
             return found
-        failed = dict(found.evaluation.failed)
-        fits = list(found.evaluation.fits)
+        failed = dict(found.survey.failed)
+        fits = list(found.survey.fits)
+        best: Scored | Rejection | None = found.best
         while fits:
+            if not isinstance(best, Scored):  # its answer may have changed since the others were asked
+                best = self._memory.fit(found.ask, found.budget, fits[0].node)
+            if isinstance(best, Rejection):
+                failed[fits.pop(0).node] = best
+                continue
             try:
-                placement = await self._write(pod, fits[0], self._clock())
+                placement = await self._write(pod, best, self._clock())
             except QuotaMoved:
-                moved = fits.pop(0)
-                cards = sum(len(moved.view.inventories[vendor].devices) for vendor in found.ask.vendors)
-                failed[moved.fit.node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
+                cards = sum(len(best.view.inventories[vendor].devices) for vendor in found.ask.vendors)
+                failed[fits.pop(0).node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
+                best = None
                 continue
             except ClusterError as error:
                 await self.tell(pod, "Warning", "FilteringFailed", str(error))
                 raise
-            await self.tell(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, found.candidates))
+            message = success_message(fits[0], fits, len(found.candidates))
+            await self.tell(pod, "Normal", "FilteringSucceed", message)
             return replace(placement, failed=failed)
         return await self._unplaced_anywhere(pod, found, failed)
 
@@ -183,16 +205,16 @@ class Placer:
 
         What follows is `carry_out`, or `ClusterState.forget`.
         """
-        found = self._look(pod, [node], quotas)
-        if isinstance(found, Considered) and found.evaluation.fits:
+        found = self._look(pod, [node], quotas, choose=True)
+        if isinstance(found, Considered) and found.best is not None:
             now = self._clock()
-            chosen = found.evaluation.fits[0]
+            chosen = found.best
             notes = placement_annotations(pod, chosen.fit, chosen.view, self._vendors, now)
             self._state.assume(_carrying(pod, notes), now)
             await self._tell_remarks(pod, found)
             return Decision(pod, chosen, now)
         await self._tell_look(pod, found)
-        return Unplaced(found.evaluation.failed) if isinstance(found, Considered) else found
+        return Unplaced(found.survey.failed) if isinstance(found, Considered) else found
 
     async def carry_out(self, decision: Decision) -> None:
         """Charge and write a decided placement. Raises `ClusterError`; then the state still holds the cards."""
@@ -214,13 +236,16 @@ class Placer:
         return found
 
     def _look(
-        self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]
+        self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota], *, choose: bool = False
     ) -> Considered | Unplaced | None:
-        """`consider` without a word: nothing else happens meanwhile, so what is found still holds on return."""
+        """`consider` without a word: nothing else happens meanwhile, so what is found still holds on return.
+
+        `choose`: find the best node's cards too.
+        """
         now = self._clock()
         self._state.tick(now)
         self._state.release(pod.uid)
-        names = [view.name for view in self._state.views()] if nodes is None else list(nodes)
+        names = [node.name for node in self._state.nodes()] if nodes is None else nodes
         try:
             ask = read_ask(pod, self._vendors, self._policies.card)
         except BadRequest as error:
@@ -229,15 +254,39 @@ class Placer:
             return Unplaced(error=f"calcScore failed {error}")
         if ask is None:
             return None
-        books = [Books.read(quota, self._vendors) for quota in quotas]
+        known = self._known
         budget = pod_budget(
-            pod, books, self._known.pods_in(pod.namespace), self._vendors, self._known, now, self._lapse
+            pod,
+            self._books(quotas),
+            (),
+            self._vendors,
+            known,
+            now,
+            self._lapse,
+            others_of=lambda books: known.placed_besides(pod, books, now),
         )
-        views = {name: self._state.view(name) for name in names}
-        known = [view for view in views.values() if view is not None]
-        found = evaluate(known, ask, self._vendors, budget, self._policies)
-        unknown = {name: Rejection(bare=NODE_UNREGISTERED) for name, view in views.items() if view is None}
-        return Considered(ask, Evaluation(found.fits, {**found.failed, **unknown}), known, len(names))
+        survey = self._memory.survey(ask, budget, names)
+        if not choose or not survey.fits:
+            return Considered(ask, budget, survey, names)
+        order = best_first(survey.fits, ask, self._policies.node)
+        best = self._memory.fit(ask, budget, order[0].node)
+        assert isinstance(best, Scored)
+        return Considered(ask, budget, Survey(order, survey.failed), names, best)
+
+    def _books(self, quotas: Sequence[ResourceQuota]) -> list[Books]:
+        """The quotas' books; those of a version that was read before are not read again."""
+        found = []
+        for quota in quotas:
+            key = quota.uid, quota.resource_version
+            books = self._read.get(key)
+            if books is None:
+                books = Books.read(quota, self._vendors)
+                if len(self._read) >= _READ:
+                    self._read.clear()
+                if all(key):
+                    self._read[key] = books
+            found.append(books)
+        return found
 
     async def _tell_look(self, pod: Pod, found: Considered | Unplaced | None) -> None:
         if isinstance(found, Considered):
@@ -248,22 +297,28 @@ class Placer:
             await self._unplaced(pod, found.failed, len(found.failed))
 
     async def _tell_remarks(self, pod: Pod, found: Considered) -> None:
-        for remark in remarks(found.ask, found.known, self._vendors):
+        for remark in remarks(found.ask, self._known_of(found), self._vendors):
             await self.tell(pod, "Warning", "PolicyIgnored", remark)
 
-    def graded(self, found: Considered, highest: int) -> dict[str, int]:
+    def _known_of(self, found: Considered) -> Iterator[NodeView]:
+        """The candidates that are known."""
+        views = map(self._state.view, found.candidates)
+        return (view for view in views if view is not None)
+
+    def graded(self, ask: PodAsk, fits: Sequence[Standing], highest: int) -> dict[str, int]:
         """The fitting nodes' grades, 0 to `highest`."""
-        return grades(found.evaluation.fits, found.ask, self._vendors, self._policies.node, highest)
+        return grades(fits, ask, self._policies.node, highest)
 
     async def tell_unplaced(self, pod: Pod, found: Considered) -> None:
         """Events that say why no node takes the pod."""
-        await self._unplaced_anywhere(pod, found, found.evaluation.failed)
+        await self._unplaced_anywhere(pod, found, found.survey.failed)
 
     async def _unplaced_anywhere(self, pod: Pod, found: Considered, failed: Mapping[str, Rejection]) -> Unplaced:
-        for line in unregistered(found.ask, found.known, self._vendors):
+        known = list(self._known_of(found))
+        for line in unregistered(found.ask, known, self._vendors):
             logger.info("%s: %s", pod.key, line)
-        advice = hints(failed, found.ask, found.known, self._vendors, self._state)
-        return await self._unplaced(pod, failed, found.candidates, advice)
+        advice = hints(failed, found.ask, known, self._vendors, self._state)
+        return await self._unplaced(pod, failed, len(found.candidates), advice)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Mark a placed pod as being allocated, bind it to its node, and say so.

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
-from itertools import count
+from heapq import heappop, heappush
 from typing import Any
 
 from hami_webhook.devices.codecs import BadAnnotation
@@ -23,8 +23,11 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.placement.elsewhere import held_by_fit
+from hami_webhook.placement.generations import Generations
 from hami_webhook.placement.guests import Guests
-from hami_webhook.placement.residents import Card, Resident, Share, same_resident, shares_of
+from hami_webhook.placement.residents import Assumed, Card, Resident, Share, placement_of, shares, written
+from hami_webhook.quota.books import Books
+from hami_webhook.quota.placed import PlacedCharges
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +40,6 @@ _GIVEN_UP = 8
 _GONE = 4096
 """As many pods that are gone are remembered, so that no late answer brings them back."""
 
-_OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -50,14 +51,6 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Assumed:
-    """What is being written on a pod, and the pod as it was last told, None if it never was."""
-
-    notes: Mapping[str, str]
-    told: Pod | None
-
-
 @dataclass(slots=True)
 class _NodeEntry:
     name: str
@@ -66,6 +59,7 @@ class _NodeEntry:
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     judge_again: float | None = None
+    due: float | None = None
     residents: dict[str, Resident] = field(default_factory=dict)
     usage: dict[Card, Usage] = field(default_factory=dict)
     generation: int = 0
@@ -87,10 +81,13 @@ class ClusterState:
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
         self._given_up: dict[str, list[Mapping[str, str]]] = {}
-        self._assumed: dict[str, _Assumed] = {}
+        self._assumed: dict[str, Assumed] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._problems: dict[tuple[str, str], Problem] = {}
-        self._generations = count(1)
+        self._due: list[tuple[float, str]] = []
+        self.generations = Generations()
+        """Which nodes changed when: a node's view is another one after each."""
+        self._charges = PlacedCharges()
         self.now = 0.0
         """The latest time that was told."""
         self.version = 0
@@ -129,7 +126,7 @@ class ClusterState:
         self._problems.pop(("Node", name), None)
         self._touch(entry)
         if not entry.residents:
-            del self._nodes[name]
+            self._drop(name)
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed. What is told of one pod comes in order, but may be late: see `assume`."""
@@ -146,6 +143,7 @@ class ClusterState:
         """A pod is gone."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
+            self._charges.gone(pod.namespace, uid)
             pods = self._by_namespace[pod.namespace]
             del pods[uid]
             if not pods:
@@ -166,13 +164,13 @@ class ClusterState:
         """
         if pod.uid in self._gone:
             return
-        notes = _written(pod)
+        notes = written(pod)
         known = self._assumed.get(pod.uid)
         told = known.told if known is not None else self._pods.get(pod.uid)
         given_up = self._given_up.get(pod.uid)
         if given_up and notes in given_up:
             given_up.remove(notes)
-        self._assumed[pod.uid] = _Assumed(notes, told)
+        self._assumed[pod.uid] = Assumed(notes, told)
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> None:
@@ -187,7 +185,7 @@ class ClusterState:
         pod = self._pods.get(uid)
         if pod is None or pod.node_name or NODE not in pod.annotations:
             return False
-        notes, given_up = _written(pod), self._given_up.setdefault(uid, [])
+        notes, given_up = written(pod), self._given_up.setdefault(uid, [])
         if notes not in given_up:
             given_up.append(notes)
             del given_up[:-_GIVEN_UP]
@@ -198,7 +196,7 @@ class ClusterState:
     def gave_up(self, pod: Pod) -> bool:
         """Whether the placement that the pod carries was given up here, so that others may have its cards."""
         given_up = self._given_up.get(pod.uid)
-        return given_up is not None and not pod.node_name and _written(pod) in given_up
+        return given_up is not None and not pod.node_name and written(pod) in given_up
 
     def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
         """Koordinator's Device object of a node was added or changed."""
@@ -212,6 +210,7 @@ class ClusterState:
         self._guests.keep(pod)
         self._pods[pod.uid] = pod
         self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._charges.changed(pod.namespace, pod.uid)
         self._settle(pod, now)
 
     def _as_assumed(self, pod: Pod) -> Pod:
@@ -234,8 +233,12 @@ class ClusterState:
             self._assumed.pop(uid, None)
             self._leave(uid)
         self.lapses += len(lapsed)
-        for entry in self._nodes.values():
-            if entry.judge_again is not None and now >= entry.judge_again:
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heappop(self._due)[1])
+        for name in due:
+            entry = self._nodes.get(name)
+            if entry is not None and entry.judge_again is not None and now >= entry.judge_again:
                 self._judge(entry, now, entry.node)
 
     def without_any(self) -> ClusterState:
@@ -265,8 +268,18 @@ class ClusterState:
     def pods_in(self, namespace: str) -> list[Pod]:
         return list(self._by_namespace.get(namespace, {}).values())
 
+    def placed_besides(self, pod: Pod, books: Books, now: float) -> dict[str, int]:
+        """What the other placed pods of the pod's namespace cost the quota."""
+        pods = self._by_namespace.get(pod.namespace, {})
+        return self._charges.of_others(books, pod, pods, self._vendors, self, now, self._lapse)
+
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)
+
+    def told(self, uid: str) -> Pod | None:
+        """The pod as it was last told, without what is assumed of it."""
+        assumed = self._assumed.get(uid)
+        return assumed.told if assumed is not None else self._pods.get(uid)
 
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()
@@ -346,6 +359,9 @@ class ClusterState:
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)
+        if entry.judge_again is not None and entry.judge_again != entry.due:
+            entry.due = entry.judge_again
+            heappush(self._due, (entry.due, entry.name))
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
@@ -357,7 +373,7 @@ class ClusterState:
         """Count what the pod holds, in place of what it held so far."""
         resident = self._resident(pod, now)
         known = self._residents.get(pod.uid)
-        if known is not None and resident is not None and same_resident(known, resident):
+        if known is not None and resident is not None and known.same_as(resident):
             return
         self._leave(pod.uid, keep_notes=True)
         if resident is None:
@@ -373,17 +389,17 @@ class ClusterState:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
         counts = placement_counts(pod, now, self._lapse) and not self.gave_up(pod)
         texts: list[str] = []
-        shares: dict[Card, Share] = {}
+        held: dict[Card, Share] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
-                    shares |= shares_of(vendor, pod, self._cards(pod, vendor))
+                    held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
-        if not shares and not texts:
+        if not held and not texts:
             return None
-        return Resident(pod, pod.node_name or pod.annotations[NODE], shares)
+        return Resident(pod, pod.node_name or pod.annotations[NODE], held)
 
     def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
         """The vendor's cards by UUID on the pod's node, if the pod holds any."""
@@ -404,7 +420,11 @@ class ClusterState:
         del entry.residents[uid]
         self._recount(entry, gone.shares)
         if entry.node is None and not entry.residents:
-            del self._nodes[gone.node]
+            self._drop(gone.node)
+
+    def _drop(self, name: str) -> None:
+        del self._nodes[name]
+        self.generations.keep_only(self._nodes, len(self._nodes))
 
     def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
         """Sum up anew what is taken of the given cards."""
@@ -426,7 +446,7 @@ class ClusterState:
         )
 
     def _touch(self, entry: _NodeEntry) -> None:
-        entry.generation = next(self._generations)
+        entry.generation = self.generations.changed(entry.name)
         entry.view = None
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
@@ -436,16 +456,6 @@ class ClusterState:
             self._problems[key] = problem
         else:
             self._problems.pop(key, None)
-
-
-def placement_of(pod: Pod) -> dict[str, str]:
-    """The scheduler-owned annotations of a pod: what a placement wrote."""
-    return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
-
-
-def _written(pod: Pod) -> dict[str, str]:
-    """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
-    return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
 
 
 def _same_node(one: Node, other: Node) -> bool:

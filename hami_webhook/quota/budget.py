@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Hold, Kinds
@@ -13,6 +14,8 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import Catalog, charge_of, in_bytes, in_units
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
+
+_IN_BYTES = "bytes of "
 
 
 class PodBudget:
@@ -29,10 +32,23 @@ class PodBudget:
     ) -> None:
         self.limits = limits
         self.byte_limits = byte_limits or {}
+        self._all = {**limits, **{_IN_BYTES + key: limit for key, limit in self.byte_limits.items()}}
         self._kinds = kinds
         self._vendors = vendors
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """What is limited."""
+        return frozenset(self._all)
+
     def admits(self, holds: Sequence[Hold]) -> bool:
+        return self.within(self.counted(holds))
+
+    def counted(self, holds: Sequence[Hold]) -> dict[str, int]:
+        """What the holds cost of the keys that are limited (`_IN_BYTES` before those counted so).
+
+        Where not only the peak, but everything at once is within the limits, it is that instead.
+        """
         # everything at once costs at least as much as the peak, and is quicker to add up
         sums: dict[str, list[int]] = {}
         for hold in holds:
@@ -40,21 +56,62 @@ class PodBudget:
             total[0] += hold.slots
             total[1] += hold.memory
             total[2] += hold.cores
-        if self._within({vendor: Debit(*total) for vendor, total in sums.items()}):
-            return True
-        return self._within(per_vendor(holds, self._kinds))
+        at_most = self._limited({vendor: Debit(*total) for vendor, total in sums.items()})
+        return at_most if self.within(at_most) else self._limited(per_vendor(holds, self._kinds))
 
-    def _within(self, debits: Mapping[str, Debit]) -> bool:
-        amounts = in_units(debits, self._vendors)
-        if not all(amount <= self.limits[key] for key, amount in amounts.items() if key in self.limits):
-            return False
-        in_full = in_bytes(debits, self._vendors) if self.byte_limits else {}
-        return all(amount <= self.byte_limits[key] for key, amount in in_full.items() if key in self.byte_limits)
+    def within(self, amounts: Mapping[str, int]) -> bool:
+        """Whether amounts, as `counted` has them, keep the limits."""
+        return all(amount <= self._all[key] for key, amount in amounts.items())
+
+    def _limited(self, debits: Mapping[str, Debit]) -> dict[str, int]:
+        found = {key: amount for key, amount in in_units(debits, self._vendors).items() if key in self.limits}
+        if self.byte_limits:
+            in_full = in_bytes(debits, self._vendors)
+            found |= {_IN_BYTES + key: amount for key, amount in in_full.items() if key in self.byte_limits}
+        return found
 
     def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
         """MiB, cores and slots of the holds, over all vendors."""
         debits = per_vendor(holds, self._kinds).values()
         return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What a budget was asked about and answered: by key the most it admitted, and all amounts that it refused."""
+
+    admitted: tuple[tuple[str, int], ...] = ()
+    refused: frozenset[tuple[tuple[str, int], ...]] = frozenset()
+
+    def stand(self, budget: PodBudget) -> bool:
+        """Whether another budget with the same keys would have answered just so."""
+        return budget.within(dict(self.admitted)) and not any(budget.within(dict(each)) for each in self.refused)
+
+
+class WitnessedBudget:
+    """A budget that notes what it answers."""
+
+    def __init__(self, budget: PodBudget) -> None:
+        self._budget = budget
+        self._admitted: dict[str, int] = {}
+        self._refused: set[tuple[tuple[str, int], ...]] = set()
+
+    def admits(self, holds: Sequence[Hold]) -> bool:
+        amounts = self._budget.counted(holds)
+        if self._budget.within(amounts):
+            for key, amount in amounts.items():
+                if amount > self._admitted.get(key, -1):
+                    self._admitted[key] = amount
+            return True
+        self._refused.add(tuple(sorted(amounts.items())))
+        return False
+
+    def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
+        return self._budget.cost(holds)
+
+    @property
+    def verdicts(self) -> Verdicts:
+        return Verdicts(tuple(sorted(self._admitted.items())), frozenset(self._refused))
 
 
 def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
@@ -97,15 +154,23 @@ def pod_budget(
     catalog: Catalog,
     now: float,
     lapse: float,
+    others_of: Callable[[Books], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
-    """The pod's budget from the quotas it is in scope of; None if none limits it."""
+    """The pod's budget from the quotas it is in scope of; None if none limits it.
+
+    `others_of` tells what the other placed pods cost, where that is kept; else it is summed up over `pods`.
+    """
     limits: dict[str, int] = {}
     byte_limits: dict[str, int] = {}
     for books in quotas:
         if not books.hard or not scopes.matches(books.quota, pod):
             continue
         mine = books.counted(charged(books, pod, vendors, catalog, now, lapse))
-        others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
+        others: Mapping[str, int]
+        if others_of is not None:
+            others = others_of(books)
+        else:
+            others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
         for key, hard in books.hard.items():
             own = mine.get(key, 0)
             # while nobody has computed used there is no room that is known of beyond the pod's own charge

@@ -15,7 +15,7 @@ from hami_webhook.devices.fleet import Fleet, NoFleet
 from hami_webhook.devices.foreign.base import ForeignScheduler, Tally
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
-from hami_webhook.devices.placed import placement_counts, read_placed
+from hami_webhook.devices.placed import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -24,7 +24,6 @@ from hami_webhook.kube.requests import effective
 NODE_LOCK_TIMEOUT = 300.0
 
 _SETTLED = "quota: settled charge"
-_OURS = "quota: names what our vendors have"
 
 
 class Catalog(Fleet, Protocol):
@@ -87,6 +86,7 @@ class _Sheet:
     problems: list[str] = field(default_factory=list)
     until: float | None = None
     placed: bool = False
+    by_fit: bool = False
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         self.debits[vendor.key] = debit
@@ -147,12 +147,17 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
 def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
     """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
     sheet = _Sheet()
-    for vendor in vendors.values():
-        _add_waiting(sheet, vendor, pod, catalog)
+    for key in sorted(named_in(pod, vendors)):
+        _add_waiting(sheet, vendors[key], pod, catalog)
     for scheduler in vendors.foreign:
         if scheduler.asks(pod):
             sheet.tell(scheduler.waiting(pod, catalog))
     return sheet.charge(vendors)
+
+
+def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
+    """The keys of the vendors of which the pod names a resource."""
+    return frozenset[str]().union(*map(vendors.named_by, pod.containers))
 
 
 def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Charge:
@@ -164,7 +169,8 @@ def placed_charge(holds: Sequence[Hold], kinds: Kinds, vendors: Vendors) -> Char
 def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float = NODE_LOCK_TIMEOUT) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound lapses after `lapse` seconds; what a bound pod holds is computed once.
+    A placement that was never bound lapses after `lapse` seconds. What a bound pod holds is computed once, and what a
+    pod without a placement declares.
     """
     known = pod.memo.get(_SETTLED)
     if known is not None and known[0] is vendors:
@@ -172,11 +178,17 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
         return settled
     sheet = _Sheet()
     counts = placement_counts(pod, now, lapse)
-    for vendor in vendors.values() if _is_ours(pod, vendors) else ():
+    named = named_in(pod, vendors)
+    # what a pod names nothing of, it can only hold by a placement
+    written = counts and not vendors.owned_annotations.isdisjoint(pod.annotations)
+    for key in vendors if written else sorted(named):
+        vendor = vendors[key]
         debit = _placed_debit(sheet, vendor, pod, catalog) if counts else None
         if debit is not None:
             sheet.add(vendor, debit)
             sheet.placed = True
+            continue
+        if key not in named:
             continue
         try:
             _add_waiting(sheet, vendor, pod, catalog)
@@ -187,22 +199,21 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
         _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
     # what another scheduler wrote is read with the node's cards, which may be known later
-    if pod.node_name and charge.placed and charge.derivable and not charge.problems and not foreign:
+    lasting = charge.placed and not sheet.by_fit if pod.node_name else _only_waits(pod, vendors)
+    if lasting and charge.derivable and not charge.problems and not foreign:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
 
 
-def _is_ours(pod: Pod, vendors: Vendors) -> bool:
-    """Whether any vendor can have something to say of the pod: asking each costs much where many pods are others'."""
-    known = pod.memo.get(_OURS)
-    if known is None or known[0] is not vendors:
-        asks = any(
-            not (vendors.own_names.isdisjoint(container.limits) and vendors.own_names.isdisjoint(container.requests))
-            for container in pod.containers
-        )
-        known = pod.memo[_OURS] = (vendors, asks or not vendors.owned_annotations.isdisjoint(pod.annotations))
-    found: bool = known[1]
-    return found
+def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
+    """Whether a bound pod's charge stays what it is until the pod changes."""
+    known = pod.memo.get(_SETTLED)
+    return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
+
+
+def _only_waits(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod's charge can't change with time: it carries no placement, and no other scheduler has a say."""
+    return NODE not in pod.annotations and not any(scheduler.concerns(pod) for scheduler in vendors.foreign)
 
 
 def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> Debit | None:
@@ -215,6 +226,7 @@ def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> 
     if placed is not None:
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and any(vendor.asks(container) for container in pod.containers):
+        sheet.by_fit = True
         return catalog.held(vendor, pod)
     return None
 

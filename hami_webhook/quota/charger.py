@@ -31,6 +31,15 @@ ATTEMPTS = 20
 Six, as quota chapter 7 has it, are lost about once in a hundred batches when three replicas and a recompute contend.
 """
 
+_GATHERING = 0.01
+"""Seconds before a batch where the last one had several pods."""
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1
+"""Seconds between two batches of a namespace to whose quotas others write too."""
+
+_FORGOTTEN_AFTER = 0.25
+"""Seconds without a batch after which the next one is as the first."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -78,6 +87,30 @@ class ChargeCounts:
         self.denied[reason] = self.denied.get(reason, 0) + 1
 
 
+@dataclass(slots=True)
+class _Pace:
+    """How long to pause before a batch of a namespace, in seconds; it holds until `until` (of the loop's clock).
+
+    A pause lets others who write to the same quotas have their turn, and gathers more pods for each write. There is
+    none after a time without charges: a lone pod never waits.
+    """
+
+    pause: float = 0.0
+    until: float = 0.0
+    raced: bool = False
+    """Whether somebody else wrote to the quotas during the last batch, or since the one before."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """What the last own writes made of the quotas."""
+
+    def adapt(self, pods: int, now: float) -> None:
+        least = _GATHERING if pods > 1 else 0.0
+        if self.raced:
+            self.pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, self.pause * 1.5))
+        else:
+            self.pause = least if self.pause < _SHORTEST_PAUSE else self.pause * 0.8
+        self.until = now + _FORGOTTEN_AFTER
+
+
 class Charger:
     """Charges pods to their namespace's quotas. Any number of chargers may work on one cluster."""
 
@@ -106,6 +139,7 @@ class Charger:
         self._waiting: dict[str, list[tuple[Ask, asyncio.Future[Outcome]]]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._own: dict[str, dict[str, ResourceQuota]] = {}
+        self._paces: dict[str, _Pace] = {}
         self.counts = ChargeCounts()
 
     async def charge(self, ask: Ask, seconds: float | None = None) -> Outcome:
@@ -131,13 +165,25 @@ class Charger:
 
     async def _work(self, namespace: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
+        loop = asyncio.get_running_loop()
+        pace = self._paces.get(namespace)
+        if pace is None or loop.time() > pace.until:
+            pace = self._paces[namespace] = _Pace()
         try:
-            while waiting := self._waiting.pop(namespace, None):
+            while namespace in self._waiting:
+                if pace.pause:
+                    await self._sleep(pace.pause * (0.5 + self._jitter()))
+                waiting = self._waiting.pop(namespace)
                 batch = [(ask, future) for ask, future in waiting if not future.done()]
                 if batch:
+                    pace.raced = False
                     await self._work_on(namespace, batch)
+                    pace.adapt(len(batch), loop.time())
         finally:
             del self._workers[namespace]
+            idle = self._paces.keys() - self._workers.keys()
+            for name in [name for name in idle if loop.time() > self._paces[name].until]:
+                del self._paces[name]
 
     async def _work_on(self, namespace: str, batch: Sequence[tuple[Ask, asyncio.Future[Outcome]]]) -> None:
         asks = [ask for ask, _ in batch]
@@ -202,6 +248,7 @@ class Charger:
             except (Conflict, NotFound):
                 conflicts += 1
                 self.counts.conflicts += 1
+                self._pace(namespace).raced = True
                 if conflicts == ATTEMPTS:
                     await self._undo(namespace, written, identities)
                     return [refuse_now(namespace, f"{ATTEMPTS} conflicting writes")] * len(asks)
@@ -216,6 +263,9 @@ class Charger:
                 )
                 for index, ask in enumerate(asks)
             ]
+
+    def _pace(self, namespace: str) -> _Pace:
+        return self._paces.setdefault(namespace, _Pace())
 
     def _cached(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The cache's quotas, or what our own last write made of them while the cache hasn't seen it."""
@@ -245,10 +295,13 @@ class Charger:
             fresh = {k: stood.get(k) for k, e in after[name].ledger.items() if stood.get(k) != e and k not in noted}
             noted.update(fresh)
             self.counts.writes += 1
+            pace = self._pace(namespace)
+            pace.raced |= pace.versions.get(name, version := before[name].quota.resource_version) != version
             try:
                 answer = await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace)
                 verify(answer, patch)
-                self._own.setdefault(namespace, {})[name] = ResourceQuota.from_object(answer)
+                own = self._own.setdefault(namespace, {})[name] = ResourceQuota.from_object(answer)
+                pace.versions[name] = own.resource_version
             except (Conflict, NotFound):
                 for identity in fresh:
                     del noted[identity]

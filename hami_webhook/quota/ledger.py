@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -45,10 +46,14 @@ class Entry:
 Ledger = Mapping[str, Entry]
 
 
-def decode(text: str | None) -> dict[str, Entry]:
+def decode(text: str | None) -> Ledger:
     """The entries of the annotation. What can't be read is left out: the recompute goes by the pods."""
-    if not text:
-        return {}
+    return _decoded(text) if text else {}
+
+
+@lru_cache(maxsize=16)
+def _decoded(text: str) -> Ledger:
+    """The same text comes again: as the answer to a write, from the watch, with the next charge."""
     try:
         items = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hami_webhook.cluster.api import Cluster, Conflict, Kind
 from hami_webhook.devices.placed import TIME, placement_counts
@@ -161,22 +162,40 @@ def lapses_at(pod: Pod, lapse: float) -> float | None:
     return int(pod.annotations[TIME][:18]) + lapse
 
 
-def read_pods(items: Sequence[object]) -> list[Pod]:
-    """The pods of a listing; one that can't be read is left out."""
+def read_pods(items: Sequence[Any], told: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
+    """The pods of a listing; one that can't be read is left out.
+
+    `told` has pods read before, by UID: one of the same version needn't be read again.
+    """
     pods = []
     for item in items:
         try:
-            pods.append(Pod.from_object(item))
+            known, version = _known(item, told)
+            same = known is not None and version and known.resource_version == version
+            pods.append(known if known is not None and same else Pod.from_object(item))
         except MalformedObject:
             continue
     return pods
+
+
+def _known(item: Any, told: Callable[[str], Pod | None]) -> tuple[Pod | None, str]:
+    meta = item.get("metadata") if isinstance(item, dict) else None
+    uid, version = (meta.get("uid"), meta.get("resourceVersion")) if isinstance(meta, dict) else (None, None)
+    return (told(uid), version) if isinstance(uid, str) and isinstance(version, str) else (None, "")
 
 
 class Recomputer:
     """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch."""
 
     def __init__(
-        self, cluster: Cluster, vendors: Vendors, catalog: Catalog, *, clock: Callable[[], float], times: Times
+        self,
+        cluster: Cluster,
+        vendors: Vendors,
+        catalog: Catalog,
+        *,
+        clock: Callable[[], float],
+        times: Times,
+        told: Callable[[str], Pod | None] = lambda uid: None,
     ) -> None:
         self._cluster = cluster
         self._vendors = vendors
@@ -184,6 +203,7 @@ class Recomputer:
         self._clock = clock
         self._times = times
         self.durations = Durations()
+        self._told = told
 
     async def run(
         self,
@@ -201,7 +221,7 @@ class Recomputer:
         began = self._clock()
         for attempt in range(ATTEMPTS):
             quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
-            pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items)
+            pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items, self._told)
             books = Books.read(quota, self._vendors)
             now = self._clock()
             result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books), gone)

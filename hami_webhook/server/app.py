@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
 from time import perf_counter
+from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -20,10 +22,11 @@ from hami_webhook.admission.review import Answer, BadReview, Review, allowed, de
 from hami_webhook.config import parse_go_duration
 from hami_webhook.quota.durations import Durations
 from hami_webhook.server.listener import BodyError, ListenerLimits, read_body
+from hami_webhook.server.patience import within
 
 logger = logging.getLogger(__name__)
 
-Step = Callable[[Review, float | None], Awaitable[Answer]]
+Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -88,7 +91,7 @@ class Doors:
 
     async def _answer(self, request: Request, step: Step) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
-        left = _time_left(request)
+        left = _time_left(request.scope["query_string"])
         try:
             body = await read_body(request, self._limits)
             review = parse_review(body, request.headers.get("content-type", ""))
@@ -97,19 +100,18 @@ class Doors:
             return bad.code, denied(bad.api_version, bad.uid, bad)
         except BadReview as error:
             return error.code, denied(error.api_version, error.uid, error)
-        about = f"{request.url.path} {review.namespace}/{review.name}"
         try:
-            async with asyncio.timeout(min(self._limits.request_timeout, left or math.inf)):
-                answer = await step(review, left and left - _ANSWERING)
+            seconds = min(self._limits.request_timeout, left or math.inf)
+            answer = await within(seconds, step(review, left and left - _ANSWERING))
         except Denied as error:
-            logger.info("%s refused: %s", _line(about), _line(error.message))
+            logger.info("%s refused: %s", _about(request, review), _line(error.message))
             return error.code, denied(review.api_version, review.uid, error, review.name)
         except TimeoutError:
-            logger.warning("%s: the cluster didn't answer in time", _line(about))
+            logger.warning("%s: the cluster didn't answer in time", _about(request, review))
             late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
             return late.code, denied(review.api_version, review.uid, late, review.name)
         except Exception:
-            logger.exception("%s failed", _line(about))
+            logger.exception("%s failed", _about(request, review))
             failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
             return 500, denied(review.api_version, review.uid, failure, review.name)
         return 200, allowed(review.api_version, review.uid, answer)
@@ -131,15 +133,20 @@ def _application(*routes: Route) -> Starlette:
     return application
 
 
-def _time_left(request: Request) -> float | None:
+@lru_cache(maxsize=64)
+def _time_left(query: bytes) -> float | None:
     """Seconds the API server still waits (`?timeout=10s`), less a moment for the way back; None if it doesn't say."""
-    text = request.query_params.get("timeout")
+    text = QueryParams(query).get("timeout")
     if not text:
         return None
     try:
         return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
+
+
+def _about(request: Request, review: Review) -> str:
+    return _line(f"{request.url.path} {review.namespace}/{review.name}")
 
 
 def _line(text: str) -> str:

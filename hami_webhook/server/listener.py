@@ -22,6 +22,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from hami_webhook.server.patience import within
 from hami_webhook.server.tls import ReloadingTls
 
 _LOG: Final = logging.getLogger(__name__)
@@ -90,15 +91,19 @@ async def read_body(request: Request, limits: ListenerLimits) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > bound:
         raise BodyTooLarge(f"the request body has {declared} bytes, more than the {bound} allowed")
-    body = bytearray()
     try:
-        async with asyncio.timeout(limits.request_timeout), aclosing(request.stream()) as stream:
-            async for chunk in stream:
-                if len(body) + len(chunk) > bound:
-                    raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
-                body += chunk
+        return await within(limits.request_timeout, _body(request, bound))
     except TimeoutError:
         raise BodyTimeout(f"the request body was not complete within {limits.request_timeout:g} s") from None
+
+
+async def _body(request: Request, bound: int) -> bytes:
+    body = bytearray()
+    async with aclosing(request.stream()) as stream:
+        async for chunk in stream:
+            if len(body) + len(chunk) > bound:
+                raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
+            body += chunk
     return bytes(body)
 
 

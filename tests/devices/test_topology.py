@@ -81,6 +81,15 @@ def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards():
     assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
 
 
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=False), st.booleans())
+def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(cards, count, chance, complement):
+    values = chance.choice([(0, 1), (10, 20, 110), range(-50, 50)])
+    scores = [[chance.choice(values) for _ in range(cards)] for _ in range(cards)]
+    wanted = count if complement or cards > 17 else cards - count
+    assert best_combination(scores, wanted) == brute_force(scores, wanted)
+
+
 # in Fit
 
 RING = {("a", "b"): 300, ("b", "c"): 200, ("c", "d"): 100, ("a", "d"): 50}

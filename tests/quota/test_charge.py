@@ -211,14 +211,16 @@ def test_no_vendor_is_asked_about_a_pod_that_names_nothing_of_theirs(monkeypatch
     """A placement is judged with every pod of the namespace, most of which may be another scheduler's."""
     known = Vendors.from_config(builtin_device_config().config)
 
-    def asks(*_: object) -> bool:
+    def asked(*_: object) -> None:
         raise AssertionError("a vendor was asked")
 
-    monkeypatch.setattr(Vendor, "asks", asks)
+    for name in ("asks", "decode", "asked"):
+        monkeypatch.setattr(Vendor, name, asked)
     theirs = container(**{"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
-    charge = charge_of(read_pod("p", theirs, spec={"nodeName": "n1"}), known, NoCards(), NOON)
+    on_n1 = {"nodeName": "n1"}
+    charge = charge_of(read_pod("p", theirs, spec=on_n1), known, NoCards(), NOON)
     assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}
     with pytest.raises(AssertionError, match="was asked"):
         charge_of(read_pod(gpu=1, mem=2000), known, NoCards(), NOON)
     with pytest.raises(AssertionError, match="was asked"):
-        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}), known, NoCards(), NOON)
+        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, spec=on_n1), known, NoCards(), NOON)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
 
@@ -180,6 +181,18 @@ def test_order_does_not_matter() -> None:
 
 def test_pods_that_cannot_be_read_are_left_out() -> None:
     assert [p.name for p in read_pods([{"spec": 5}, pod("good"), None])] == ["good", ""]
+
+
+def test_a_pod_of_the_same_version_is_not_read_again() -> None:
+    def listed(version: object) -> dict[str, object]:
+        return {"metadata": {"uid": "u", "name": "now", "resourceVersion": version}}
+
+    known = Pod.from_object({"metadata": {"uid": "u", "name": "then", "resourceVersion": "7"}})
+    for version, name in (("7", "then"), ("8", "now"), ("", "now"), (None, "now")):
+        assert [p.name for p in read_pods([listed(version)], {"u": known}.get)] == [name]
+    assert [p.name for p in read_pods([listed("7")], {"other": known}.get)] == ["now"]
+    unversioned = Pod.from_object({"metadata": {"uid": "u", "name": "then"}})
+    assert [p.name for p in read_pods([listed("")], {"u": unversioned}.get)] == ["now"]
 
 
 @pytest.mark.parametrize(

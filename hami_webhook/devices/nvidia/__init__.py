@@ -80,6 +80,12 @@ def _type_and_mode(candidate: Candidate) -> bool:
     return trial.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
 
 
+def _cost_alike(trial: Trial, passed: Sequence[Candidate]) -> bool:
+    """Whether quota counts the same for every set of so many of these cards: different ones, booked alike, all new."""
+    kinds = {replace(candidate.hold, uuid="") for candidate in passed}
+    return not trial.holds and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
+
+
 class BestLinked:
     """`topology-aware`: for one card the least connected, for several the set with the best mutual links."""
 
@@ -94,6 +100,10 @@ class BestLinked:
             position = least_connected(scores)
             return Choice([passed[position]], len(passed), -sum(scores[position]))
         unlimited = trial.budget is None
+        if not unlimited and _cost_alike(trial, passed):
+            if not trial.admits(passed[:count]):
+                return None
+            unlimited = True
         positions = best_combination(
             scores, count, None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen])
         )
@@ -169,6 +179,8 @@ class Nvidia(Vendor):
         return count > 0
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:
+        if container.named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
+            return
         memory, percent, cores, priority = (
             self.amount(container, name)
             for name in (self.memory_name, self.percentage_name, self.core_name, self.priority_name)

@@ -10,12 +10,13 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import Ground, read_draft, validate, welcome
+from hami_webhook.admission.pods import Ground, validate, welcome
 from hami_webhook.admission.policy import Policies
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.foreign.base import NoNode, Prediction
 from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.charge import Charge, charge_of, waiting_charge
@@ -143,11 +144,11 @@ class Koords:
     def admit(self, manifest: JSON) -> Admitted:
         """What both webhooks make of a pod; a second mutation must change nothing."""
         try:
-            draft = read_draft(manifest, "default")
+            draft = PodDraft(manifest, "default")
             welcome(draft, self.vendors, self.state, GROUND)
             after = jsonpatch.apply_patch(manifest, draft.operations())
             validate(Pod.from_object(after), self.vendors, self.state)
-            again = read_draft(after, "default")
+            again = PodDraft(after, "default")
             welcome(again, self.vendors, self.state, GROUND)
         except Denied as denial:
             return Admitted(None, message=denial.message)

@@ -92,7 +92,7 @@ class Square:
             again = asyncio.run(self._gate.mutate(parsed(review(after))))
         except Denied as denial:
             return Admitted(manifest, message=denial.message)
-        assert again.patch == [], f"admission isn't idempotent: {again.patch}"
+        assert not again.patch, f"admission isn't idempotent: {again.patch}"
         return Admitted(after, answer.warnings)
 
     def refusal(self, manifest: JSON) -> str:

@@ -1,0 +1,105 @@
+"""`python -m hack.bench.charge`: bursts of pods charged on a real API server; baseline: creations without our webhook.
+
+Writes are all that the replicas sent because of a burst, until the ledgers are empty again, leases aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from hack.bench.apiserver import SHARD, Replicas, api_server, create_all, make_namespace, writes
+from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.scenery import JSON, asking, gpu, quota
+from hack.devcluster.plane import ControlPlane
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.quota.ledger import LEDGER
+
+PODS = {"smallest": 20, "usual": 500, "large": 2000}
+CASES = {
+    "smallest": ((1, 1),),
+    "usual": ((1, 1), (50, 1), (1, 3), (50, 3)),
+    "large": ((1, 1), (50, 1), (1, 3), (50, 3)),
+}
+"""Namespaces and replicas."""
+CLIENTS = 25
+HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
+SETTLE_SECONDS = 60.0
+
+_spaces = itertools.count()
+
+
+def measure(size: str) -> Sequence[Figure]:
+    figures: list[Figure] = []
+    pods = PODS[size]
+    with api_server("charge") as plane:
+        for replicas, cases in itertools.groupby(CASES[size], key=lambda case: case[1]):
+            spaces_of = [case[0] for case in cases]
+            bare = {spaces: _burst(plane, spaces, pods, replicas, settle=False) for spaces in spaces_of}
+            with Replicas(plane, replicas):
+                for spaces in spaces_of:
+                    tell(f"charge: {pods} pods in {spaces} namespaces, {replicas} replicas")
+                    before = writes(plane)
+                    rate = _burst(plane, spaces, pods, replicas, settle=True)
+                    each = (writes(plane) - before) / pods
+                    where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')}"
+                    one = spaces == 1 and pods >= 500
+                    least, most = Goal(at_least=0.5), Goal(at_most=0.2, of="value")
+                    figures += [
+                        Figure("charge", where, rate, "pods per second", "without webhook", bare[spaces], least),
+                        Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most if one else None),
+                    ]
+    return figures
+
+
+def _burst(plane: ControlPlane, spaces: int, pods: int, replicas: int, *, settle: bool) -> float:
+    """Pods created per second in namespaces of their own."""
+    return asyncio.run(_created(plane.kubeconfig, spaces, pods, replicas, settle=settle))
+
+
+async def _created(login: Path, spaces: int, pods: int, replicas: int, *, settle: bool) -> float:
+    names = [f"burst-{next(_spaces)}" for _ in range(spaces)]
+    async with KubernetesCluster(await connect(str(login))) as cluster:
+        for name in names:
+            await make_namespace(cluster, name)
+            await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", HARD, name))
+        if settle:
+            await _settled(cluster, names)
+        objects = [(Kind.PODS, _pod(number, names[number % spaces], replicas)) for number in range(pods)]
+        seconds = await create_all(login, objects, CLIENTS)
+        if settle:
+            await _settled(cluster, names)
+    return pods / seconds
+
+
+async def _settled(cluster: KubernetesCluster, names: Sequence[str]) -> None:
+    """Wait until used is known everywhere, and no charge is remembered."""
+    async with asyncio.timeout(SETTLE_SECONDS):
+        while True:
+            quotas = [await cluster.get(Kind.RESOURCE_QUOTAS, "gpu", name) for name in names]
+            if all(_quiet(each) for each in quotas):
+                return
+            await asyncio.sleep(0.5)
+
+
+def _quiet(found: JSON) -> bool:
+    used = found.get("status", {}).get("used", {})
+    return used.keys() >= HARD.keys() and LEDGER not in found["metadata"].get("annotations", {})
+
+
+def _pod(number: int, namespace: str, replicas: int) -> JSON:
+    pod = asking(f"pod-{number}", gpu(), namespace)
+    pod["metadata"]["labels"][SHARD] = str(number % replicas)
+    return pod
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+if __name__ == "__main__":
+    run({"charge": measure}, __doc__)

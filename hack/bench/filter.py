@@ -1,0 +1,132 @@
+"""`python -m hack.bench.filter`: the extender's answer on nodes with 8 cards at half load; baseline: parsing its body.
+
+Cold is a request of a shape that wasn't seen before; steady is one that was, with one node changed since. The time is
+from the body's bytes to the answer's, with the events and writes it makes on the embedded cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import time
+from collections.abc import Sequence
+
+import orjson
+
+from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.scenery import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.placement.extender import Extender, decode_args, encode_filtered
+from hami_webhook.placement.nodelock import NodeLocks
+from hami_webhook.placement.place import Placer
+from hami_webhook.placement.state import ClusterState
+
+NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
+ROUNDS = {"smallest": 2, "usual": 5, "large": 10}
+NOW = 1_767_225_600.0
+
+
+def measure(size: str) -> Sequence[Figure]:
+    seconds: dict[tuple[str, int], tuple[float, float, float]] = {}
+    for nodes in NODES[size]:
+        yard = _Yard(nodes)
+        for mode in ("cooperative", "single"):
+            tell(f"filter: {mode}, {nodes} nodes")
+            seconds[mode, nodes] = asyncio.run(yard.timed(mode, ROUNDS[size]))
+    figures: list[Figure] = []
+    for (mode, nodes), (cold, steady, parsing) in sorted(seconds.items()):
+        name = f"{mode}, {nodes} nodes"
+        goal = Goal(at_most=0.1) if nodes >= 1000 else None
+        figures += [
+            Figure("filter", f"{name}, cold", 1000 * cold, "ms", "parsing the body", 1000 * parsing),
+            Figure("filter", f"{name}, steady", 1000 * steady, "ms", "cold", 1000 * cold, goal),
+        ]
+        if nodes == 10_000:
+            for place, kind in enumerate(("cold", "steady")):
+                few, many = seconds[mode, 1000][place], seconds[mode, 10_000][place]
+                name = f"{mode}, {kind}, 10,000 nodes"
+                figures.append(Figure("filter", name, 1000 * many, "ms", "1,000 nodes", 1000 * few, Goal(at_most=11)))
+    return figures
+
+
+class _Yard:
+    """Nodes at half load, and an extender that knows them."""
+
+    extender: Extender
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.vendors = Vendors.from_config(builtin_device_config().config)
+        self.cluster = MemoryCluster(lambda: NOW)
+        self.state = ClusterState(self.vendors)
+        for number in range(nodes):
+            self.state.set_node(Node.from_object(node(number)), NOW)
+        for number in range(nodes * CARDS):
+            self._load(number, CARD_MEMORY * (40 + number * 7 % 21) // 100)
+        self.numbers = itertools.count()
+
+    def _extender(self, mode: str) -> Extender:
+        return Extender(
+            self.cluster,
+            self.state,
+            self.vendors,
+            Placer(self.cluster, self.state, self.vendors, clock=lambda: NOW),
+            NodeLocks(self.cluster, clock=lambda: NOW),
+            single=mode == "single",
+            clock=lambda: NOW,
+            card_policy="spread",
+            ready=self._ready,
+            quotas=lambda namespace: [],
+        )
+
+    async def _ready(self) -> None:
+        return None
+
+    def _load(self, number: int, memory: int) -> None:
+        """Let the one pod of a card hold so much of it, and half of its cores."""
+        raw = running(number, number // CARDS, number % CARDS, memory, 50)
+        raw["metadata"]["uid"] = f"running-{number}"
+        self.state.set_pod(Pod.from_object(raw), NOW)
+
+    async def timed(self, mode: str, rounds: int) -> tuple[float, float, float]:
+        """Seconds of a cold request, a steady one, and of parsing the body: the fewest of some rounds."""
+        self.extender = self._extender(mode)
+        await self.cluster.ensure_namespace("default")
+        cold = [await self._answered(await self._body(1000 + i)) for i in range(rounds)]
+        steady, parsing = [], []
+        await self._answered(await self._body(3000))
+        for i in range(4 * rounds):
+            self._load(i * 37 % (self.nodes * CARDS), 15000 + i)
+            body = await self._body(3000)
+            steady.append(await self._answered(body))
+            started = time.perf_counter()
+            orjson.loads(body)
+            parsing.append(time.perf_counter() - started)
+        return min(cold), min(steady), min(parsing)
+
+    async def _body(self, memory: int) -> bytes:
+        name = f"new-{next(self.numbers)}"
+        stored: JSON = await self.cluster.create(Kind.PODS, asking(name, gpu(memory), "default"))
+        names = [node_name(number) for number in range(self.nodes)]
+        return orjson.dumps({"Pod": stored, "Nodes": None, "NodeNames": names})
+
+    async def _answered(self, body: bytes) -> float:
+        gc.collect()
+        started = time.perf_counter()
+        args = decode_args(orjson.loads(body))
+        assert not isinstance(args, str), args
+        filtered = await self.extender.filter(args)
+        answer = orjson.dumps(encode_filtered(filtered))
+        seconds = time.perf_counter() - started
+        if filtered.error or not filtered.names:
+            raise SystemExit(f"filter: no node: {answer[:200]!r}")
+        return seconds
+
+
+if __name__ == "__main__":
+    run({"filter": measure}, __doc__)

@@ -1,0 +1,89 @@
+"""Nodes, pods and reviews as the API has them, for the benchmarks: one kind of card, and nothing unusual."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+JSON = dict[str, Any]
+
+CARDS = 8
+CARD_MEMORY = 40960
+SCHEDULER = "hami-scheduler"
+NAMESPACE = "bench"
+
+
+def node(number: int) -> JSON:
+    cards = [
+        {"id": f"GPU-{number}-{i}", "index": i, "count": 10, "devmem": CARD_MEMORY, "devcore": 100,
+         "type": "NVIDIA A100", "numa": i // 4, "mode": "hami-core", "health": True}
+        for i in range(CARDS)
+    ]  # fmt: skip
+    notes = {
+        "hami.io/node-nvidia-register": json.dumps(cards),
+        "hami.io/node-handshake": "Requesting_2099-01-01 00:00:00",
+    }
+    return {
+        "metadata": {"name": node_name(number), "annotations": notes},
+        "status": {"allocatable": {"nvidia.com/gpu": str(10 * CARDS)}},
+    }
+
+
+def node_name(number: int) -> str:
+    return f"node-{number}"
+
+
+def gpu(memory: int = 2000, **more: str) -> JSON:
+    """The limits of a plain GPU request: one card, so much of its memory."""
+    return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory), **more}
+
+
+def asking(name: str, limits: JSON, namespace: str = NAMESPACE) -> JSON:
+    """A new pod."""
+    container = {"name": "main", "image": "registry.invalid/train:1", "resources": {"limits": limits}}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "train"}},
+        "spec": {"containers": [container]},
+    }
+
+
+def running(number: int, on: int, card: int, memory: int = 2000, cores: int = 10, namespace: str = NAMESPACE) -> JSON:
+    """A pod that runs on a card, with as much beside it as pods have."""
+    allocated = f"GPU-{on}-{card},NVIDIA,{memory},{cores}:;"
+    notes = {
+        "hami.io/vgpu-node": node_name(on),
+        "hami.io/vgpu-time": "1767225600",
+        "hami.io/vgpu-devices-allocated": allocated,
+    }
+    env = [{"name": f"SETTING_{i}", "value": "x" * 40} for i in range(20)]
+    limits = gpu(memory, **{"nvidia.com/gpucores": str(cores)})
+    container = {"name": "main", "image": "registry.invalid/train:1", "env": env, "resources": {"limits": limits}}
+    return {
+        "metadata": {
+            "name": f"pod-{number}",
+            "namespace": namespace,
+            "labels": {"app": f"app-{number % 50}"},
+            "annotations": notes,
+        },
+        "spec": {"schedulerName": SCHEDULER, "nodeName": node_name(on), "containers": [container]},
+    }
+
+
+def quota(name: str, hard: JSON, namespace: str = NAMESPACE) -> JSON:
+    amounts = {key: str(amount) for key, amount in hard.items()}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"hard": amounts}}
+
+
+def review(pod: JSON, operation: str = "CREATE") -> bytes:
+    request = {
+        "uid": "6c1f6e1a-3b0c-4b0f-9f57-0d6b3f6a1c11",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": operation,
+        "namespace": pod["metadata"]["namespace"],
+        "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"},
+        "object": pod,
+        "dryRun": False,
+    }
+    whole = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return json.dumps(whole).encode()

@@ -1,0 +1,181 @@
+"""`python -m hack.bench.webhook`: the server over HTTPS with keep-alive, loaded from another process.
+
+The baseline is the same stack (listener, TLS, HTTP, routing, reading the body) with a constant review for an answer, in
+the same process. The quota of charged pods is emptied now and then, as the controller does when pods show up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jsonpatch
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hack.bench import load
+from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.load import Load, Outcome, Plan
+from hack.bench.scenery import NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
+from hami_webhook import pki
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import Settings, add_flags, builtin_device_config, resolve
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.server.listener import Listener, ListenerLimits, read_body
+from hami_webhook.server.run import Running, running
+from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+
+SECONDS = {"smallest": 0.2, "usual": 0.5, "large": 1.0}
+ROUNDS = {"smallest": 1, "usual": 9, "large": 31}
+SLOW_SECONDS = {"smallest": 0.2, "usual": 3.0, "large": 10.0}
+SLOW_ROUNDS = {"smallest": 1, "usual": 3, "large": 5}
+CONNECTIONS = 16
+HARD = 10**9
+
+
+def measure(size: str) -> Sequence[Figure]:
+    return asyncio.run(_measured(size))
+
+
+async def _measured(size: str) -> list[Figure]:
+    generator = Load()
+    with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
+        files = _certificates(Path(folder))
+        cluster = MemoryCluster(time.time)
+        await cluster.ensure_namespace(NAMESPACE)
+        await cluster.ensure_namespace("charged")
+        await cluster.create(Kind.NODES, node(0))
+        hard = {"limits.nvidia.com/gpu": HARD, "limits.nvidia.com/gpumem": HARD}
+        await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", hard, "charged") | {"status": {"used": _none(hard)}})
+        vendors = Vendors.from_config(builtin_device_config().config)
+        constant = Listener(
+            Starlette(routes=[Route("/constant", _constant, methods=["POST"])]),
+            host="127.0.0.1",
+            port=0,
+            limits=LIMITS,
+            tls=ReloadingTls(files),
+        )
+        async with running(cluster, vendors, _settings(files)) as process:
+            await process.feed.wait_synced()
+            await constant.start()
+            emptying = asyncio.create_task(_emptying(cluster))
+            try:
+                figures = await _figures(generator, process, constant.port, Path(folder) / pki.CA_CERTIFICATE, size)
+            finally:
+                emptying.cancel()
+                await constant.drain_and_stop()
+                generator.stop()
+    return figures
+
+
+async def _figures(generator: Load, process: Running, constant: int, authority: Path, size: str) -> list[Figure]:
+    served = process.main.port
+    percent = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+    kinds: dict[str, tuple[str, bytes, float | None]] = {
+        "nothing managed": ("/mutate", review(asking("p", {"cpu": "1", "memory": "1Gi"})), 0.85),
+        "plain GPU": ("/mutate", review(asking("p", gpu())), 0.6),
+        "percentage": ("/mutate", review(asking("p", percent)), None),
+        "charge": ("/validate", await _charged(process), None),
+    }
+    figures = []
+    for kind, (path, body, goal) in kinds.items():
+        tell(f"webhook: {kind}")
+
+        async def loaded(port: int, path: str, seconds: float, rate: float = 0.0, body: bytes = body) -> Outcome:
+            plan = Plan(port, str(authority), path, body.decode(), CONNECTIONS, seconds, rate)
+            return await asyncio.to_thread(generator.run, plan)
+
+        rates: list[list[float]] = [[], []]
+        costs: list[list[float]] = [[], []]
+        for _ in range(ROUNDS[size]):
+            for place, (port, at) in enumerate(((served, path), (constant, "/constant"))):
+                before = time.process_time()
+                outcome = await loaded(port, at, SECONDS[size])
+                costs[place].append(1e6 * (time.process_time() - before) / outcome.answered)
+                rates[place].append(outcome.rate)
+        own, base = map(statistics.median, rates)
+        bound = Goal(at_least=goal) if goal else None
+        figures.append(Figure("webhook", kind, own, "per second", "constant answer", base, bound))
+        cost, base_cost = map(statistics.median, costs)
+        figures.append(Figure("webhook", f"{kind}, CPU", cost, "µs each", "constant answer", base_cost))
+        if kind != "plain GPU":
+            continue
+        late: list[list[float]] = [[], []]
+        for _ in range(SLOW_ROUNDS[size]):
+            for place, (port, at) in enumerate(((served, path), (constant, "/constant"))):
+                late[place].append(1000 * (await loaded(port, at, SLOW_SECONDS[size], own / 2)).p99)
+        below = Goal(at_most=5, of="value")
+        name = f"{kind}, p99 at half that rate"
+        figures.append(Figure("webhook", name, min(late[0]), "ms", "constant answer", min(late[1]), below))
+    return figures
+
+
+async def _charged(process: Running) -> bytes:
+    """A pod as `/validate` sees it: mutated, with a UID, in a namespace with a quota."""
+    pod = asking("p", gpu(), "charged")
+    patched = jsonpatch.apply_patch(pod, [{"op": "add", "path": "/spec/schedulerName", "value": SCHEDULER}])
+    patched["metadata"]["uid"] = load.UID
+    return review(patched)
+
+
+async def _emptying(cluster: MemoryCluster) -> None:
+    while True:
+        await asyncio.sleep(0.5)
+        with contextlib.suppress(ClusterError):
+            await cluster.patch(Kind.RESOURCE_QUOTAS, "gpu", {"metadata": {"annotations": {LEDGER: None}}}, "charged")
+
+
+LIMITS = ListenerLimits()
+ANSWER = orjson.dumps(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {
+            "uid": "6c1f6e1a-3b0c-4b0f-9f57-0d6b3f6a1c11",
+            "allowed": True,
+            "status": {"code": 200},
+            "patchType": "JSONPatch",
+            "patch": base64.b64encode(b'[{"op":"add","path":"/spec/schedulerName","value":"x"}]').decode(),
+        },
+    }
+)
+
+
+async def _constant(request: Request) -> Response:
+    await read_body(request, LIMITS)
+    return Response(ANSWER, media_type="application/json")
+
+
+def _none(hard: dict[str, int]) -> dict[str, str]:
+    return dict.fromkeys(hard, "0")
+
+
+def _certificates(folder: Path) -> CertificateFiles:
+    pair = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
+    pki.write(folder, pair, force=True)
+    return CertificateFiles(folder / pki.SERVING_CERTIFICATE, folder / pki.SERVING_KEY)
+
+
+def _settings(files: CertificateFiles) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    flags = ["--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--roles", "webhook"]
+    flags += ["--cert_file", str(files.cert), "--key_file", str(files.key), "--scheduler-name", SCHEDULER]
+    return resolve(parser.parse_args([*flags, "--shutdown-grace", "100ms"]), {})
+
+
+if __name__ == "__main__":
+    run({"webhook": measure}, __doc__)
