@@ -124,7 +124,7 @@ class Replicas:
                         "--key_file",
                         str(folder / pki.SERVING_KEY),
                     ),
-                    *("--kube-qps", "50", "--kube-burst", "100"),  # as in the manifests
+                    *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
                     *(["--leader-elect"] if self.count > 1 else []),
                 ],
                 env={**os.environ, "POD_NAMESPACE": "hami-system", "POD_NAME": f"hami-webhook-{number}"},

@@ -81,7 +81,7 @@ def _started(login: Path) -> tuple[float, float]:
             *(sys.executable, "-m", "hami_webhook", "serve", "--kubeconfig", str(login)),
             *("--roles", "webhook,controller,extender", "--extender-bind-address", "127.0.0.1:0"),
             *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
-            *("--scheduler-name", SCHEDULER, "--kube-qps", "50", "--kube-burst", "100"),
+            *("--scheduler-name", SCHEDULER, "--kube-qps", "200", "--kube-burst", "400"),
         ],
         env={**os.environ, "POD_NAMESPACE": "hami-system"},
         stderr=subprocess.DEVNULL,

@@ -41,12 +41,16 @@ def _meta(obj: JSON) -> JSON:
         meta["annotations"] = {key: value for key, value in notes.items() if key != _APPLIED}
     if "namespace" in meta:
         meta["namespace"] = sys.intern(meta["namespace"])
+    if "labels" in meta:
+        meta["labels"] = _shared(meta["labels"])
     return meta
 
 
 def _pod(obj: JSON) -> JSON:
     spec = obj["spec"]
     kept: JSON = _only(spec, _POD_SPEC)
+    if isinstance(kept.get("nodeName"), str):
+        kept["nodeName"] = sys.intern(kept["nodeName"])
     for group in _CONTAINERS:
         if spec.get(group):
             kept[group] = [_container(container) for container in spec[group]]
@@ -62,7 +66,7 @@ def _container(container: JSON) -> JSON:
     kept = _only(container, ("name", "restartPolicy"))
     resources = container.get("resources")
     if resources:
-        kept["resources"] = _only(resources, ("limits", "requests"))
+        kept["resources"] = {part: _shared(resources[part]) for part in ("limits", "requests") if part in resources}
     if (container.get("securityContext") or {}).get("privileged"):
         kept["securityContext"] = {"privileged": True}
     return kept
@@ -89,6 +93,19 @@ def _device(obj: JSON) -> JSON:
     """Koordinator's Device: its GPUs, without what koordlet tells of their state."""
     cards = [_only(card, _CARD) for card in obj["spec"].get("devices") or () if card.get("type") == "gpu"]
     return {"metadata": _meta(obj), "spec": {"devices": cards}}
+
+
+_known: dict[tuple[tuple[str, Any], ...], JSON] = {}
+_MOST_KNOWN = 10_000
+
+
+def _shared(texts: Any) -> Any:
+    """One map for all equal ones: the pods of a workload ask for the same, and are labelled alike."""
+    if not isinstance(texts, dict):
+        return texts
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    return _known.setdefault(tuple(texts.items()), texts)
 
 
 def _only(obj: Mapping[str, Any], fields: tuple[str, ...]) -> JSON:
