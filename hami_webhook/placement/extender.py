@@ -305,6 +305,8 @@ class Extender:
             if ask is not None and not self._single:
                 attempt.decision = await self._decide(pod, node)
             if not locks:
+                if ask is not None:
+                    await self._placer.check_room(pod, node)
                 await self._write(pod, node, attempt)
                 return
             async with self._locks.turn(node, pod) as deadline:

@@ -10,7 +10,7 @@ from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
 from hami_webhook.placement.extender import Binding, decode_binding
 
 from .front import MODES, Front, drive, turns
-from .scenery import ALLOCATED, asks, card, node, pod, running
+from .scenery import ALLOCATED, VENDORS, asks, card, node, pod, running
 
 both = pytest.mark.parametrize("mode", MODES)
 
@@ -119,8 +119,14 @@ def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: 
 
 
 @both
+@pytest.mark.parametrize("locked", [True, False], ids=["under the lock", "of a vendor without one"])
 @pytest.mark.parametrize(("theirs", "bound"), [("A,NVIDIA,3000,0:;", True), ("A,NVIDIA,7500,0:;", False)])
-def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(mode: str, theirs: str, bound: bool) -> None:
+def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
+    mode: str, theirs: str, bound: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not locked:
+        monkeypatch.setattr(VENDORS["NVIDIA"], "lock", None)
+
     async def story() -> None:
         front = Front(mode)
         await front.add(node("a", card("A"), card("B", 500)), pod("p", asks(1, 1000)))
