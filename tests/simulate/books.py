@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from . import gpu_shares, vgpus
 from .families import (
     FAMILIES,
+    GIB,
     JSON,
     MANAGED,
+    MIB,
     Charge,
     Family,
     amounts,
@@ -24,8 +26,6 @@ from .families import (
     in_units,
     limit,
 )
-
-GIB, MIB = 2**30, 2**20
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import gpu_shares, vgpus
-from .families import ASCEND, COREX, FAMILIES, JSON
+from .families import ASCEND, COREX, FAMILIES, GIB, JSON
 from .fleet import NAMESPACES
 from .wants import TEMPLATES
 
@@ -301,7 +301,7 @@ def _koordinator(pick: random.Random) -> Iterator[Arriving]:
     yield one(share(2, 100, None, pick.choice((60, 100))))
     yield one(share(None, None, None, pick.choice((30, 57, 200))))
     yield one(share(1, pick.choice((None, 20)), pick.choice(("8Gi", "5000Mi", 7_000_000_000, "3G"))))
-    yield one(share(3, 30, 8 * gpu_shares.GIB + 1), {})
+    yield one(share(3, 30, 8 * GIB + 1), {})
     yield one(share(None, 200, "64Gi"), {})
     yield one(share(None, 40, "4Gi"))
     yield one(share(None, 100, None, 200), {})

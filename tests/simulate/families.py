@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 JSON = dict[str, Any]
+GIB, MIB = 2**30, 2**20
+"""Bytes."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .families import JSON, Charge, containers, effective
+from .families import GIB, JSON, MIB, Charge, containers, effective
 
 SHARED, GPU = "koordinator.sh/gpu.shared", "koordinator.sh/gpu"
 CORE, MEMORY, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"
@@ -24,7 +24,6 @@ BYTES = f"limits.{MEMORY}"
 ISOLATION = "koordinator.sh/gpu-isolation-provider"
 OWN = "scheduling.koordinator.sh"
 ALLOCATED, HINT, SPEC = f"{OWN}/device-allocated", f"{OWN}/device-allocate-hint", f"{OWN}/gpu-partition-spec"
-GIB, MIB = 2**30, 2**20
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hami_webhook.devices.registry import FOREIGN, Vendors
 from . import books, gpu_shares, vgpus, wants
 from .books import Books
 from .crowd import the_crowd
-from .families import COREX, FAMILIES, JSON, MANAGED, Card, Charge, Family, amounts, containers, in_units
+from .families import COREX, FAMILIES, JSON, MANAGED, MIB, Card, Charge, Family, amounts, containers, in_units
 from .fleet import the_config
 from .replay import PODS, Replay, Step, written
 
@@ -94,7 +94,7 @@ def test_the_devices_told_are_those_written(replay: Replay) -> None:
             for entry in row
         )
         entries.update(
-            ("koordinator", share.id or f"minor-{share.minor}", share.memory // gpu_shares.MIB)
+            ("koordinator", share.id or f"minor-{share.minor}", share.memory // MIB)
             for share in gpu_shares.shares(step.notes)
         )
         assert told == entries, step.name
