@@ -18,14 +18,15 @@ from hami_webhook.admission.policy import Policies
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.placement import place
 from hami_webhook.placement.place import Placer
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.books import Ask, Books, Refusal
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.charge import charge_of, waiting_charge
 from hami_webhook.quota.charger import Charger
-from hami_webhook.quota.ledger import RESERVATION, State
+from hami_webhook.quota.ledger import RESERVATION, Entry, State
 from hami_webhook.quota.recompute import Recomputer, Times
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Core:
             sleep=sleep,
             timeout=options.charge_timeout,
             max_ledger=options.max_ledger,
+            shows=self._shows,
         )
         self.placer = Placer(cluster, self.state, vendors, clock=clock, policies=options.policies, lapse=lapse)
         self.gate = Gate(
@@ -103,6 +105,14 @@ class Core:
             return Namespace.from_object(await self.cluster.get(Kind.NAMESPACES, name))
         except (ClusterError, MalformedObject):
             return None
+
+    def _shows(self, books: Books, identity: str, entry: Entry) -> bool:
+        """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
+        pod, now = self.state.told(identity), self.clock()
+        if pod is None or pod.namespace != books.quota.namespace or pod.ended(now):
+            return False
+        charge = charge_of(pod, self.vendors, self.state, now, self.lapse)
+        return charge.derivable and scopes.matches(books.quota, pod) and charge.only(books.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         """One warning event, best effort, for scheduler-owned annotations on a Namespace."""

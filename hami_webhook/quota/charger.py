@@ -112,7 +112,10 @@ class _Pace:
 
 
 class Charger:
-    """Charges pods to their namespace's quotas. Any number of chargers may work on one cluster."""
+    """Charges pods to their namespace's quotas. Any number of chargers may work on one cluster.
+
+    `shows` says whether a pod with this id is known to exist, and costs the quota what its entry says, by itself.
+    """
 
     def __init__(
         self,
@@ -126,6 +129,7 @@ class Charger:
         jitter: Callable[[], float] = random.random,
         timeout: float = 3.0,
         max_ledger: int = 1000,
+        shows: Callable[[Books, str, Entry], bool] = lambda books, identity, entry: False,
     ) -> None:
         self._cluster = cluster
         self._vendors = vendors
@@ -136,6 +140,7 @@ class Charger:
         self._jitter = jitter
         self._timeout = timeout
         self._max_ledger = max_ledger
+        self._shows = shows
         self._waiting: dict[str, list[tuple[Ask, asyncio.Future[Outcome]]]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._own: dict[str, dict[str, ResourceQuota]] = {}
@@ -290,6 +295,7 @@ class Charger:
             patch = before[name].patch(after[name]) if after[name] is not before[name] else None
             if patch is None:
                 continue
+            patch = before[name].patch(self._without_shown(after[name])) or patch
             noted = written.setdefault(name, {})
             stood = before[name].ledger
             fresh = {k: stood.get(k) for k, e in after[name].ledger.items() if stood.get(k) != e and k not in noted}
@@ -306,6 +312,15 @@ class Charger:
                 for identity in fresh:
                     del noted[identity]
                 raise
+
+    def _without_shown(self, books: Books) -> Books:
+        """The books without admitted entries whose pods show the same by now: they have done their work (chapter 6).
+
+        The recompute drops them too, but in a burst a ledger would grow to hundreds of entries until then, and each
+        write has to carry it.
+        """
+        shown = [key for key, e in books.ledger.items() if e.state is State.ADMITTED and self._shows(books, key, e)]
+        return replace(books, ledger={k: e for k, e in books.ledger.items() if k not in shown}) if shown else books
 
     async def _undo(self, namespace: str, written: _Written, identities: Set[str]) -> None:
         """Take what was written for these ids out again, where it still stands as admitted.

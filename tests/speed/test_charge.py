@@ -45,8 +45,13 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
                 number = waiting.pop()
                 asked = pod(gpu(), name=f"p{number}", uid=f"u{number}")
                 await core.gate.validate(parsed(review(asked)))
+                core.caches.put(Kind.PODS, asked)
+                most.append(len(books(cluster).ledger))
 
+        most: list[int] = []
         await asyncio.gather(*(client() for _ in range(at_once)))
+        # a ledger has pods on their way only: each write must carry it
+        assert max(most) <= 2 * at_once
         return Counter(recorder.calls), books(cluster).used[f"limits.{GPU}"]
 
     calls, used = asyncio.run(story())

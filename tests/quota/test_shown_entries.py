@@ -1,0 +1,105 @@
+"""Entries whose pods show their charge leave the ledger with the next write, and nothing is ever counted too low."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import Conflict, Kind, WatchType
+from hami_webhook.quota.books import Ask, Books
+from hami_webhook.quota.charge import NoCards
+from hami_webhook.quota.charger import Charged, Charger
+from hami_webhook.quota.ledger import Entry
+from hami_webhook.quota.recompute import Recomputer, Times
+
+from .objects import MEM, NOON, TEAM, books, pod, quota
+from .test_interleavings import BOUNDED, VENDORS, Stage, ask
+
+
+@dataclass
+class Watched(Stage):
+    """A stage on which pods that were let in are created, and seen some time after that."""
+
+    created: dict[str, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        super().look()
+        for item in self.quotas():
+            assert books(item, VENDORS).used[MEM] >= sum(self.created.values())
+
+    def shows(self, quota: Books, identity: str, entry: Entry) -> bool:
+        return identity in self.created and self.draw() % 2 == 0
+
+    def recomputer(self) -> Recomputer:
+        return Recomputer(self.cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
+
+    def charger(self) -> Charger:
+        return Charger(
+            self.cluster,
+            VENDORS,
+            clock=lambda: NOON,
+            recompute=self.recomputer().inline,
+            sleep=self.hold,
+            jitter=lambda: 0.5,
+            timeout=1e6,
+            shows=self.shows,
+        )
+
+    async def client(self, charger: Charger, asking: Ask, size: int) -> None:
+        if isinstance(await charger.charge(asking), Charged):
+            await self.hold()
+            name = asking.pod.name
+            self.created[name] = size  # from here on it may be seen, and a list has it
+            made = pod(name, gpu=1, mem=size, uid=name)
+            self.cluster._store(Kind.PODS, (TEAM, name), made, WatchType.ADDED)
+
+    async def recompute(self, times: int) -> None:
+        for _ in range(times):
+            try:
+                await self.recomputer().run(TEAM, "q0")
+            except Conflict:
+                continue
+            await self.hold()
+
+
+async def played(hard: int, sizes: list[int], clients: int, recomputes: int, script: list[int]) -> Watched:
+    stage = Watched(script)
+    await stage.cluster.ensure_namespace(TEAM)
+    await stage.cluster.create(Kind.RESOURCE_QUOTAS, quota("q0", mem=hard) | {"status": {"used": {MEM: "0"}}})
+    chargers = [stage.charger() for _ in range(clients)]
+    tasks = [
+        asyncio.create_task(stage.client(chargers[n % clients], ask(f"p{n}", size), size))
+        for n, size in enumerate(sizes)
+    ]
+    await stage.play([*tasks, asyncio.create_task(stage.recompute(recomputes))])
+    for task in tasks:
+        await task
+    for charger in chargers:
+        while charger._workers:
+            await stage.play([asyncio.create_task(asyncio.sleep(0))])
+            if stage.waiting:
+                stage.waiting.pop().set_result(None)
+    last = asyncio.create_task(stage.recompute(1))
+    await stage.play([last])
+    await last
+    return stage
+
+
+@BOUNDED
+@given(
+    hard=st.integers(3, 20),
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=7),
+    clients=st.integers(1, 3),
+    recomputes=st.integers(0, 3),
+    script=st.lists(st.integers(0, 30), max_size=200),
+)
+def test_in_any_interleaving_used_never_falls_below_what_exists(
+    hard: int, sizes: list[int], clients: int, recomputes: int, script: list[int]
+) -> None:
+    stage = asyncio.run(played(hard, sizes, clients, recomputes, script))
+    (final,) = [books(item, VENDORS) for item in stage.quotas()]
+    assert final.used[MEM] == sum(stage.created.values()) <= hard
+    assert not final.ledger
