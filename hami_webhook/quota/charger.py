@@ -295,7 +295,7 @@ class Charger:
             patch = before[name].patch(after[name]) if after[name] is not before[name] else None
             if patch is None:
                 continue
-            patch = before[name].patch(self._without_shown(after[name])) or patch
+            patch = before[name].patch(self._without_shown(after[name], before[name].ledger)) or patch
             noted = written.setdefault(name, {})
             stood = before[name].ledger
             fresh = {k: stood.get(k) for k, e in after[name].ledger.items() if stood.get(k) != e and k not in noted}
@@ -313,13 +313,14 @@ class Charger:
                     del noted[identity]
                 raise
 
-    def _without_shown(self, books: Books) -> Books:
+    def _without_shown(self, books: Books, stood: Mapping[str, Entry]) -> Books:
         """The books without admitted entries whose pods show the same by now: they have done their work (chapter 6).
 
-        The recompute drops them too, but in a burst a ledger would grow to hundreds of entries until then, and each
-        write has to carry it.
+        Only such as stood there before: a new one may be a pod's second, which the recompute has to see. That drops
+        them too, but in a burst a ledger would grow to hundreds of entries until then, and each write has to carry it.
         """
-        shown = [key for key, e in books.ledger.items() if e.state is State.ADMITTED and self._shows(books, key, e)]
+        old = [(key, e) for key, e in books.ledger.items() if e.state is State.ADMITTED and stood.get(key) == e]
+        shown = {key for key, entry in old if self._shows(books, key, entry)}
         return replace(books, ledger={k: e for k, e in books.ledger.items() if k not in shown}) if shown else books
 
     async def _undo(self, namespace: str, written: _Written, identities: Set[str]) -> None:
