@@ -105,7 +105,7 @@ class _Pace:
     def adapt(self, pods: int, now: float) -> None:
         least = _GATHERING if pods > 1 else 0.0
         if self.raced:
-            self.pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, self.pause * 1.5))
+            self.pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, self.pause * 3))
         else:
             self.pause = least if self.pause < _SHORTEST_PAUSE else self.pause * 0.8
         self.until = now + _FORGOTTEN_AFTER
