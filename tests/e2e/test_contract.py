@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 import uuid
+from collections.abc import Iterator
 
 import pytest
 from cluster.contract import CASES, Case
@@ -16,6 +18,15 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 
 _NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def alone(plane: ControlPlane) -> Iterator[None]:
+    """kube-controller-manager stands still, as it writes to every new quota; a case wants to be the only writer."""
+    manager = plane.running["kube-controller-manager"]
+    manager.send_signal(signal.SIGSTOP)
+    yield
+    manager.send_signal(signal.SIGCONT)
 
 
 class KubernetesHarness:
