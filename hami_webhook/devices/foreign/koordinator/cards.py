@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -14,8 +14,7 @@ from hami_webhook.devices.foreign.koordinator.names import CORE, MEMORY, PARTITI
 from hami_webhook.kube.quantity import Quantity, QuantityError
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """Where a card is: its NUMA node's number, and the PCIe switch there."""
 
     numa: int
