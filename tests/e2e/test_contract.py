@@ -23,10 +23,13 @@ _NUMBERS = itertools.count()
 @pytest.fixture(autouse=True, scope="module")
 def alone(plane: ControlPlane) -> Iterator[None]:
     """kube-controller-manager stands still, as it writes to every new quota; a case wants to be the only writer."""
-    manager = plane.running["kube-controller-manager"]
-    manager.send_signal(signal.SIGSTOP)
+    tell_manager(plane, signal.SIGSTOP)
     yield
-    manager.send_signal(signal.SIGCONT)
+    tell_manager(plane, signal.SIGCONT)
+
+
+def tell_manager(plane: ControlPlane, number: signal.Signals) -> None:
+    plane.running["kube-controller-manager"].send_signal(number)
 
 
 class KubernetesHarness:
@@ -59,6 +62,7 @@ class KubernetesHarness:
 
     async def outdated(self, kind: Kind, namespace: str) -> str | None:
         self.plane.restart_api_server()  # it knows nothing of what was before its start
+        tell_manager(self.plane, signal.SIGSTOP)  # a new one
         return "1"
 
     async def moment(self) -> None:
