@@ -183,7 +183,7 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     written = counts and not vendors.owned_annotations.isdisjoint(pod.annotations)
     for key in vendors if written else sorted(named):
         vendor = vendors[key]
-        debit = _placed_debit(sheet, vendor, pod, catalog) if counts else None
+        debit = _placed_debit(sheet, vendor, pod, catalog, named=key in named) if counts else None
         if debit is not None:
             sheet.add(vendor, debit)
             sheet.placed = True
@@ -198,8 +198,9 @@ def charge_of(pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: f
     for scheduler in foreign:
         _add_foreign(sheet, scheduler, pod, catalog, now)
     charge = sheet.charge(vendors)
-    # what another scheduler wrote is read with the node's cards, which may be known later
-    lasting = charge.placed and not sheet.by_fit if pod.node_name else _only_waits(pod, vendors)
+    # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
+    # lapses
+    lasting = charge.placed and not sheet.by_fit if pod.node_name else NODE not in pod.annotations
     if lasting and charge.derivable and not charge.problems and not foreign:
         pod.memo[_SETTLED] = (vendors, charge)
     return charge
@@ -211,13 +212,8 @@ def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
     return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
 
 
-def _only_waits(pod: Pod, vendors: Vendors) -> bool:
-    """Whether the pod's charge can't change with time: it carries no placement, and no other scheduler has a say."""
-    return NODE not in pod.annotations and not any(scheduler.concerns(pod) for scheduler in vendors.foreign)
-
-
-def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> Debit | None:
-    """What a placed pod holds of a vendor: by its annotation, else, if it is bound without one, by Fit."""
+def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog, *, named: bool) -> Debit | None:
+    """What a placed pod holds of a vendor: by its annotation, else, if it names it and is bound without one, by Fit."""
     try:
         placed = read_placed(vendor, pod)
     except BadAnnotation as error:
@@ -225,7 +221,7 @@ def _placed_debit(sheet: _Sheet, vendor: Vendor, pod: Pod, catalog: Catalog) -> 
         return None
     if placed is not None:
         return placed.debit(init_finished=pod.init_finished)
-    if pod.node_name and any(vendor.asks(container) for container in pod.containers):
+    if pod.node_name and named:
         sheet.by_fit = True
         return catalog.held(vendor, pod)
     return None
