@@ -189,6 +189,7 @@ class Charger:
             idle = self._paces.keys() - self._workers.keys()
             for name in [name for name in idle if loop.time() > self._paces[name].until]:
                 del self._paces[name]
+                self._own.pop(name, None)  # the cache has seen it by now, and the namespace may be gone
 
     async def _work_on(self, namespace: str, batch: Sequence[tuple[Ask, asyncio.Future[Outcome]]]) -> None:
         asks = [ask for ask, _ in batch]

@@ -11,6 +11,7 @@ import pytest
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota import charger
 from hami_webhook.quota.books import Ask, Refusal
 from hami_webhook.quota.charge import NoCards, waiting_charge
 from hami_webhook.quota.charger import Charged, Charger
@@ -176,6 +177,18 @@ async def test_a_cache_that_has_not_seen_our_last_write_costs_no_conflict(one: D
     assert isinstance(await one.charger.charge(ask("w", gpu=1, mem=2)), Charged)
     assert (one.state("a"), one.state("b")) == ((6, {"u", "v", "w"}), (2, {"w"}))
     assert one.charger.counts.conflicts == 0
+
+
+def test_nothing_is_remembered_of_a_namespace_that_has_become_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charger, "_FORGOTTEN_AFTER", -1.0)
+
+    @desk({"a": 10})
+    async def told(one: Desk) -> None:
+        assert isinstance(await one.charger.charge(ask()), Charged)
+        await asyncio.gather(*one.charger._workers.values())
+        assert (one.charger._own, one.charger._paces) == ({}, {})
+
+    told()
 
 
 @desk({"a": 10})
