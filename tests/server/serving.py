@@ -21,6 +21,12 @@ from hami_webhook.config import Settings, add_flags, resolve
 from hami_webhook.server.run import Running, running
 
 PAIR = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
+ANYWHERE = tuple(
+    text
+    for flag in ("--http_bind", "--metrics-bind-address", "--extender-bind-address")
+    for text in (flag, "127.0.0.1:0")
+)
+"""The flags to listen on free ports."""
 QUICK = ("--shutdown-grace", "200ms", "--quota-debounce", "10ms")
 
 
@@ -48,15 +54,7 @@ def certificates(folder: Path, pair: pki.Pair = PAIR) -> tuple[str, ...]:
 def settings_of(*flags: str, **env: str) -> Settings:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    addresses = (
-        "--http_bind",
-        "127.0.0.1:0",
-        "--metrics-bind-address",
-        "127.0.0.1:0",
-        "--extender-bind-address",
-        "127.0.0.1:0",
-    )
-    return resolve(parser.parse_args([*addresses, "--scheduler-name", "hami-scheduler", *QUICK, *flags]), env)
+    return resolve(parser.parse_args([*ANYWHERE, "--scheduler-name", "hami-scheduler", *QUICK, *flags]), env)
 
 
 def trusting(*authorities: pki.KeyPair) -> ssl.SSLContext:

@@ -27,7 +27,7 @@ from hami_webhook.server.metrics import exposition
 from hami_webhook.server.run import PolicyReload, limits_of, options_of, running
 from hami_webhook.server.tls import TlsError
 
-from .serving import AS_JSON, certificates, scenario, served, settings_of, trusting
+from .serving import ANYWHERE, AS_JSON, certificates, scenario, served, settings_of, trusting
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "manifests/examples/cluster.yaml"
@@ -232,17 +232,8 @@ def process(*flags, env=None):
 
 
 def flags_for(tmp_path, grace="300ms"):
-    addresses = (
-        "--http_bind",
-        "127.0.0.1:0",
-        "--metrics-bind-address",
-        "127.0.0.1:0",
-        "--extender-bind-address",
-        "127.0.0.1:0",
-        "--shutdown-grace",
-        grace,
-    )
-    return (*addresses, "--scheduler-name", "hami-scheduler", *certificates(tmp_path), "--embedded-cluster", CLUSTER)
+    run = (*ANYWHERE, "--shutdown-grace", grace, "--scheduler-name", "hami-scheduler")
+    return (*run, *certificates(tmp_path), "--embedded-cluster", CLUSTER)
 
 
 def ports(started):
