@@ -254,8 +254,10 @@ class Deployment:
         process.wait(20)
 
     def close(self) -> None:
+        for process in self.replicas.values():
+            process.send_signal(signal.SIGTERM)  # so that the leader gives its lease back to who comes next
         for name in list(self.replicas):
-            self.stop(name, signal.SIGKILL)
+            self.stop(name)
         self.uninstall()
         self.balancer.close()
 
