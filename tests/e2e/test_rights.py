@@ -26,7 +26,10 @@ MAY_I: Right = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 
 @pytest.fixture
 def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
-    define_devices(Kubectl(plane.kubeconfig))
+    """Our program on a cluster that has nothing of an earlier one's: what it keeps, it has to create."""
+    kubectl = Kubectl(plane.kubeconfig)
+    define_devices(kubectl)
+    kubectl("delete", "--ignore-not-found", "-n", SYSTEM, "lease/hami-scheduler-controller", "secret/hami-webhook-tls")
     with deployed(plane, tmp_path, "hami-webhook-0", flags=("--certificate-secret", "hami-webhook-tls")) as deployment:
         yield deployment
 
