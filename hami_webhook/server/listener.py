@@ -1,6 +1,6 @@
 """One address, plain or TLS, on which an ASGI application is served by uvicorn's HTTP/1.1 protocol, within limits.
 
-uvicorn parses and answers (h11, which bounds headers). Its `Server` is not used: it has no deadline for headers,
+uvicorn parses (with httptools) and answers. Its `Server` is not used: it has no deadline for headers,
 bodies, handshakes or unread answers, takes over the process's signals, and exits the process when a port is taken. The
 application's lifespan events are not sent: its owner starts and ends what it needs. Everything belongs to the event
 loop that `Listener.start` ran in.
@@ -15,14 +15,13 @@ from dataclasses import astuple, dataclass
 from email.utils import formatdate
 from typing import Final
 
-import h11
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from hami_webhook.server.patience import within
+from hami_webhook.server.protocol import BoundedProtocol, Bounds
 from hami_webhook.server.tls import ReloadingTls
 
 _LOG: Final = logging.getLogger(__name__)
@@ -133,7 +132,7 @@ class Listener:
         self._exempt = frozenset(exempt)
         self._config = Config(
             self._answer,
-            http="h11",
+            http="httptools",
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -141,11 +140,10 @@ class Listener:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            h11_max_incomplete_event_size=limits.max_header_bytes,
         )
         self._state = ServerState()
         self._socket: socket.socket | None = None
-        self._connections: dict[asyncio.Task[None], _BoundedProtocol] = {}
+        self._connections: dict[asyncio.Task[None], BoundedProtocol] = {}
         self._closing = False
         self._in_flight = 0
         self._refused = 0
@@ -269,12 +267,23 @@ class Listener:
         # asyncio sets it only where the socket's protocol number says TCP, which create_server leaves open; without it
         # every answer on a kept connection waits some 40 ms for the client's acknowledgement.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        protocol = _BoundedProtocol(self._config, self._state, self._limits, loop)
+        protocol = BoundedProtocol(self._config, self._state, self._bounds(), loop)
         task = loop.create_task(self._serve(connection, protocol))
         self._connections[task] = protocol
         task.add_done_callback(self._connections.pop)
 
-    async def _serve(self, connection: socket.socket, protocol: "_BoundedProtocol") -> None:
+    def _bounds(self) -> Bounds:
+        limits = self._limits
+        return Bounds(
+            head_bytes=limits.max_header_bytes,
+            headers=limits.header_read_timeout,
+            body=limits.request_timeout + _LINGER,
+            unwanted_body=_LINGER,
+            reader=limits.request_timeout,
+            keep_alive=limits.keep_alive,
+        )
+
+    async def _serve(self, connection: socket.socket, protocol: BoundedProtocol) -> None:
         """One connection from its handshake to its end. Cancelled, it is cut off at once."""
         loop = asyncio.get_running_loop()
         try:
@@ -303,7 +312,7 @@ class Listener:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What uvicorn calls for each request: the application, unless a limit speaks against it."""
-        # h11 bounds headers that come bit by bit; those that come at once are complete before it looks at their size.
+        # The protocol bounds headers that come bit by bit; those that come at once are complete before it looks.
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > self._limits.max_header_bytes:
@@ -320,120 +329,6 @@ class Listener:
             _LOG.debug("client left before its request was read")
         finally:
             self._in_flight -= 1
-
-
-class _BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol with deadlines for what the client has to do: send headers, send a body, read."""
-
-    def __init__(
-        self, config: Config, state: ServerState, limits: ListenerLimits, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(config, state, {}, loop)
-        self.timeout_keep_alive = limits.keep_alive  # type: ignore[assignment]  # int there, only given to call_later
-        self.connected = False
-        self.ended = asyncio.Event()
-        # What the connection waits for, and how many seconds it may.
-        self._patience = {
-            "headers": limits.header_read_timeout,
-            "body": limits.request_timeout + _LINGER,
-            "unwanted body": _LINGER,
-            "reader": limits.request_timeout,
-        }
-        self._awaited: str | None = None
-        self._read_deadline: asyncio.TimerHandle | None = None
-        self._write_deadline: asyncio.TimerHandle | None = None
-        self._answered = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        super().connection_made(transport)
-        self.connected = True
-        # `pause_writing` shall start the clock at the first bytes the client doesn't take. (With 0, asyncio's TLS
-        # transport would pause on an empty buffer.)
-        transport.set_write_buffer_limits(high=1)
-        self._mind_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()
-        for deadline in (self._read_deadline, self._write_deadline):
-            if deadline is not None:
-                deadline.cancel()
-        self.ended.set()
-
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        self._mind_reading()
-
-    def on_response_complete(self) -> None:
-        self._answered = True
-        super().on_response_complete()
-        self._mind_reading()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._write_deadline = self.loop.call_later(self._patience["reader"], self._cut_off, "reader")
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-            self._write_deadline = None
-
-    def send_400_response(self, msg: str) -> None:
-        in_flight = self._in_flight()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
-            self.transport.abort()
-        if in_flight:
-            # The application must not answer a second time.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-
-    def shutdown(self) -> None:
-        """Close the connection after the request in flight; at once if there is none, not even half a one."""
-        if self._in_flight():
-            self.cycle.keep_alive = False
-        elif not self.conn.trailing_data[0]:
-            self.transport.close()
-
-    def timeout_keep_alive_handler(self) -> None:
-        self.transport.close()
-
-    def _should_upgrade(self) -> bool:
-        """Never: uvicorn would log two warnings for every client that asks."""
-        return False
-
-    def _in_flight(self) -> bool:
-        return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
-
-    def _mind_reading(self) -> None:
-        """Start, keep or stop the clock, by what the client owes now."""
-        awaited = self._owed()
-        if awaited == self._awaited:
-            return
-        self._awaited = awaited
-        if self._read_deadline is not None:
-            self._read_deadline.cancel()
-            self._read_deadline = None
-        if awaited is not None:
-            self._read_deadline = self.loop.call_later(self._patience[awaited], self._cut_off, awaited)
-
-    def _owed(self) -> str | None:
-        if self.transport.is_closing():
-            return None
-        state = self.conn.their_state
-        if state is h11.IDLE and (self.conn.trailing_data[0] or not self._answered):
-            return "headers"
-        if state is h11.SEND_BODY:
-            return "body" if self._in_flight() else "unwanted body"
-        return None
-
-    def _cut_off(self, awaited: str) -> None:
-        _LOG.debug("client %s cut off: %s not in time", self.client, awaited)
-        self.transport.abort()
 
 
 async def _refuse(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:

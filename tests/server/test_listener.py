@@ -303,7 +303,7 @@ class TestBodies:
 
     @scenario
     async def test_a_length_that_is_no_number_counts_as_none(self):
-        """As when the application runs under something else than h11."""
+        """As when the application runs under something else than uvicorn."""
         messages = [{"type": "http.request", "body": b"abc", "more_body": False}]
 
         async def receive():
