@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from heapq import heappop, heappush
@@ -26,6 +26,7 @@ from hami_webhook.placement.elsewhere import held_by_fit
 from hami_webhook.placement.generations import Generations
 from hami_webhook.placement.guests import Guests
 from hami_webhook.placement.residents import Assumed, Card, Resident, Share, placement_of, shares, written
+from hami_webhook.placement.sorts import CardSorts
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.placed import PlacedCharges
 
@@ -88,6 +89,7 @@ class ClusterState:
         self.generations = Generations()
         """Which nodes changed when: a node's view is another one after each."""
         self._charges = PlacedCharges()
+        self._sorts = CardSorts()
         self.now = 0.0
         """The latest time that was told."""
         self.version = 0
@@ -122,6 +124,7 @@ class ClusterState:
             return
         entry.node, entry.inventories, entry.judge_again = None, {}, None
         entry.dropped, entry.allocatable = {}, {}
+        self._sorts.remove(name)
         self.version += 1
         self._problems.pop(("Node", name), None)
         self._touch(entry)
@@ -314,17 +317,9 @@ class ClusterState:
             if inventory is not None:
                 yield inventory
 
-    def eligible(self, vendor: Vendor, pod: Pod) -> Iterator[Device]:
-        """The vendor's cards the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
-        uuids, types = vendor.lists(pod.annotations)
-        selector = (pod.node_selector or {}).items()
-        for entry in self._nodes.values():
-            inventory = entry.inventories.get(vendor.key)
-            if inventory is None or entry.node is None:
-                continue
-            if any(entry.node.labels.get(key) != value for key, value in selector):
-                continue
-            yield from (d for d in inventory.devices if uuids.admits(d.uuid) and types.admits_type(d.type))
+    def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
+        """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
+        return self._sorts.eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
         view = self.view(pod.node_name)
@@ -365,6 +360,8 @@ class ClusterState:
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if known is None or not _same_node(known, node) or entry.inventories != before:
             self._touch(entry)
+        if known is None or known.labels != node.labels or entry.inventories != before:
+            self._sorts.put(node.name, node.labels, entry.inventories)
         if entry.inventories != before:
             for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
                 self._settle(resident.pod, now)

@@ -375,7 +375,7 @@ def test_a_handshake_expires_by_the_clock_alone() -> None:
 
 def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
     state = known(
-        node("a", card("G1"), card("G2", health=False), labels={"zone": "x"}),
+        node("a", card("G1", devmem=10000), card("G2", devmem=20000, health=False), labels={"zone": "x"}),
         node("b", card("G3", type="NVIDIA A100"), labels={"zone": "y"}),
     )
     nvidia = VENDORS["NVIDIA"]

@@ -7,13 +7,22 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from admission.reviews import GPU, MEM, gpu, parsed, pod, review
+from admission.reviews import GPU, MEM, PERCENT, container, gpu, parsed, pod, review
 from admission.scene import Recorder, books, core_on, town
 
+from hack.bench.scenery import CARD_MEMORY, node
 from hami_webhook.cluster.api import Kind
-from hami_webhook.kube.objects import Namespace
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Namespace, Node, Pod
+from hami_webhook.placement.state import ClusterState
+from hami_webhook.quota.charge import waiting_charge
+
+from .counting import counted_calls
 
 PODS = 500
+NOW = 1_767_225_600.0
+ALL = Vendors.from_config(builtin_device_config().config)
 
 
 class Slow(Recorder):
@@ -75,3 +84,19 @@ def test_a_lone_pod_is_charged_without_a_pause() -> None:
         assert naps == []
 
     asyncio.run(story())
+
+
+def test_the_price_of_a_percentage_costs_the_same_on_however_many_nodes() -> None:
+    """It depends on the smallest card of the cluster."""
+
+    def calls(nodes: int) -> int:
+        state = ClusterState(ALL)
+        for number in range(nodes):
+            state.set_node(Node.from_object(node(number)), NOW)
+        asked = Pod.from_object(pod(container(limits={GPU: 1, PERCENT: 50})))
+        with counted_calls() as counts:
+            charge = waiting_charge(asked, ALL, state)
+        assert charge.amounts[f"limits.{MEM}"] == CARD_MEMORY // 2
+        return sum(counts.values())
+
+    assert calls(1) == calls(100)
