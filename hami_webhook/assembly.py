@@ -24,7 +24,7 @@ from hami_webhook.placement import place
 from hami_webhook.placement.place import Placer
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.books import Ask, Books, Refusal
-from hami_webhook.quota.charge import charge_of, waiting_charge
+from hami_webhook.quota.charge import Charge, OverheardCatalog, charge_of, waiting_charge
 from hami_webhook.quota.charger import Charger
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 from hami_webhook.quota.recompute import Recomputer, Times
@@ -96,9 +96,13 @@ class Core:
             stamp_key=RESERVATION,
         )
 
+    def known(self, name: str) -> Namespace | None:
+        """The namespace, if it is in the cache."""
+        return self.caches.namespaces.get(name)
+
     async def namespace(self, name: str) -> Namespace | None:
         """The namespace from the cache, else by a live read; None if it isn't there or can't be asked for."""
-        known = self.caches.namespaces.get(name)
+        known = self.known(name)
         if known is not None:
             return known
         try:
@@ -135,29 +139,31 @@ class _Charging:
         self._synced = synced
         self._new_id = new_id
 
-    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        core = self._core
+    def price(self, pod: Pod) -> _Priced:
+        catalog = OverheardCatalog(self._core.state)
+        try:
+            charge = waiting_charge(pod, self._core.vendors, catalog)
+        except BadRequest as error:
+            raise bad_request(error) from error
+        return _Priced(self, pod, charge, not catalog.asked)
+
+    async def charge(
+        self, pod: Pod, charge: Charge, identity: str, *, stamp: str, dry_run: bool, time_left: float | None
+    ) -> Amounts:
         if not self._synced():
             raise Denied(
                 503, f"quota: can't charge namespace {pod.namespace} now: caches not synced; try again", retry_after=1
             )
-        try:
-            charge = waiting_charge(pod, core.vendors, core.state)
-        except BadRequest as error:
-            raise bad_request(error) from error
         if stamp and not await self._lives(pod, stamp):
             stamp = ""
-        outcome = await core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), time_left)
+        outcome = await self._core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), time_left)
         if isinstance(outcome, Refusal):
             raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
         return outcome.amounts
 
     async def stamp(self, pod: Pod) -> str:
         found = pod.annotations.get(RESERVATION, "")
-        try:
-            amounts = waiting_charge(pod, self._core.vendors, self._core.state).exact
-        except BadRequest as error:
-            raise bad_request(error) from error
+        amounts = self.price(pod).cost.exact
         return found if found and await self._lives(pod, found, amounts) else self._new_id()
 
     async def _lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
@@ -177,6 +183,19 @@ class _Charging:
             and (amounts is None or dict(b.ledger[stamp].amounts) == {k: amounts[k] for k in b.hard if k in amounts})
             for b in books
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A pod with its price, ready to be charged."""
+
+    books: _Charging
+    pod: Pod
+    cost: Charge
+    lasting: bool
+
+    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
+        return await self.books.charge(self.pod, self.cost, identity, stamp=stamp, dry_run=dry_run, time_left=time_left)
 
 
 class Caches:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from hami_webhook.admission import policy
+from hami_webhook.admission.alike import Alike
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import (
     AdmissionRules,
@@ -34,8 +35,8 @@ from hami_webhook.admission.pods import (
     welcome,
 )
 from hami_webhook.admission.policy import Policies
-from hami_webhook.admission.review import Answer, Review
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.admission.review import UNCHANGED, Answer, Review
+from hami_webhook.devices.fleet import Fleet, Overheard
 from hami_webhook.devices.foreign.gates import names_any
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
@@ -51,6 +52,10 @@ Amounts = Mapping[str, Mapping[str, int]]
 class Namespaces(Protocol):
     """The cluster's namespaces."""
 
+    def known(self, name: str) -> Namespace | None:
+        """The namespace, if it is known without asking anybody; the same object until it changes."""
+        ...
+
     async def namespace(self, name: str) -> Namespace | None:
         """The namespace; None if it isn't known now."""
         ...
@@ -60,11 +65,25 @@ class Namespaces(Protocol):
         ...
 
 
+class Priced(Protocol):
+    """A pod, with what it costs while it waits. `lasting` if that follows from the pod alone."""
+
+    @property
+    def lasting(self) -> bool: ...
+
+    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
+        """Charge it, or one just like it, under an id; raises `Denied`. `stamp`: it may be charged under that already.
+
+        A pod with a stamp is like no other.
+        """
+        ...
+
+
 class Charging(Protocol):
     """The namespace's books."""
 
-    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        """Charge the pod under an id; raises `Denied`. `stamp` is an id it may be charged under already."""
+    def price(self, pod: Pod) -> Priced:
+        """What the pod costs; raises `Denied` for amounts that can't be meant."""
         ...
 
     async def stamp(self, pod: Pod) -> str:
@@ -94,50 +113,74 @@ class Gate:
         self._fleet = fleet
         self._stamp_key = stamp_key
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
+        self._mutations: Alike[Answer] = Alike()
+        self._checks: Alike[Priced] = Alike()
+
+    def mutate_at_once(self, review: Review) -> Answer | None:
+        """`/mutate`, where the answer takes no thought: the pod is none of ours, or like one before it. Else None."""
+        if not _is_new_pod(review) or self._is_plain(review):
+            return UNCHANGED
+        return self._mutations.recall(review, self._namespaces.known(review.namespace), self._policies())
 
     async def mutate(self, review: Review) -> Answer:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
-            return Answer()
-        done = await self._mutated(review)
-        return _answer(done) if done is not None else Answer()
+            return UNCHANGED
+        namespace, policies = self._namespaces.known(review.namespace), self._policies()
+        fleet = Overheard(self._fleet)
+        done = await self._mutated(review, fleet)
+        answer = _answer(done) if done is not None else UNCHANGED
+        told = done is not None and (done.ignored_namespace_keys or (done.draft.notes and _is_debugging()))
+        if not (fleet.asked or told):
+            self._mutations.keep(review, namespace, policies, answer)
+        return answer
+
+    def validate_at_once(self, review: Review) -> Answer | None:
+        """`/validate`, where the answer takes no thought: the pod is none of ours. Else None."""
+        return UNCHANGED if _is_new_pod(review) and is_plain(review.object, self._vendors) else None
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
         if _is_changed_pod(review):
             self._check_update(review)
         if not _is_new_pod(review):
-            return Answer()
+            return UNCHANGED
         if is_plain(review.object, self._vendors):
-            return Answer()
-        pod = read_pod(review.object, review.namespace)
-        if not await self._asks(pod):
-            return Answer()
-        stamp = pod.annotations.get(self._stamp_key, "")
-        amounts = await self._charging.charge(
-            pod, pod.uid or review.uid, stamp=stamp, dry_run=review.dry_run, time_left=time_left
-        )
+            return UNCHANGED
+        namespace, policies = self._namespaces.known(review.namespace), self._policies()
+        priced, stamp = self._checks.recall(review, namespace, policies), ""
+        if priced is not None:
+            uid = review.object["metadata"].get("uid")
+        else:
+            fleet = Overheard(self._fleet)
+            pod = read_pod(review.object, review.namespace)
+            if not await self._asks(pod, fleet):
+                return UNCHANGED
+            priced, stamp, uid = self._charging.price(pod), pod.annotations.get(self._stamp_key, ""), pod.uid
+            if priced.lasting and not (fleet.asked or stamp):
+                self._checks.keep(review, namespace, policies, priced)
+        amounts = await priced.charge(uid or review.uid, stamp=stamp, dry_run=review.dry_run, time_left=time_left)
         return Answer(audit=_audit(amounts))
 
     async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a stamp in place of the missing UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        done = await self._mutated(review)
+        done = await self._mutated(review, self._fleet)
         if done is None:
-            return Answer()
+            return UNCHANGED
         pod = done.draft.result()
-        if not await self._asks(pod):
+        if not await self._asks(pod, self._fleet):
             return _answer(done)
-        stamp = await self._charging.stamp(pod)
-        amounts = await self._charging.charge(pod, stamp, stamp="", dry_run=review.dry_run, time_left=time_left)
+        priced, stamp = self._charging.price(pod), await self._charging.stamp(pod)
+        amounts = await priced.charge(stamp, stamp="", dry_run=review.dry_run, time_left=time_left)
         if amounts and not review.dry_run:
             done.draft.annotations[self._stamp_key] = stamp
         return _answer(done, amounts)
 
-    async def _mutated(self, review: Review) -> Mutation | None:
+    async def _mutated(self, review: Review, fleet: Fleet) -> Mutation | None:
         """The pod after mutation; None for one that names nothing managed."""
-        if not self._touches_all and is_plain(review.object, self._vendors):
+        if self._is_plain(review):
             return None
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
@@ -146,11 +189,11 @@ class Gate:
         draft = read_draft(review.object, pod)
         elsewhere = governed_elsewhere(draft, self._vendors)
         ground = Ground(await self._namespace(pod), self._policies()) if elsewhere else None
-        welcomed = welcome(draft, self._vendors, self._fleet, ground)
+        welcomed = welcome(draft, self._vendors, fleet, ground)
         if welcomed.asked and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, welcomed, ground)
+            done = await self._ours(draft, welcomed, ground, fleet)
         done = done.beside(welcomed)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
@@ -158,11 +201,11 @@ class Gate:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
         return done
 
-    async def _ours(self, draft: PodDraft, welcomed: Welcome, ground: Ground | None) -> Mutation:
+    async def _ours(self, draft: PodDraft, welcomed: Welcome, ground: Ground | None, fleet: Fleet) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
-            asked = normalise(draft, self._vendors, self._fleet)
+            asked = normalise(draft, self._vendors, fleet)
         except Denied as error:
             # a mode that policy chooses may allow what the pod alone can't mean
             asked, refusal = named_vendors(draft, self._vendors), error
@@ -170,16 +213,19 @@ class Gate:
                 raise
         if not asked:
             leave = own_to_schedule(draft.original, self._rules) or welcomed.asked
-            return Mutation(draft if leave else untouched(draft, self._vendors, self._fleet, ground))
+            return Mutation(draft if leave else untouched(draft, self._vendors, fleet, ground))
         ground = ground or Ground(await self._namespace(draft.original), self._policies())
-        return mutate(draft, asked, self._vendors, self._rules, ground, self._fleet, refusal)
+        return mutate(draft, asked, self._vendors, self._rules, ground, fleet, refusal)
 
-    async def _asks(self, pod: Pod) -> bool:
+    def _is_plain(self, review: Review) -> bool:
+        return not self._touches_all and is_plain(review.object, self._vendors)
+
+    async def _asks(self, pod: Pod, fleet: Fleet) -> bool:
         """Validate a pod; whether it asks for cards, of us or of another scheduler."""
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
-        asked = validate(pod, self._vendors, self._fleet)
+        asked = validate(pod, self._vendors, fleet)
         governed: list[Governed] = [*asked, *governed_elsewhere(pod, self._vendors)]
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
@@ -196,8 +242,12 @@ class Gate:
     def _check_update(self, review: Review) -> None:
         old = read_pod(review.old_object, review.namespace)
         new = read_pod(review.object, review.namespace)
-        validate_update(old, new, User(review.username, review.groups), self._vendors, self._rules)
+        validate_update(old, new, User(review.username, frozenset(review.groups)), self._vendors, self._rules)
         refuse_ephemeral(review.object, self._vendors)
+
+
+def _is_debugging() -> bool:
+    return logger.isEnabledFor(logging.DEBUG)
 
 
 def _is_new_pod(review: Review) -> bool:

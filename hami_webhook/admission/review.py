@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,8 +17,7 @@ API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 
-@dataclass(frozen=True, slots=True)
-class Review:
+class Review(NamedTuple):
     """One AdmissionRequest. `object` and `old_object` are the API's JSON; `groups` are the user's."""
 
     api_version: str
@@ -30,17 +30,34 @@ class Review:
     object: Mapping[str, Any]
     old_object: Mapping[str, Any]
     username: str = ""
-    groups: frozenset[str] = frozenset()
+    groups: Sequence[str] = ()
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """What the AdmissionResponse says when the pod is allowed."""
 
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The members of the response but for its `uid`, as JSON with a comma before each."""
+        response: dict[str, Any] = {"allowed": True, "status": {"code": 200}}
+        if self.patch:
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(orjson.dumps(self.patch)).decode()
+        if self.warnings:
+            response["warnings"] = list(self.warnings)
+        if self.audit:
+            response["auditAnnotations"] = dict(self.audit)
+        return b"," + orjson.dumps(response)[1:-1]
+
+
+UNCHANGED = Answer()
+"""The answer for a pod that is allowed as it is."""
 
 
 class BadReview(Denied):
@@ -96,18 +113,18 @@ def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
     if not isinstance(dry_run, bool | None):
         raise _Unusable(f"dryRun must be true or false, found {found(dry_run)}")
     review = Review(
-        api_version=api_version,
-        uid=uid,
-        operation=_string(request, "operation"),
-        kind=_string(_object(request, "kind"), "kind"),
-        subresource=_string(request, "subResource"),
-        namespace=_string(request, "namespace"),
-        name=_string(request, "name"),
-        object=_object(request, "object"),
-        old_object=_object(request, "oldObject"),
-        username=_string(user, "username"),
-        groups=frozenset(groups or ()),
-        dry_run=dry_run or False,
+        api_version,
+        uid,
+        _string(request, "operation"),
+        _string(_object(request, "kind"), "kind"),
+        _string(request, "subResource"),
+        _string(request, "namespace"),
+        _string(request, "name"),
+        _object(request, "object"),
+        _object(request, "oldObject"),
+        _string(user, "username"),
+        groups or (),
+        dry_run or False,
     )
     if review.operation not in OPERATIONS:
         raise _Unusable(f"operation must be {', '.join(OPERATIONS)}, found {found(request.get('operation'))}")
@@ -120,33 +137,25 @@ def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
 
 def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = parent.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if type(value) is dict:
+        return value
+    if value is not None:
         raise _Unusable(f"{key} must be an object, found {found(value)}")
-    return value
+    return {}
 
 
 def _string(parent: Mapping[str, Any], key: str) -> str:
     value = parent.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if type(value) is str:
+        return value
+    if value is not None:
         raise _Unusable(f"{key} must be text, found {found(value)}")
-    return value
+    return ""
 
 
 def allowed(api_version: str, uid: str, answer: Answer) -> bytes:
     """The AdmissionReview that allows, with the patch where there is one."""
-    response: dict[str, Any] = {"uid": uid, "allowed": True, "status": {"code": 200}}
-    if answer.patch:
-        response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(orjson.dumps(answer.patch)).decode()
-    if answer.warnings:
-        response["warnings"] = list(answer.warnings)
-    if answer.audit:
-        response["auditAnnotations"] = dict(answer.audit)
-    return _dump(api_version, response)
+    return _HEADS[api_version] + orjson.dumps(uid) + answer.encoded + b"}}"
 
 
 def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
@@ -166,3 +175,7 @@ def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
 
 def _dump(api_version: str, response: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
+
+
+_HEADS = {version: _dump(version, {"uid": ""}).removesuffix(b'""}}') for version in API_VERSIONS}
+"""How an AdmissionReview begins, up to the request's id."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.fleet import Fleet, NoFleet
+from hami_webhook.devices.fleet import Fleet, NoFleet, Overheard
 from hami_webhook.devices.foreign.base import ForeignScheduler, Tally
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Device, Hold, Kinds, Request
@@ -46,6 +46,22 @@ class NoCards(NoFleet):
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
         return None
+
+
+class OverheardCatalog(Overheard):
+    """A catalog that notes whether it was asked anything."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self._catalog = catalog
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        self.asked = True
+        return self._catalog.eligible(vendor, pod)
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        self.asked = True
+        return self._catalog.held(vendor, pod)
 
 
 @dataclass(frozen=True, slots=True)

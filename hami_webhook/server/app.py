@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
 from time import perf_counter
@@ -27,6 +27,8 @@ from hami_webhook.server.patience import within
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
+AtOnce = Callable[[Review], Answer | None]
+"""The answer where it takes no thought, else None; raises `Denied`."""
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -37,11 +39,11 @@ class ReviewCounts:
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
-        self.durations: dict[str, Durations] = {}
+        self.durations: dict[str, Durations] = defaultdict(Durations)
 
     def count(self, path: str, code: int, seconds: float) -> None:
         self.answers[path, code] += 1
-        self.durations.setdefault(path, Durations()).add(seconds)
+        self.durations[path].add(seconds)
 
 
 class Doors:
@@ -59,13 +61,19 @@ class Doors:
     def application(self) -> Starlette:
         """The main application."""
 
+        gate = self._gate
+
         async def only_mutate(review: Review, time_left: float | None) -> Answer:
-            return await self._gate.mutate(review)
+            return await gate.mutate(review)
 
         return _application(
-            Route("/mutate", self._reviewer("/mutate", only_mutate), methods=["POST"]),
-            Route("/validate", self._reviewer("/validate", self._gate.validate), methods=["POST"]),
-            Route("/webhook", self._reviewer("/webhook", self._gate.webhook), methods=["POST"]),
+            Route("/mutate", self._reviewer("/mutate", only_mutate, gate.mutate_at_once), methods=["POST"]),
+            Route(
+                "/validate",
+                self._reviewer("/validate", gate.validate, gate.validate_at_once),
+                methods=["POST"],
+            ),
+            Route("/webhook", self._reviewer("/webhook", gate.webhook, lambda review: None), methods=["POST"]),
             *self._plain_routes(),
         )
 
@@ -80,29 +88,33 @@ class Doors:
             Route("/metrics", self._show_metrics),
         )
 
-    def _reviewer(self, path: str, step: Step) -> Callable[[Request], Awaitable[Response]]:
+    def _reviewer(
+        self, path: str, step: Step, at_once: AtOnce = lambda review: None
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             started = perf_counter()
-            code, content = await self._answer(request, step)
+            code, content = await self._answer(request, step, at_once)
             self.counts.count(path, code, perf_counter() - started)
             return Response(content, media_type="application/json")
 
         return answer
 
-    async def _answer(self, request: Request, step: Step) -> tuple[int, bytes]:
+    async def _answer(self, request: Request, step: Step, at_once: AtOnce) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
-        left = _time_left(request.scope["query_string"])
         try:
             body = await read_body(request, self._limits)
-            review = parse_review(body, request.headers.get("content-type", ""))
+            review = parse_review(body, _content_type(request))
         except BodyError as error:
             bad = BadReview(str(error), code=error.status)
             return bad.code, denied(bad.api_version, bad.uid, bad)
         except BadReview as error:
             return error.code, denied(error.api_version, error.uid, error)
         try:
-            seconds = min(self._limits.request_timeout, left or math.inf)
-            answer = await within(seconds, step(review, left and left - _ANSWERING))
+            answer = at_once(review)
+            if answer is None:
+                left = _time_left(request.scope["query_string"])
+                seconds = min(self._limits.request_timeout, left or math.inf)
+                answer = await within(seconds, step(review, left and left - _ANSWERING))
         except Denied as error:
             logger.info("%s refused: %s", _about(request, review), _line(error.message))
             return error.code, denied(review.api_version, review.uid, error, review.name)
@@ -143,6 +155,14 @@ def _time_left(query: bytes) -> float | None:
         return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
+
+
+def _content_type(request: Request) -> str:
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            text: str = value.decode("latin-1")
+            return text
+    return ""
 
 
 def _about(request: Request, review: Review) -> str:

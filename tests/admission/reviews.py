@@ -11,7 +11,7 @@ import jsonpatch
 import orjson
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.gate import Amounts, Gate
+from hami_webhook.admission.gate import Amounts, Gate, Priced
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review, parse_review
@@ -120,24 +120,39 @@ def patched(obj: JSON, answer: Answer) -> JSON:
 
 @dataclass
 class Surroundings:
-    """Namespaces and books that take everything and remember it; `known` is what namespaces there are."""
+    """Namespaces and books that take everything and remember it; `there` is what namespaces there are."""
 
-    known: dict[str, Namespace] = field(default_factory=lambda: {"team-a": Namespace("team-a", {}, {})})
+    there: dict[str, Namespace] = field(default_factory=lambda: {"team-a": Namespace("team-a", {}, {})})
     charged: list[tuple[str, str]] = field(default_factory=list)
     ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
+    def known(self, name: str) -> Namespace | None:
+        return self.there.get(name)
+
     async def namespace(self, name: str) -> Namespace | None:
-        return self.known.get(name)
+        return self.there.get(name)
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         self.ignored.append((namespace, keys))
 
-    async def charge(self, pod: Pod, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        self.charged.append((pod.name, identity))
-        return {}
+    def price(self, pod: Pod) -> Priced:
+        return Free(self, pod)
 
     async def stamp(self, pod: Pod) -> str:
         return "stamp"
+
+
+@dataclass
+class Free:
+    """A pod that costs nothing."""
+
+    around: Surroundings
+    pod: Pod
+    lasting: bool = True
+
+    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
+        self.around.charged.append((self.pod.name, identity))
+        return {}
 
 
 class NoTouch:

@@ -271,7 +271,7 @@ def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
 
 
 def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone():
-    nowhere = {"known": vendors(overwriteEnv=True), "surroundings": Surroundings(known={})}
+    nowhere = {"known": vendors(overwriteEnv=True), "surroundings": Surroundings(there={})}
     assert len(mutate(pod(cpu()), **nowhere).patch) == 1
     assert list(mutate(pod(cpu(), scheduler="volcano"), **nowhere).patch) == []
 
@@ -285,7 +285,7 @@ def test_an_environment_that_is_no_list_is_a_bad_request():
 
 
 def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
-    nowhere = Surroundings(known={})
+    nowhere = Surroundings(there={})
     expected = (503, "namespace team-a isn't known yet; try again")
     assert refusal(mutate, pod(gpu()), surroundings=nowhere) == expected
     assert refusal(validate, pod(gpu()), surroundings=nowhere) == expected
@@ -293,7 +293,7 @@ def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
 
 
 def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
-    nowhere = Surroundings(known={})
+    nowhere = Surroundings(there={})
     obj = pod(container(limits={GPU: 0, MEM: 100}), node="n1")
     assert list(mutate(obj, surroundings=nowhere).patch) == []
     validate(obj, surroundings=nowhere)
@@ -329,7 +329,7 @@ def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
 
 def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs():
     around = Surroundings()
-    around.known["team-a"] = type(around.known["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
+    around.there["team-a"] = type(around.there["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
     mutate(pod(gpu()), surroundings=around)
     assert around.ignored == [("team-a", ("hami.io/bind-phase",))]
 

@@ -178,6 +178,15 @@ def doors(known, **limits):
     return Doors(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
 
 
+class Thoughtful:
+    """A gate that has no answer at once."""
+
+    def mutate_at_once(self, review):
+        return None
+
+    validate_at_once = mutate_at_once
+
+
 async def post(front, path, written, **params):
     transport = httpx.ASGITransport(app=front.application(), raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -193,7 +202,7 @@ async def post(front, path, written, **params):
 async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(text, left):
     seen = []
 
-    class Timed:
+    class Timed(Thoughtful):
         async def mutate(self, review):
             return Answer()
 
@@ -237,7 +246,7 @@ async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
 
 @scenario
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
-    class Crashing:
+    class Crashing(Thoughtful):
         async def mutate(self, review):
             raise RuntimeError("secret detail")
 

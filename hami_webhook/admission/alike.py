@@ -1,0 +1,63 @@
+"""What admission made of a pod, for the next one that is the same but for its name: pods come in bursts.
+
+Remembered is only what follows from the pod, its Namespace and the policies alone; see `Overheard` for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from hami_webhook.admission.policy import Policies
+from hami_webhook.admission.review import Review
+from hami_webhook.kube.objects import Namespace
+
+T = TypeVar("T")
+
+_MOST = 256
+_LARGEST = 32 * 1024
+"""Bytes of a pod's JSON above which it isn't remembered."""
+
+_OWN = ("name", "generateName", "uid", "creationTimestamp")
+"""What of its metadata each pod has for itself, as texts. Nothing that is remembered may depend on it."""
+
+_UNREAD = {*_OWN, "managedFields"}
+
+
+class Alike(Generic[T]):
+    """Outcomes by what pods have in common. One holds in the same unchanged Namespace, under the same policies."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Namespace, Policies, T]] = {}
+
+    def recall(self, review: Review, namespace: Namespace | None, policies: Policies) -> T | None:
+        """What came of such a pod before; None if that isn't known, or may be something else now."""
+        if namespace is None or not self._known:
+            return None
+        found = self._known.get(_shape(review) or b"")
+        return found[2] if found is not None and found[0] is namespace and found[1] is policies else None
+
+    def keep(self, review: Review, namespace: Namespace | None, policies: Policies, outcome: T) -> None:
+        """Remember what came of a pod; the oldest is forgotten for it."""
+        shape = None if namespace is None else _shape(review)
+        if namespace is None or shape is None:
+            return
+        self._known.pop(shape, None)
+        if len(self._known) >= _MOST:
+            del self._known[next(iter(self._known))]
+        self._known[shape] = namespace, policies, outcome
+
+
+def _shape(review: Review) -> bytes | None:
+    """All of a review's pod that an outcome may depend on; None for a pod that is too large or odd."""
+    meta = review.object.get("metadata")
+    if type(meta) is not dict or not all(type(meta.get(key, "")) in _TEXT for key in _OWN):
+        return None
+    common: Mapping[str, Any] = {key: value for key, value in meta.items() if key not in _UNREAD}
+    shape = orjson.dumps((review.namespace, common, {**review.object, "metadata": None}))
+    return shape if len(shape) <= _LARGEST else None
+
+
+_TEXT = (str, type(None))
