@@ -5,7 +5,6 @@ Remembered is only what follows from the pod, its Namespace and the policies alo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -21,7 +20,7 @@ _LARGEST = 32 * 1024
 """Bytes of a pod's JSON above which it isn't remembered."""
 
 _OWN = ("name", "generateName", "uid", "creationTimestamp")
-"""What of its metadata each pod has for itself, as texts. Nothing that is remembered may depend on it."""
+"""What of its metadata each pod has for itself, as texts. Nothing remembered may depend on it, nor on volumes."""
 
 _UNREAD = {*_OWN, "managedFields"}
 
@@ -52,12 +51,24 @@ class Alike(Generic[T]):
 
 def _shape(review: Review) -> bytes | None:
     """All of a review's pod that an outcome may depend on; None for a pod that is too large or odd."""
-    meta = review.object.get("metadata")
-    if type(meta) is not dict or not all(type(meta.get(key, "")) in _TEXT for key in _OWN):
+    meta, spec = review.object.get("metadata"), review.object.get("spec")
+    if type(meta) is not dict or type(spec) is not dict or not all(type(meta.get(key)) in _TEXT for key in _OWN):
         return None
-    common: Mapping[str, Any] = {key: value for key, value in meta.items() if key not in _UNREAD}
-    shape = orjson.dumps((review.namespace, common, {**review.object, "metadata": None}))
+    common = {key: value for key, value in meta.items() if key not in _UNREAD}
+    containers = [_without_mounts(spec.get(place)) for place in ("initContainers", "containers")]
+    rest = {**spec, "volumes": None, "initContainers": None, "containers": None}
+    shape = orjson.dumps((review.namespace, common, containers, rest, review.object.get("status")))
     return shape if len(shape) <= _LARGEST else None
+
+
+def _without_mounts(containers: Any) -> Any:
+    """Containers but for their volumes: the API server mounts one with a name of its own in each."""
+    if type(containers) is not list:
+        return containers
+    return [
+        {key: value for key, value in each.items() if key != "volumeMounts"} if type(each) is dict else each
+        for each in containers
+    ]
 
 
 _TEXT = (str, type(None))

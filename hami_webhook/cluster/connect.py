@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.request import getproxies_environment
 
 import yaml
 from kubernetes.aio import config
@@ -34,4 +35,6 @@ async def connect(kubeconfig: str = "") -> ApiClient:
         why = " ".join(str(error).split())
         raise ClusterError(f"kubeconfig {path} can't be used: {why}") from error
     configuration.retries = None
+    # with it, every request looks for proxies and a .netrc in a thread of its own
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
     return ApiClient(configuration)

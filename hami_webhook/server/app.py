@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -15,13 +15,14 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Gate
 from hami_webhook.admission.review import Answer, BadReview, Review, allowed, denied, parse_review
 from hami_webhook.config import parse_go_duration
 from hami_webhook.quota.durations import Durations
-from hami_webhook.server.listener import BodyError, ListenerLimits, read_body
+from hami_webhook.server.listener import BodyError, ListenerLimits, header, receive_body
 from hami_webhook.server.patience import within
 
 logger = logging.getLogger(__name__)
@@ -66,14 +67,13 @@ class Doors:
         async def only_mutate(review: Review, time_left: float | None) -> Answer:
             return await gate.mutate(review)
 
+        doors = (
+            _Door(self, "/mutate", only_mutate, gate.mutate_at_once),
+            _Door(self, "/validate", gate.validate, gate.validate_at_once),
+            _Door(self, "/webhook", gate.webhook),
+        )
         return _application(
-            Route("/mutate", self._reviewer("/mutate", only_mutate, gate.mutate_at_once), methods=["POST"]),
-            Route(
-                "/validate",
-                self._reviewer("/validate", gate.validate, gate.validate_at_once),
-                methods=["POST"],
-            ),
-            Route("/webhook", self._reviewer("/webhook", gate.webhook, lambda review: None), methods=["POST"]),
+            *(Route(door.path, door, methods=["POST"]) for door in doors),
             *self._plain_routes(),
         )
 
@@ -88,22 +88,11 @@ class Doors:
             Route("/metrics", self._show_metrics),
         )
 
-    def _reviewer(
-        self, path: str, step: Step, at_once: AtOnce = lambda review: None
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            started = perf_counter()
-            code, content = await self._answer(request, step, at_once)
-            self.counts.count(path, code, perf_counter() - started)
-            return Response(content, media_type="application/json")
-
-        return answer
-
-    async def _answer(self, request: Request, step: Step, at_once: AtOnce) -> tuple[int, bytes]:
+    async def answer(self, scope: Scope, receive: Receive, step: Step, at_once: AtOnce) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
         try:
-            body = await read_body(request, self._limits)
-            review = parse_review(body, _content_type(request))
+            body = await receive_body(scope, receive, self._limits)
+            review = parse_review(body, header(scope, b"content-type"))
         except BodyError as error:
             bad = BadReview(str(error), code=error.status)
             return bad.code, denied(bad.api_version, bad.uid, bad)
@@ -112,18 +101,18 @@ class Doors:
         try:
             answer = at_once(review)
             if answer is None:
-                left = _time_left(request.scope["query_string"])
+                left = _time_left(scope["query_string"])
                 seconds = min(self._limits.request_timeout, left or math.inf)
                 answer = await within(seconds, step(review, left and left - _ANSWERING))
         except Denied as error:
-            logger.info("%s refused: %s", _about(request, review), _line(error.message))
+            logger.info("%s refused: %s", _about(scope, review), _line(error.message))
             return error.code, denied(review.api_version, review.uid, error, review.name)
         except TimeoutError:
-            logger.warning("%s: the cluster didn't answer in time", _about(request, review))
+            logger.warning("%s: the cluster didn't answer in time", _about(scope, review))
             late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
             return late.code, denied(review.api_version, review.uid, late, review.name)
         except Exception:
-            logger.exception("%s failed", _about(request, review))
+            logger.exception("%s failed", _about(scope, review))
             failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
             return 500, denied(review.api_version, review.uid, failure, review.name)
         return 200, allowed(review.api_version, review.uid, answer)
@@ -137,6 +126,27 @@ class Doors:
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+_IS_JSON = (b"content-type", b"application/json")
+
+
+class _Door:
+    """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
+
+    def __init__(self, doors: Doors, path: str, step: Step, at_once: AtOnce = lambda review: None) -> None:
+        self._doors = doors
+        self.path = path
+        self._step = step
+        self._at_once = at_once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        code, content = await self._doors.answer(scope, receive, self._step, self._at_once)
+        self._doors.counts.count(self.path, code, perf_counter() - started)
+        length = (b"content-length", b"%d" % len(content))
+        await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
+        await send({"type": "http.response.body", "body": content})
 
 
 def _application(*routes: Route) -> Starlette:
@@ -157,16 +167,8 @@ def _time_left(query: bytes) -> float | None:
         return None
 
 
-def _content_type(request: Request) -> str:
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            text: str = value.decode("latin-1")
-            return text
-    return ""
-
-
-def _about(request: Request, review: Review) -> str:
-    return _line(f"{request.url.path} {review.namespace}/{review.name}")
+def _about(scope: Scope, review: Review) -> str:
+    return _line(f"{scope['path']} {review.namespace}/{review.name}")
 
 
 def _line(text: str) -> str:

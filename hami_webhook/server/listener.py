@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Collection, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from email.utils import formatdate
 from typing import Final
@@ -81,29 +81,49 @@ class BodyTimeout(BodyError):
 
 
 async def read_body(request: Request, limits: ListenerLimits) -> bytes:
+    """The whole body of a starlette request: see `receive_body`."""
+    return await receive_body(request.scope, request.receive, limits)
+
+
+async def receive_body(scope: Scope, receive: Receive, limits: ListenerLimits) -> bytes:
     """The whole body; at most ``max_request_bytes`` of it are ever held.
 
     Raises `BodyTooLarge` or `BodyTimeout`, after which the request can still be answered, and starlette's
     ``ClientDisconnect``, after which it can't (the listener swallows it).
     """
     bound = limits.max_request_bytes
-    declared = request.headers.get("content-length", "")
+    declared = header(scope, b"content-length")
     if declared.isdecimal() and int(declared) > bound:
         raise BodyTooLarge(f"the request body has {declared} bytes, more than the {bound} allowed")
     try:
-        return await within(limits.request_timeout, _body(request, bound))
+        return await within(limits.request_timeout, _body(receive, bound))
     except TimeoutError:
         raise BodyTimeout(f"the request body was not complete within {limits.request_timeout:g} s") from None
 
 
-async def _body(request: Request, bound: int) -> bytes:
-    body = bytearray()
-    async with aclosing(request.stream()) as stream:
-        async for chunk in stream:
-            if len(body) + len(chunk) > bound:
-                raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
-            body += chunk
-    return bytes(body)
+def header(scope: Scope, name: bytes) -> str:
+    """The first header of a name, which is lower case; empty if there is none."""
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return ""
+
+
+async def _body(receive: Receive, bound: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size > bound:
+            raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
+        parts.append(part)
+        if not message.get("more_body"):
+            return part if len(parts) == 1 else b"".join(parts)
 
 
 class Listener:
