@@ -106,7 +106,8 @@ class _Sheet:
 
     def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
         self.debits[vendor.key] = debit
-        self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
+        if floors:
+            self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
     def tell(self, tally: Tally) -> None:
         """Add what another scheduler's pod costs."""

@@ -152,17 +152,17 @@ class Charger:
         if not ask.charge.amounts:
             return Charged()
         namespace, began = ask.pod.namespace, self._clock()
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
         self._waiting.setdefault(namespace, []).append((ask, future))
         if namespace not in self._workers:
             self._workers[namespace] = asyncio.create_task(self._work(namespace))
+        patience = self._timeout if seconds is None else min(self._timeout, seconds)
+        giving_up = loop.call_later(patience, _give_up, future, namespace)
         try:
-            async with asyncio.timeout(self._timeout if seconds is None else min(self._timeout, seconds)):
-                outcome = await asyncio.shield(future)
-        except TimeoutError:
-            outcome = future.result() if future.done() else _too_late(namespace)
+            outcome = await future  # cancelled with whoever waits for it, so that nothing is charged
         finally:
-            future.cancel()
+            giving_up.cancel()
         self.counts.durations.add(self._clock() - began)
         if isinstance(outcome, Refusal):
             self.counts.deny(outcome)
@@ -210,9 +210,11 @@ class Charger:
                 if isinstance(outcome, Charged):
                     kept.add(ask.identity)
         # left over: what a timeout broke off, and the charges of those who gave up meanwhile
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout):
-                await self._undo(namespace, written, {ask.identity for ask in asks} - kept)
+        left = {ask.identity for ask in asks} - kept
+        if left and written:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await self._undo(namespace, written, left)
 
     async def charge_batch(self, namespace: str, asks: Sequence[Ask]) -> list[Outcome]:
         """Judge the asks in order and write what they add, one compare-and-swap per quota in name order."""
@@ -366,6 +368,11 @@ def _no_more_than(former: Entry | None, entry: Entry) -> Entry | None:
     if former is None:
         return None
     return replace(former, amounts={k: min(v, entry.amounts.get(k, 0)) for k, v in former.amounts.items()})
+
+
+def _give_up(future: asyncio.Future[Outcome], namespace: str) -> None:
+    if not future.done():
+        future.set_result(_too_late(namespace))
 
 
 def _too_late(namespace: str) -> Refusal:
