@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+import uvloop
 import yaml
 from rich.console import Console
 from rich.markup import escape
@@ -220,7 +221,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     else:
         serving = serve_kubernetes(vendors, settings, policies)
     try:
-        asyncio.run(serving)
+        uvloop.run(serving)
     except* OSError as group:
         raise UsageError(f"can't listen: {group.exceptions[0]}") from group
     return 0

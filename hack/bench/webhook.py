@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jsonpatch
 import orjson
+import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,7 +48,7 @@ HARD = 10**9
 
 
 def measure(size: str) -> Sequence[Figure]:
-    return asyncio.run(_measured(size))
+    return uvloop.run(_measured(size))
 
 
 async def _measured(size: str) -> list[Figure]:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
 AtOnce = Callable[[Review], Answer | None]
-"""The answer where it takes no thought, else None; raises `Denied`."""
+"""The answer where it takes no thought, else None."""
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -67,13 +67,16 @@ class Doors:
         async def only_mutate(review: Review, time_left: float | None) -> Answer:
             return await gate.mutate(review)
 
-        doors = (
-            _Door(self, "/mutate", only_mutate, gate.mutate_at_once),
-            _Door(self, "/validate", gate.validate, gate.validate_at_once),
-            _Door(self, "/webhook", gate.webhook),
-        )
+        doors = {
+            "/mutate": (only_mutate, gate.mutate_at_once),
+            "/validate": (gate.validate, gate.validate_at_once),
+            "/webhook": (gate.webhook, _nothing),
+        }
         return _application(
-            *(Route(door.path, door, methods=["POST"]) for door in doors),
+            *(
+                Route(path, _Door(path, step, at_once, self._limits, self.counts), methods=["POST"])
+                for path, (step, at_once) in doors.items()
+            ),
             *self._plain_routes(),
         )
 
@@ -87,35 +90,6 @@ class Doors:
             Route("/readyz", self._readyz),
             Route("/metrics", self._show_metrics),
         )
-
-    async def answer(self, scope: Scope, receive: Receive, step: Step, at_once: AtOnce) -> tuple[int, bytes]:
-        """The status code inside the review, and the review."""
-        try:
-            body = await receive_body(scope, receive, self._limits)
-            review = parse_review(body, header(scope, b"content-type"))
-        except BodyError as error:
-            bad = BadReview(str(error), code=error.status)
-            return bad.code, denied(bad.api_version, bad.uid, bad)
-        except BadReview as error:
-            return error.code, denied(error.api_version, error.uid, error)
-        try:
-            answer = at_once(review)
-            if answer is None:
-                left = _time_left(scope["query_string"])
-                seconds = min(self._limits.request_timeout, left or math.inf)
-                answer = await within(seconds, step(review, left and left - _ANSWERING))
-        except Denied as error:
-            logger.info("%s refused: %s", _about(scope, review), _line(error.message))
-            return error.code, denied(review.api_version, review.uid, error, review.name)
-        except TimeoutError:
-            logger.warning("%s: the cluster didn't answer in time", _about(scope, review))
-            late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
-            return late.code, denied(review.api_version, review.uid, late, review.name)
-        except Exception:
-            logger.exception("%s failed", _about(scope, review))
-            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
-            return 500, denied(review.api_version, review.uid, failure, review.name)
-        return 200, allowed(review.api_version, review.uid, answer)
 
     async def _healthz(self, _: Request) -> Response:
         return Response()
@@ -131,22 +105,65 @@ class Doors:
 _IS_JSON = (b"content-type", b"application/json")
 
 
+def _nothing(_: Review) -> None:
+    """No answer at once."""
+
+
 class _Door:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
-    def __init__(self, doors: Doors, path: str, step: Step, at_once: AtOnce = lambda review: None) -> None:
-        self._doors = doors
-        self.path = path
+    def __init__(self, path: str, step: Step, at_once: AtOnce, limits: ListenerLimits, counts: ReviewCounts) -> None:
+        self._path = path
         self._step = step
         self._at_once = at_once
+        self._limits = limits
+        self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = perf_counter()
-        code, content = await self._doors.answer(scope, receive, self._step, self._at_once)
-        self._doors.counts.count(self.path, code, perf_counter() - started)
+        started, code = perf_counter(), 200
+        try:
+            body = await receive_body(scope, receive, self._limits)
+            review = parse_review(body, header(scope, b"content-type"))
+        except BodyError as error:
+            bad = BadReview(str(error), code=error.status)
+            code, content = bad.code, denied(bad.api_version, bad.uid, bad)
+        except BadReview as error:
+            code, content = error.code, denied(error.api_version, error.uid, error)
+        else:
+            try:
+                answer = self._at_once(review)
+            except Exception:
+                answer = None  # the step meets it, too, and tells of it
+            if answer is None:
+                code, content = await self._judged(scope["query_string"], review)
+            else:
+                content = allowed(review.api_version, review.uid, answer)
+        self._counts.count(self._path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
+
+    async def _judged(self, query: bytes, review: Review) -> tuple[int, bytes]:
+        """The status code inside the review, and the review."""
+        left = _time_left(query)
+        seconds = min(self._limits.request_timeout, left or math.inf)
+        try:
+            answer = await within(seconds, self._step(review, left and left - _ANSWERING))
+        except Denied as error:
+            logger.info("%s refused: %s", self._about(review), _line(error.message))
+            return error.code, denied(review.api_version, review.uid, error, review.name)
+        except TimeoutError:
+            logger.warning("%s: the cluster didn't answer in time", self._about(review))
+            late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
+            return late.code, denied(review.api_version, review.uid, late, review.name)
+        except Exception:
+            logger.exception("%s failed", self._about(review))
+            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
+            return 500, denied(review.api_version, review.uid, failure, review.name)
+        return 200, allowed(review.api_version, review.uid, answer)
+
+    def _about(self, review: Review) -> str:
+        return _line(f"{self._path} {review.namespace}/{review.name}")
 
 
 def _application(*routes: Route) -> Starlette:
@@ -165,10 +182,6 @@ def _time_left(query: bytes) -> float | None:
         return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
-
-
-def _about(scope: Scope, review: Review) -> str:
-    return _line(f"{scope['path']} {review.namespace}/{review.name}")
 
 
 def _line(text: str) -> str:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -107,7 +108,7 @@ def scenario(test):
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left
 
-        asyncio.run(whole())
+        uvloop.run(whole())
 
     return run
 
