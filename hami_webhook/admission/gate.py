@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.alike import Alike
@@ -116,17 +116,22 @@ class Gate:
         self._mutations: Alike[Answer] = Alike()
         self._checks: Alike[Priced] = Alike()
 
-    def mutate_at_once(self, review: Review) -> Answer | None:
-        """`/mutate`, where the answer takes no thought: the pod is none of ours, or like one before it. Else None."""
-        if not _is_new_pod(review) or self._is_plain(review):
-            return UNCHANGED
-        return self._mutations.recall(review, self._namespaces.known(review.namespace), self._policies())
+    def mutates_nothing(self, pod: Mapping[str, Any]) -> bool:
+        """Whether `/mutate` lets a new pod pass as it is, for a reason that is seen at once."""
+        return not self._touches_all and is_plain(pod, self._vendors)
+
+    def charges_nothing(self, pod: Mapping[str, Any]) -> bool:
+        """Whether `/validate` lets a new pod pass, for a reason that is seen at once."""
+        return is_plain(pod, self._vendors)
 
     async def mutate(self, review: Review) -> Answer:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
             return UNCHANGED
         namespace, policies = self._namespaces.known(review.namespace), self._policies()
+        known = self._mutations.recall(review, namespace, policies)
+        if known is not None:
+            return known
         fleet = Overheard(self._fleet)
         done = await self._mutated(review, fleet)
         answer = _answer(done) if done is not None else UNCHANGED
@@ -135,17 +140,13 @@ class Gate:
             self._mutations.keep(review, namespace, policies, answer)
         return answer
 
-    def validate_at_once(self, review: Review) -> Answer | None:
-        """`/validate`, where the answer takes no thought: the pod is none of ours. Else None."""
-        return UNCHANGED if _is_new_pod(review) and is_plain(review.object, self._vendors) else None
-
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
         if _is_changed_pod(review):
             self._check_update(review)
         if not _is_new_pod(review):
             return UNCHANGED
-        if is_plain(review.object, self._vendors):
+        if self.charges_nothing(review.object):
             return UNCHANGED
         namespace, policies = self._namespaces.known(review.namespace), self._policies()
         priced, stamp = self._checks.recall(review, namespace, policies), ""
@@ -180,7 +181,7 @@ class Gate:
 
     async def _mutated(self, review: Review, fleet: Fleet) -> Mutation | None:
         """The pod after mutation; None for one that names nothing managed."""
-        if self._is_plain(review):
+        if self.mutates_nothing(review.object):
             return None
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
@@ -216,9 +217,6 @@ class Gate:
             return Mutation(draft if leave else untouched(draft, self._vendors, fleet, ground))
         ground = ground or Ground(await self._namespace(draft.original), self._policies())
         return mutate(draft, asked, self._vendors, self._rules, ground, fleet, refusal)
-
-    def _is_plain(self, review: Review) -> bool:
-        return not self._touches_all and is_plain(review.object, self._vendors)
 
     async def _asks(self, pod: Pod, fleet: Fleet) -> bool:
         """Validate a pod; whether it asks for cards, of us or of another scheduler."""

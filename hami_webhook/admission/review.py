@@ -71,6 +71,11 @@ class BadReview(Denied):
 
 def parse_review(body: bytes, content_type: str) -> Review:
     """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
+    return read_review(load_review(body, content_type))
+
+
+def load_review(body: bytes, content_type: str) -> Any:
+    """The JSON of a request body; raises `BadReview` if it is none."""
     if not body:
         raise BadReview("the request body is empty; an AdmissionReview is expected")
     if content_type != _JSON:
@@ -78,9 +83,36 @@ def parse_review(body: bytes, content_type: str) -> Review:
         if media_type.strip().lower() != _JSON or parameters.strip():
             raise BadReview(f"contentType={cut(content_type)}, expected {_JSON}")
     try:
-        document = orjson.loads(body)
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadReview(f"the request body is not valid JSON: {error}") from error
+
+
+def new_pod(document: Any) -> tuple[str, str, Mapping[str, Any]] | None:
+    """The version and the id of a review of a pod's creation, and the pod, by a look that sees no more than it must.
+
+    None for any other review, and where anything looks odd: then it has to be read with care.
+    """
+    try:
+        request, version = document["request"], document["apiVersion"]
+        uid, pod = request["uid"], request["object"]
+        usual = (
+            request["operation"] == "CREATE"
+            and request["kind"]["kind"] == "Pod"
+            and not request.get("subResource")
+            and type(request.get("dryRun", False)) is bool
+            and document["kind"] == "AdmissionReview"
+            and version in API_VERSIONS
+            and type(uid) is str
+            and type(pod) is dict
+        )
+    except (KeyError, TypeError, AttributeError):
+        return None
+    return (version, uid, pod) if usual and uid else None
+
+
+def read_review(document: Any) -> Review:
+    """The review that a JSON document is; raises `BadReview`."""
     return _read_usual(document) or _read_with_care(document)
 
 

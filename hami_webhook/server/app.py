@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
@@ -19,7 +19,17 @@ from starlette.types import Receive, Scope, Send
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Gate
-from hami_webhook.admission.review import Answer, BadReview, Review, allowed, denied, parse_review
+from hami_webhook.admission.review import (
+    UNCHANGED,
+    Answer,
+    BadReview,
+    Review,
+    allowed,
+    denied,
+    load_review,
+    new_pod,
+    read_review,
+)
 from hami_webhook.config import parse_go_duration
 from hami_webhook.quota.durations import Durations
 from hami_webhook.server.listener import BodyError, ListenerLimits, header, receive_body
@@ -28,8 +38,8 @@ from hami_webhook.server.patience import within
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
-AtOnce = Callable[[Review], Answer | None]
-"""The answer where it takes no thought, else None."""
+Passes = Callable[[Mapping[str, Any]], bool]
+"""Whether a new pod passes as it is, for a reason that is seen at once."""
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
@@ -68,14 +78,14 @@ class Doors:
             return await gate.mutate(review)
 
         doors = {
-            "/mutate": (only_mutate, gate.mutate_at_once),
-            "/validate": (gate.validate, gate.validate_at_once),
-            "/webhook": (gate.webhook, _nothing),
+            "/mutate": (only_mutate, gate.mutates_nothing),
+            "/validate": (gate.validate, gate.charges_nothing),
+            "/webhook": (gate.webhook, gate.mutates_nothing),
         }
         return _application(
             *(
-                Route(path, _Door(path, step, at_once, self._limits, self.counts), methods=["POST"])
-                for path, (step, at_once) in doors.items()
+                Route(path, _Door(path, step, passes, self._limits, self.counts), methods=["POST"])
+                for path, (step, passes) in doors.items()
             ),
             *self._plain_routes(),
         )
@@ -105,17 +115,13 @@ class Doors:
 _IS_JSON = (b"content-type", b"application/json")
 
 
-def _nothing(_: Review) -> None:
-    """No answer at once."""
-
-
 class _Door:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
-    def __init__(self, path: str, step: Step, at_once: AtOnce, limits: ListenerLimits, counts: ReviewCounts) -> None:
+    def __init__(self, path: str, step: Step, passes: Passes, limits: ListenerLimits, counts: ReviewCounts) -> None:
         self._path = path
         self._step = step
-        self._at_once = at_once
+        self._passes = passes
         self._limits = limits
         self._counts = counts
 
@@ -123,21 +129,17 @@ class _Door:
         started, code = perf_counter(), 200
         try:
             body = await receive_body(scope, receive, self._limits)
-            review = parse_review(body, header(scope, b"content-type"))
+            document = load_review(body, header(scope, b"content-type"))
+            new = new_pod(document)
+            if new is not None and self._passes(new[2]):
+                content = allowed(new[0], new[1], UNCHANGED)
+            else:
+                code, content = await self._judged(scope["query_string"], read_review(document))
         except BodyError as error:
             bad = BadReview(str(error), code=error.status)
             code, content = bad.code, denied(bad.api_version, bad.uid, bad)
         except BadReview as error:
             code, content = error.code, denied(error.api_version, error.uid, error)
-        else:
-            try:
-                answer = self._at_once(review)
-            except Exception:
-                answer = None  # the step meets it, too, and tells of it
-            if answer is None:
-                code, content = await self._judged(scope["query_string"], review)
-            else:
-                content = allowed(review.api_version, review.uid, answer)
         self._counts.count(self._path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})

@@ -179,12 +179,12 @@ def doors(known, **limits):
 
 
 class Thoughtful:
-    """A gate that has no answer at once."""
+    """A gate that lets nothing pass at once."""
 
-    def mutate_at_once(self, review):
-        return None
+    def mutates_nothing(self, pod):
+        return False
 
-    validate_at_once = mutate_at_once
+    charges_nothing = mutates_nothing
 
 
 async def post(front, path, written, **params):
