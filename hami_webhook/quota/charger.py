@@ -31,7 +31,7 @@ ATTEMPTS = 20
 Six, as quota chapter 7 has it, are lost about once in a hundred batches when three replicas and a recompute contend.
 """
 
-_GATHERING = 0.01
+_GATHERING = 0.02
 """Seconds before a batch where the last one had several pods."""
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1
