@@ -17,6 +17,7 @@ _LOG: Final = logging.getLogger(__name__)
 _PIPELINED: Final = 16
 # Bytes that the frame of a chunk may have, on average: a size has up to 16 digits, and there are two line ends.
 _CHUNK_FRAME: Final = 20
+_BODY_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= _PIPELINED:
             raise ValueError("too many requests at once")
+        if self.parser.should_upgrade() and not _BODY_HEADERS.isdisjoint(name for name, _ in self.headers):
+            raise ValueError("the parser passes over a body after which another protocol shall begin")
+        super().on_headers_complete()
         self._reading = _Reading.BODY
         self._beside = 0
-        super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
         self._beside -= _CHUNK_FRAME
