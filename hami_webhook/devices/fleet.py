@@ -40,6 +40,10 @@ class Overheard:
         return self._fleet
 
     @property
+    def origin(self) -> Census:
+        return self._fleet.origin
+
+    @property
     def now(self) -> float:
         return self._listen().now
 

@@ -93,9 +93,14 @@ class ClusterState:
         self.now = 0.0
         """The latest time that was told."""
         self.version = 0
-        """Grows with every change of a node; its pods don't count."""
+        """Grows with every change of a node or its Device object; its pods don't count."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
+
+    @property
+    def origin(self) -> ClusterState:
+        """Itself: the answers are its own."""
+        return self
 
     def with_just(self, view: NodeView, pods: Iterable[Pod], now: float) -> ClusterState:
         """A state of this one node with just these pods."""
@@ -204,9 +209,11 @@ class ClusterState:
     def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
         """Koordinator's Device object of a node was added or changed."""
         self._devices[node] = obj
+        self.version += 1
 
     def remove_device(self, node: str) -> None:
         self._devices.pop(node, None)
+        self.version += 1
 
     def _keep(self, pod: Pod, now: float) -> None:
         self.now = max(self.now, now)

@@ -24,6 +24,10 @@ class Among:
         self._names = frozenset(nodes)
 
     @property
+    def origin(self) -> Census:
+        return self
+
+    @property
     def now(self) -> float:
         return self._census.now
 

@@ -10,13 +10,13 @@ import pytest
 from admission.reviews import GPU, MEM, PERCENT, container, gpu, parsed, pod, review
 from admission.scene import Recorder, books, core_on, town
 
-from hack.bench.scenery import CARD_MEMORY, node
+from hack.bench.scenery import node
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.placement.state import ClusterState
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.charge import OverheardCatalog, waiting_charge
 
 from .counting import counted_calls
 
@@ -86,17 +86,27 @@ def test_a_lone_pod_is_charged_without_a_pause() -> None:
     asyncio.run(story())
 
 
-def test_the_price_of_a_percentage_costs_the_same_on_however_many_nodes() -> None:
-    """It depends on the smallest card of the cluster."""
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {GPU: 1, PERCENT: 50},
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 50},
+        {"koordinator.sh/gpu-memory-ratio": 50},
+        {"koordinator.sh/gpu-memory": "8Gi"},
+    ],
+)
+def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(limits: dict[str, Any]) -> None:
+    """It is that of the smallest or largest of the cluster, which is worked out when a node changes."""
 
     def calls(nodes: int) -> int:
         state = ClusterState(ALL)
         for number in range(nodes):
             state.set_node(Node.from_object(node(number)), NOW)
-        asked = Pod.from_object(pod(container(limits={GPU: 1, PERCENT: 50})))
-        with counted_calls() as counts:
-            charge = waiting_charge(asked, ALL, state)
-        assert charge.amounts[f"limits.{MEM}"] == CARD_MEMORY // 2
+        asked = Pod.from_object(pod(container(limits=limits)))
+        for _ in range(2):
+            with counted_calls() as counts:
+                charge = waiting_charge(asked, ALL, OverheardCatalog(state))
+        assert charge.floors or PERCENT not in limits
         return sum(counts.values())
 
     assert calls(1) == calls(100)

@@ -19,13 +19,18 @@ class Census(Protocol):
     """The nodes of the cluster, with what is on them."""
 
     @property
+    def origin(self) -> Census:
+        """Whose answers these are: another's, where they are passed on as they come."""
+        ...
+
+    @property
     def now(self) -> float:
         """The latest time that was told of any of them, in Unix seconds."""
         ...
 
     @property
     def version(self) -> int:
-        """A number that is another one once a node, not a pod, has changed."""
+        """A number that is another one once a node or its Device object, not a pod, has changed."""
         ...
 
     def nodes(self) -> Iterable[Node]:
@@ -50,6 +55,10 @@ class NoCensus:
 
     now = 0.0
     version = 0
+
+    @property
+    def origin(self) -> Census:
+        return self
 
     def nodes(self) -> Iterable[Node]:
         return ()

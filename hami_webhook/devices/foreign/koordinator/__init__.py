@@ -5,7 +5,8 @@ Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from hami_webhook.config import KoordinatorSection
@@ -14,7 +15,7 @@ from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, 
 from hami_webhook.devices.foreign.gates import refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign.koordinator import admission
 from hami_webhook.devices.foreign.koordinator.allocation import Share, encode, read_shares, usage
-from hami_webhook.devices.foreign.koordinator.cards import Cards, read_cards
+from hami_webhook.devices.foreign.koordinator.cards import Cards, Sizes, read_cards
 from hami_webhook.devices.foreign.koordinator.charge import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
 from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, choose, loads_of, score
 from hami_webhook.devices.foreign.koordinator.hints import check_hints, read_hint, read_partition_spec
@@ -49,6 +50,7 @@ class Koordinator(ForeignScheduler):
         self.scheduler_names = section.scheduler_names
         self.injects_scheduler = section.inject_scheduler_name
         self._read: dict[str, tuple[Mapping[str, Any], Cards]] = {}
+        self._sized: tuple[weakref.ref[Census], int, Sizes] | None = None
 
     def scheduler_of(self, pod: Pod | PodDraft) -> str:
         """The label outranks `spec.schedulerName`."""
@@ -73,7 +75,7 @@ class Koordinator(ForeignScheduler):
     def waiting(self, pod: Pod, census: Census) -> Tally:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
-        tally = Tally({}) if want is None else waiting_amounts(amounts, want, lambda: self._fleet(census))
+        tally = Tally({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(census))
         try:
             read_shares(pod)
         except BadAnnotation as error:
@@ -147,11 +149,14 @@ class Koordinator(ForeignScheduler):
             known = self._read[node] = (device, read_cards(device))
         return known[1]
 
-    def _fleet(self, census: Census) -> Iterator[Cards]:
-        for node in census.nodes():
-            cards = self._cards(census, node.name)
-            if cards is not None:
-                yield cards
+    def _sizes(self, census: Census) -> Sizes:
+        """The sizes of all nodes' cards, worked out anew once a node has changed."""
+        known = self._sized
+        if known is None or (known[0](), known[1]) != (census.origin, census.version):
+            cards = (self._cards(census, node.name) for node in census.nodes())
+            sizes = Sizes.of(each for each in cards if each is not None)
+            known = self._sized = weakref.ref(census.origin), census.version, sizes
+        return known[2]
 
 
 def _part(load: Load, share: Share) -> Part:

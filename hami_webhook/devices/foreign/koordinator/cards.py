@@ -159,13 +159,22 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def smallest(found: Iterable[Cards]) -> int | None:
-    """The bytes of the smallest healthy card; None if there is none."""
-    return min((cards.least for cards in found if cards.least is not None), default=None)
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The bytes of the smallest and the largest healthy card; None if there is none.
 
+    The largest isn't known where one's isn't.
+    """
 
-def largest(found: Iterable[Cards]) -> int | None:
-    """The bytes of the largest healthy card; None if there is none, or one's isn't known."""
-    healthy = [cards.largest for cards in found if cards.least is not None]
-    known = [memory for memory in healthy if memory is not None]
-    return max(known) if known and len(known) == len(healthy) else None
+    smallest: int | None
+    largest: int | None
+
+    @classmethod
+    def of(cls, found: Iterable[Cards]) -> Sizes:
+        """The sizes of the cards of these nodes."""
+        healthy = [cards for cards in found if cards.least is not None]
+        known = [cards.largest for cards in healthy if cards.largest is not None]
+        return cls(
+            min((cards.least for cards in healthy if cards.least is not None), default=None),
+            max(known) if known and len(known) == len(healthy) else None,
+        )

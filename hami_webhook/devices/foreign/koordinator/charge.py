@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from hami_webhook.devices.foreign.base import Tally
 from hami_webhook.devices.foreign.koordinator.allocation import Share
-from hami_webhook.devices.foreign.koordinator.cards import Cards, largest, smallest
+from hami_webhook.devices.foreign.koordinator.cards import Cards, Sizes
 from hami_webhook.devices.foreign.koordinator.names import ALLOCATED, CORE, GPU, MEMORY, RATIO, SHARED
 from hami_webhook.devices.foreign.koordinator.request import Amounts, Want, percent_of, share_of
 
@@ -20,17 +20,17 @@ QUOTA_KEYS = tuple(map(key, (SHARED, CORE, MEMORY, RATIO, GPU)))
 BYTE_KEYS = frozenset((key(MEMORY),))
 
 
-def waiting_amounts(amounts: Amounts, want: Want, fleet: Callable[[], Iterable[Cards]]) -> Tally:
+def waiting_amounts(amounts: Amounts, want: Want, sizes: Callable[[], Sizes]) -> Tally:
     """What a pod is charged until it is placed: what it says, and the least that the rest of it can come to.
 
-    `fleet` gives the cards of every node; it is only asked where something depends on the card.
+    `sizes` is only asked where something depends on the card.
     """
     floors: tuple[str, ...] = ()
     memory, ratio = want.memory or 0, want.ratio or 0
     if want.ratio is not None:
-        memory, floors = share_of(smallest(fleet()) or 0, want.ratio), (MEMORY,)
+        memory, floors = share_of(sizes().smallest or 0, want.ratio), (MEMORY,)
     elif want.memory is not None:
-        ratio, floors = percent_of(want.memory, largest(fleet()) or 0), (RATIO, GPU)
+        ratio, floors = percent_of(want.memory, sizes().largest or 0), (RATIO, GPU)
     found = {
         SHARED: want.count,
         CORE: amounts.get(CORE, 0),

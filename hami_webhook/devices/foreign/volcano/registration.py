@@ -126,8 +126,13 @@ class Registry:
         """Look at every node for what a pod with these annotations might get."""
         asked = (mode_of(notes), uuids_of(notes), types_of(notes))
         known = self._surveyed
-        if known is None or known[0]() is not census or known[1] != census.version or len(self._surveys) >= _SURVEYS:
-            self._surveyed, self._surveys = (weakref.ref(census), census.version), {}
+        if (
+            known is None
+            or known[0]() is not census.origin
+            or known[1] != census.version
+            or len(self._surveys) >= _SURVEYS
+        ):
+            self._surveyed, self._surveys = (weakref.ref(census.origin), census.version), {}
         found = self._surveys.get(asked)
         if found is None:
             found, lasts = self._look(census, *asked)
