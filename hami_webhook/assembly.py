@@ -72,7 +72,7 @@ class Core:
         self.caches = Caches(self.state, clock, options.node_labels)
         self._reported: set[tuple[str, tuple[str, ...]]] = set()
         self.recomputer = Recomputer(
-            cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told
+            cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told, sleep=sleep
         )
         self.charger = Charger(
             cluster,

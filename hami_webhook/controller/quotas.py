@@ -164,7 +164,8 @@ class QuotaReconciler:
         failed = False
         for quota in managed:
             try:
-                result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._sightings.gone)
+                with self._core.charger.held(namespace):
+                    result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._sightings.gone)
             except NotFound:
                 continue
             except ClusterError as error:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -36,6 +36,9 @@ _GATHERING = 0.02
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1
 """Seconds between two batches of a namespace to whose quotas others write too."""
+
+_LONGEST_HOLD = 0.5
+"""Seconds charges let a recompute of their namespace go first."""
 
 _FORGOTTEN_AFTER = 0.25
 """Seconds without a batch after which the next one is as the first."""
@@ -145,6 +148,7 @@ class Charger:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._own: dict[str, dict[str, ResourceQuota]] = {}
         self._paces: dict[str, _Pace] = {}
+        self._held: dict[str, asyncio.Event] = {}
         self.counts = ChargeCounts()
 
     async def charge(self, ask: Ask, seconds: float | None = None) -> Outcome:
@@ -168,6 +172,19 @@ class Charger:
             self.counts.deny(outcome)
         return outcome
 
+    @contextlib.contextmanager
+    def held(self, namespace: str) -> Iterator[None]:
+        """Let no batch of the namespace begin in the block, though not for longer than half a second.
+
+        For a recompute, which would lose every race in a burst: it has to list pods between its read and its write.
+        """
+        over = self._held[namespace] = asyncio.Event()
+        try:
+            yield
+        finally:
+            over.set()
+            self._held.pop(namespace, None)
+
     async def _work(self, namespace: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
         loop = asyncio.get_running_loop()
@@ -178,6 +195,9 @@ class Charger:
             while namespace in self._waiting:
                 if pace.pause:
                     await self._sleep(pace.pause * (0.5 + self._jitter()))
+                if namespace in self._held:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._held[namespace].wait(), _LONGEST_HOLD)
                 waiting = self._waiting.pop(namespace)
                 batch = [(ask, future) for ask, future in waiting if not future.done()]
                 if batch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +19,9 @@ from hami_webhook.quota.durations import Durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State
 
 ATTEMPTS = 6
+
+_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+"""Seconds after the first lost race, at most, and after the last: each attempt costs a list of the namespace's pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,8 @@ class Recomputer:
         clock: Callable[[], float],
         times: Times,
         told: Callable[[str], Pod | None] = lambda uid: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._cluster = cluster
         self._vendors = vendors
@@ -204,6 +211,8 @@ class Recomputer:
         self._times = times
         self.durations = Durations()
         self._told = told
+        self._sleep = sleep
+        self._jitter = jitter
 
     async def run(
         self,
@@ -234,6 +243,7 @@ class Recomputer:
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
+                await self._sleep(self._jitter() * min(_LONGEST_PAUSE, _PAUSE * 2**attempt))
                 continue
             self.durations.add(self._clock() - began)
             return result

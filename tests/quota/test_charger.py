@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -431,3 +432,41 @@ async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk
     assert "an internal error" in outcome.message
     one.quotas = real
     assert isinstance(await one.charger.charge(ask()), Charged)
+
+
+@pytest.mark.parametrize(("held", "lost"), [(True, range(2)), (False, range(3, 7))])
+def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first(held: bool, lost: range) -> None:
+    """It is slower than they are: it lists pods between its read and its write."""
+
+    @desk({"a": 10**6})
+    async def told(one: Desk) -> None:
+        async def takes_time(step: str) -> None:
+            await asyncio.sleep(0.01 if asyncio.current_task() is recomputing else 0)
+
+        async def charge_on(number: int) -> None:
+            while not recomputing.done():
+                await one.charger.charge(ask(f"{number}-{len(one.steps)}"))
+
+        async def recompute() -> None:
+            with one.charger.held(TEAM) if held else nullcontext(), suppress(Conflict):
+                await recomputer.run(TEAM, "a")
+
+        drift = {"status": {"used": {MEM: "100"}}}
+        await one.cluster.patch_status(Kind.RESOURCE_QUOTAS, "a", drift, TEAM)
+        recomputer = Recomputer(
+            one.cluster, vendors(), NoCards(), clock=lambda: one.now, times=Times(), sleep=one.sleep, jitter=lambda: 1.0
+        )
+        recomputing = asyncio.create_task(recompute())
+        one.trouble = takes_time
+        charging = [asyncio.create_task(charge_on(number)) for number in range(3)]
+        await asyncio.gather(recomputing, *charging)
+        assert len([pause for pause in one.slept if pause >= 0.1]) in lost
+
+    told()
+
+
+@desk({"a": 10})
+async def test_charges_are_not_held_for_ever(one: Desk) -> None:
+    with one.charger.held(TEAM), pytest.MonkeyPatch.context() as patching:
+        patching.setattr(charger, "_LONGEST_HOLD", 0.01)
+        assert isinstance(await one.charger.charge(ask()), Charged)
