@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -149,6 +150,24 @@ class Replicas:
                 for item in (await cluster.call("GET", path))["items"]:
                     await cluster.call("DELETE", f"{path}/{item['metadata']['name']}")
         await asyncio.sleep(1)
+
+
+@dataclass
+class YesSayers(Replicas):
+    """Processes that answer as replicas would, without a thought: see `hack.bench.yes`."""
+
+    def _start(self, folder: Path, number: int) -> int:
+        (port,) = free_ports(1)
+        files = folder / pki.SERVING_CERTIFICATE, folder / pki.SERVING_KEY
+        process = subprocess.Popen([sys.executable, "-m", "hack.bench.yes", str(port), *map(str, files)])
+        self.running.append(process)
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return port
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the webhook that only says yes ended, or isn't ready in time")
+            time.sleep(0.02)
 
 
 def _configurations(authority: bytes, ports: Sequence[int]) -> Iterator[JSON]:

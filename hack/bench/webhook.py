@@ -1,7 +1,8 @@
 """`python -m hack.bench.webhook`: the server over HTTPS with keep-alive, loaded from another process.
 
 The baseline is the same stack (listener, TLS, HTTP, routing, reading the body) with a constant review for an answer, in
-the same process: an ordinary starlette endpoint. The quota of charged pods is emptied now and then, as the controller does when pods show up.
+the same process: an ordinary starlette endpoint. The quota of charged pods is emptied now and then, as the controller
+does when pods show up.
 """
 
 from __future__ import annotations

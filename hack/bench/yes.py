@@ -1,0 +1,46 @@
+"""A webhook that only says yes, in the same stack: what being asked costs, whatever the answer.
+
+`python -m hack.bench.yes PORT CERTIFICATE KEY` answers `/mutate` with the scheduler's name, and `/validate` with
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import orjson
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hack.bench.scenery import SCHEDULER
+from hami_webhook.admission.review import API_VERSIONS, UNCHANGED, Answer, allowed
+from hami_webhook.server.listener import Listener, ListenerLimits, read_body
+from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+
+LIMITS = ListenerLimits()
+NAMED = Answer([{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}])
+
+
+def _answering(answer: Answer) -> Route:
+    async def yes(request: Request) -> Response:
+        review = orjson.loads(await read_body(request, LIMITS))
+        content = allowed(API_VERSIONS[0], review["request"]["uid"], answer)
+        return Response(content, media_type="application/json")
+
+    return Route("/validate" if answer is UNCHANGED else "/mutate", yes, methods=["POST"])
+
+
+async def _serve(port: int, files: CertificateFiles) -> None:
+    app = Starlette(routes=[_answering(NAMED), _answering(UNCHANGED)])
+    await Listener(app, host="127.0.0.1", port=port, limits=LIMITS, tls=ReloadingTls(files)).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    _port, _certificate, _key = sys.argv[1:]
+    uvloop.run(_serve(int(_port), CertificateFiles(Path(_certificate), Path(_key))))
