@@ -146,6 +146,11 @@ class ListRule:
         )
         return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]), shut)
 
+    @property
+    def length(self) -> int:
+        """The letters of all its items."""
+        return sum(len(item) for items in (self.allow, self.deny, *self.also) for item in items)
+
     def admits(self, text: str) -> bool:
         """Exact match, for UUIDs."""
         return not self.shut and all(text in items for items in self._allows()) and text not in self.deny

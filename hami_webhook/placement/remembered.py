@@ -7,6 +7,7 @@ are given up for which a new budget would say otherwise.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +27,8 @@ MOST_ANSWERS = 200_000
 _MOST_SHAPES = 1000
 
 _UNKNOWN = Rejection(bare=NODE_UNREGISTERED)
-_Key = tuple[str, str, frozenset[str]]
-"""A shape in writing, and, where quota limits the pod, the namespace and the keys that are limited."""
+_Key = tuple[bytes, str, frozenset[str]]
+"""A shape's digest, and, where quota limits the pod, the namespace and the keys that are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Memory:
     def _answers(self, ask: PodAsk, budget: PodBudget | None) -> _Answers:
         """The answers to the pod's shape that still hold."""
         quota = ("", frozenset[str]()) if budget is None else (ask.pod.namespace, budget.keys)
-        key = (_written(ask.shape), *quota)
+        key = (_digest(ask.shape), *quota)
         answers = self._shapes.get(key)
         if answers is None:
             answers = self._shapes[key] = _Answers()
@@ -155,7 +156,7 @@ class Memory:
             self._refusals.clear()
 
 
-def _written(shape: Pod) -> str:
-    """A shape in writing, equal for equal ones."""
+def _digest(shape: Pod) -> bytes:
+    """A digest of a shape, equal for equal ones: users' annotations may be long."""
     containers = [(c.name, c.kind.value, dict(c.limits), dict(c.requests), c.privileged) for c in shape.containers]
-    return json.dumps([containers, shape.annotations], sort_keys=True)
+    return hashlib.sha256(json.dumps([containers, shape.annotations], sort_keys=True).encode()).digest()

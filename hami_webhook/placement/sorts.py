@@ -21,6 +21,9 @@ _Sort = tuple[Any, ...]
 _REMEMBERED = 256
 """Wishes for particular cards or nodes of which the answer is kept."""
 
+_LONGEST = 2000
+"""Letters of a wish above which its answer isn't kept: users write them."""
+
 
 def _sort(device: Device) -> _Sort:
     """All of a card that a charge can depend on."""
@@ -79,11 +82,14 @@ class CardSorts:
             found: Iterable[Device] = self._examples.get(vendor.key, {}).values()
             return tuple(device for device in found if types.admits_type(device.type))
         question = (vendor.key, uuids, types, selector)
-        if question not in self._answers:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            self._answers[question] = self._search(vendor.key, uuids, types, selector)
-        return self._answers[question]
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = self._search(vendor.key, uuids, types, selector)
+            if uuids.length + types.length + sum(len(key) + len(value) for key, value in selector) <= _LONGEST:
+                if len(self._answers) >= _REMEMBERED:
+                    self._answers.clear()
+                self._answers[question] = answer
+        return answer
 
     def _search(
         self, vendor: str, uuids: ListRule, types: ListRule, selector: Sequence[tuple[str, str]]

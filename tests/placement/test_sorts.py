@@ -90,3 +90,13 @@ def test_wishes_for_ever_other_cards_are_not_all_remembered() -> None:
         asking = read_pod(pod("p", asks(), notes={"nvidia.com/nouse-gpuuuid": f"X{number}"}))
         assert len(state.eligible(NVIDIA, asking)) == 1
     assert len(state._sorts._answers) <= 256
+
+
+def test_a_wish_of_any_length_is_answered_and_a_long_one_not_remembered() -> None:
+    state = ClusterState(VENDORS)
+    state.set_node(read_node(node("n", card("G1"))), NOW)
+    for number in range(3):
+        many = ",".join(f"X{number}-{item}" for item in range(20_000))
+        asking = read_pod(pod("p", asks(), notes={"nvidia.com/nouse-gpuuuid": many}))
+        assert len(state.eligible(NVIDIA, asking)) == 1
+    assert not state._sorts._answers

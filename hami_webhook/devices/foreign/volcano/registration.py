@@ -98,6 +98,9 @@ _MEMO = "volcano: registration"
 _SURVEYS = 256
 """As many looks at the cluster are remembered, each for other annotations."""
 
+_LONGEST = 2000
+"""Letters of annotations above which what was found for them isn't remembered: users write them."""
+
 
 class Registry:
     """Reads nodes, each once; what was found of a cluster holds as long as no node changes."""
@@ -136,7 +139,8 @@ class Registry:
         found = self._surveys.get(asked)
         if found is None:
             found, lasts = self._look(census, *asked)
-            if lasts:
+            mode, uuids, types = asked
+            if lasts and len(mode) + uuids.length + types.length <= _LONGEST:
                 self._surveys[asked] = found
         return found
 
