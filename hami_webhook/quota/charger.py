@@ -114,6 +114,14 @@ class _Pace:
         self.until = now + _FORGOTTEN_AFTER
 
 
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """Somebody goes before the charges of a namespace, until `over` or `until` (of the loop's clock)."""
+
+    until: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Charger:
     """Charges pods to their namespace's quotas. Any number of chargers may work on one cluster.
 
@@ -148,7 +156,7 @@ class Charger:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._own: dict[str, dict[str, ResourceQuota]] = {}
         self._paces: dict[str, _Pace] = {}
-        self._held: dict[str, asyncio.Event] = {}
+        self._held: dict[str, _Hold] = {}
         self.counts = ChargeCounts()
 
     async def charge(self, ask: Ask, seconds: float | None = None) -> Outcome:
@@ -178,12 +186,13 @@ class Charger:
 
         For a recompute, which would lose every race in a burst: it has to list pods between its read and its write.
         """
-        over = self._held[namespace] = asyncio.Event()
+        hold = self._held[namespace] = _Hold(asyncio.get_running_loop().time() + _LONGEST_HOLD)
         try:
             yield
         finally:
-            over.set()
-            self._held.pop(namespace, None)
+            hold.over.set()
+            if self._held.get(namespace) is hold:
+                del self._held[namespace]
 
     async def _work(self, namespace: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
@@ -195,9 +204,10 @@ class Charger:
             while namespace in self._waiting:
                 if pace.pause:
                     await self._sleep(pace.pause * (0.5 + self._jitter()))
-                if namespace in self._held:
+                hold = self._held.get(namespace)
+                if hold is not None and loop.time() < hold.until:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._held[namespace].wait(), _LONGEST_HOLD)
+                        await asyncio.wait_for(hold.over.wait(), hold.until - loop.time())
                 waiting = self._waiting.pop(namespace)
                 batch = [(ask, future) for ask, future in waiting if not future.done()]
                 if batch:

@@ -465,8 +465,26 @@ def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first
     told()
 
 
+@desk({"a": 1000})
+async def test_charges_are_held_half_a_second_at_most_however_many_batches_wait(one: Desk) -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(charger, "_LONGEST_HOLD", 0.05)
+        with one.charger.held(TEAM):
+            began = loop.time()
+            for number in range(5):
+                assert isinstance(await one.charger.charge(ask(f"u{number}")), Charged)
+            assert 0.05 <= loop.time() - began < 0.2
+
+
 @desk({"a": 10})
-async def test_charges_are_not_held_for_ever(one: Desk) -> None:
-    with one.charger.held(TEAM), pytest.MonkeyPatch.context() as patching:
-        patching.setattr(charger, "_LONGEST_HOLD", 0.01)
-        assert isinstance(await one.charger.charge(ask()), Charged)
+async def test_of_two_holds_the_later_lasts(one: Desk) -> None:
+    first, second = one.charger.held(TEAM), one.charger.held(TEAM)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    charging = asyncio.create_task(one.charger.charge(ask()))
+    await asyncio.sleep(0.02)
+    assert not charging.done()
+    second.__exit__(None, None, None)
+    assert isinstance(await charging, Charged)
