@@ -135,49 +135,35 @@ class _Charging:
     """The gate's way to the books."""
 
     def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
-        self._core = core
-        self._synced = synced
+        self.core = core
+        self.synced = synced
         self._new_id = new_id
 
     def price(self, pod: Pod) -> _Priced:
-        catalog = OverheardCatalog(self._core.state)
+        catalog = OverheardCatalog(self.core.state)
         try:
-            charge = waiting_charge(pod, self._core.vendors, catalog)
+            charge = waiting_charge(pod, self.core.vendors, catalog)
         except BadRequest as error:
             raise bad_request(error) from error
         return _Priced(self, pod, charge, not catalog.asked)
 
-    async def charge(
-        self, pod: Pod, charge: Charge, identity: str, *, stamp: str, dry_run: bool, time_left: float | None
-    ) -> Amounts:
-        if not self._synced():
-            raise Denied(
-                503, f"quota: can't charge namespace {pod.namespace} now: caches not synced; try again", retry_after=1
-            )
-        if stamp and not await self._lives(pod, stamp):
-            stamp = ""
-        outcome = await self._core.charger.charge(Ask(identity, pod, charge, dry_run, stamp), time_left)
-        if isinstance(outcome, Refusal):
-            raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
-        return outcome.amounts
-
     async def stamp(self, pod: Pod) -> str:
         found = pod.annotations.get(RESERVATION, "")
         amounts = self.price(pod).cost.exact
-        return found if found and await self._lives(pod, found, amounts) else self._new_id()
+        return found if found and await self.lives(pod, found, amounts) else self._new_id()
 
-    async def _lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
+    async def lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
         """Whether the ledger has the stamp as admitted, with just these exact amounts if given, and no other pod."""
-        state = self._core.state
+        state = self.core.state
         others = (other for other in state.pods_in(pod.namespace) if other.uid != pod.uid)
         if any(stamp in (other.uid, other.annotations.get(RESERVATION)) for other in others):
             return False
         try:
-            listing = await self._core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+            listing = await self.core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
             quotas = [ResourceQuota.from_object(item) for item in listing.items]
         except (ClusterError, MalformedObject):
             return False
-        books = [b for b in (Books.read(quota, self._core.vendors) for quota in quotas) if stamp in b.ledger]
+        books = [b for b in (Books.read(quota, self.core.vendors) for quota in quotas) if stamp in b.ledger]
         return bool(books) and all(
             b.ledger[stamp].state is State.ADMITTED
             and (amounts is None or dict(b.ledger[stamp].amounts) == {k: amounts[k] for k in b.hard if k in amounts})
@@ -195,7 +181,18 @@ class _Priced:
     lasting: bool
 
     async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        return await self.books.charge(self.pod, self.cost, identity, stamp=stamp, dry_run=dry_run, time_left=time_left)
+        if not self.books.synced():
+            namespace = self.pod.namespace
+            raise Denied(
+                503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1
+            )
+        if stamp and not await self.books.lives(self.pod, stamp):
+            stamp = ""
+        ask = Ask(identity, self.pod, self.cost, dry_run, stamp)
+        outcome = await self.books.core.charger.charge(ask, time_left)
+        if isinstance(outcome, Refusal):
+            raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
+        return outcome.amounts
 
 
 class Caches:
