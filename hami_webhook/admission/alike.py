@@ -11,7 +11,7 @@ import orjson
 
 from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Review
-from hami_webhook.kube.objects import Namespace
+from hami_webhook.kube.objects import Namespace, parse_time
 
 T = TypeVar("T")
 
@@ -31,17 +31,14 @@ class Alike(Generic[T]):
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Namespace, Policies, T]] = {}
 
-    def recall(self, review: Review, namespace: Namespace | None, policies: Policies) -> T | None:
+    def recall(self, shape: bytes | None, namespace: Namespace | None, policies: Policies) -> T | None:
         """What came of such a pod before; None if that isn't known, or may be something else now."""
-        if namespace is None or not self._known:
-            return None
-        found = self._known.get(_shape(review) or b"")
+        found = self._known.get(shape) if shape is not None else None
         return found[2] if found is not None and found[0] is namespace and found[1] is policies else None
 
-    def keep(self, review: Review, namespace: Namespace | None, policies: Policies, outcome: T) -> None:
+    def keep(self, shape: bytes | None, namespace: Namespace | None, policies: Policies, outcome: T) -> None:
         """Remember what came of a pod; the oldest is forgotten for it."""
-        shape = None if namespace is None else _shape(review)
-        if namespace is None or shape is None:
+        if shape is None or namespace is None:
             return
         self._known.pop(shape, None)
         if len(self._known) >= _MOST:
@@ -49,7 +46,7 @@ class Alike(Generic[T]):
         self._known[shape] = namespace, policies, outcome
 
 
-def _shape(review: Review) -> bytes | None:
+def shape_of(review: Review) -> bytes | None:
     """All of a review's pod that an outcome may depend on; None for a pod that is too large or odd."""
     meta, spec = review.object.get("metadata"), review.object.get("spec")
     if type(meta) is not dict or type(spec) is not dict or not all(type(meta.get(key)) in _TEXT for key in _OWN):
@@ -57,7 +54,12 @@ def _shape(review: Review) -> bytes | None:
     common = {key: value for key, value in meta.items() if key not in _UNREAD}
     containers = [_without_mounts(spec.get(place)) for place in ("initContainers", "containers")]
     rest = {**spec, "volumes": None, "initContainers": None, "containers": None}
-    shape = orjson.dumps((review.namespace, common, containers, rest, review.object.get("status")))
+    try:
+        if created := meta.get("creationTimestamp"):
+            parse_time(created)
+        shape = orjson.dumps((review.namespace, common, containers, rest, review.object.get("status")))
+    except (ValueError, TypeError):  # no time, or nested deeper than can be written
+        return None
     return shape if len(shape) <= _LARGEST else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.alike import Alike
+from hami_webhook.admission.alike import Alike, shape_of
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import (
     AdmissionRules,
@@ -128,8 +128,8 @@ class Gate:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
             return UNCHANGED
-        namespace, policies = self._namespaces.known(review.namespace), self._policies()
-        known = self._mutations.recall(review, namespace, policies)
+        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
+        known = self._mutations.recall(shape, namespace, policies)
         if known is not None:
             return known
         fleet = Overheard(self._fleet)
@@ -137,7 +137,7 @@ class Gate:
         answer = _answer(done) if done is not None else UNCHANGED
         told = done is not None and (done.ignored_namespace_keys or (done.draft.notes and _is_debugging()))
         if not (fleet.asked or told):
-            self._mutations.keep(review, namespace, policies, answer)
+            self._mutations.keep(shape, namespace, policies, answer)
         return answer
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
@@ -148,8 +148,8 @@ class Gate:
             return UNCHANGED
         if self.charges_nothing(review.object):
             return UNCHANGED
-        namespace, policies = self._namespaces.known(review.namespace), self._policies()
-        priced, stamp = self._checks.recall(review, namespace, policies), ""
+        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
+        priced, stamp = self._checks.recall(shape, namespace, policies), ""
         if priced is not None:
             uid = review.object["metadata"].get("uid")
         else:
@@ -159,7 +159,7 @@ class Gate:
                 return UNCHANGED
             priced, stamp, uid = self._charging.price(pod), pod.annotations.get(self._stamp_key, ""), pod.uid
             if priced.lasting and not (fleet.asked or stamp):
-                self._checks.keep(review, namespace, policies, priced)
+                self._checks.keep(shape, namespace, policies, priced)
         amounts = await priced.charge(uid or review.uid, stamp=stamp, dry_run=review.dry_run, time_left=time_left)
         return Answer(audit=_audit(amounts))
 

@@ -125,7 +125,7 @@ def _read_usual(document: Any) -> Review | None:
     """The review of an object's creation as API servers write it, in a third of the time; None for any other."""
     try:
         request = document["request"]
-        get, user = request.get, request["userInfo"]
+        get, user, old = request.get, request["userInfo"], request.get("oldObject")
         review = Review(
             document["apiVersion"],
             request["uid"],
@@ -135,7 +135,7 @@ def _read_usual(document: Any) -> Review | None:
             get("namespace", ""),
             get("name", ""),
             request["object"],
-            get("oldObject") or {},
+            {} if old is None else old,
             user.get("username", ""),
             user.get("groups", []),
             get("dryRun", False),

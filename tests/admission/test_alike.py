@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission import alike, gate
-from hami_webhook.admission.alike import Alike
+from hami_webhook.admission.alike import Alike, shape_of
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies, Rule
+from hami_webhook.admission.review import parse_review
 from hami_webhook.admission.selectors import LabelSelector, Requirement
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.fleet import NO_FLEET
@@ -161,8 +163,8 @@ def test_only_so_much_is_remembered() -> None:
     known: Alike[int] = Alike()
     here = Namespace("team-a", {}, {})
 
-    def about(memory: int, **more: Any) -> Any:
-        return parsed(review(pod(gpu(memory=memory), **more)))
+    def about(memory: int, **more: Any) -> bytes | None:
+        return shape_of(parsed(review(pod(gpu(memory=memory), **more))))
 
     for memory in range(1, 300):
         known.keep(about(memory), here, Policies.EMPTY, memory)
@@ -170,11 +172,14 @@ def test_only_so_much_is_remembered() -> None:
     assert known.recall(about(1), here, Policies.EMPTY) is None
     assert len(known._known) == 256
     large = about(7, annotations={"large": "x" * alike._LARGEST})
+    assert large is None
     known.keep(large, here, Policies.EMPTY, 7)
     assert known.recall(large, here, Policies.EMPTY) is None
 
 
-@pytest.mark.parametrize(("key", "value"), [("name", 5), ("uid", []), ("creationTimestamp", 1)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("name", 5), ("uid", []), ("creationTimestamp", 1), ("creationTimestamp", "soon")]
+)
 def test_a_pod_with_an_odd_name_is_like_no_other(key: str, value: object) -> None:
     scene = Scene()
     assert isinstance(said(scene.gate.mutate, pod(gpu())), bytes)
@@ -183,3 +188,22 @@ def test_a_pod_with_an_odd_name_is_like_no_other(key: str, value: object) -> Non
     told = said(scene.gate.mutate, made)
     assert isinstance(told, tuple)
     assert told[0] == 400
+
+
+def test_a_pod_nested_deeper_than_can_be_written_is_answered() -> None:
+    plain = orjson.dumps(review(pod(gpu(image="deep"), name="a", uid="a")))
+    deep = plain.replace(b'"deep"', b'{"x":' * 400 + b"1" + b"}" * 400)
+    scene = Scene()
+    for step in (scene.gate.mutate, scene.gate.validate):
+        assert asyncio.run(step(parse_review(deep, "application/json")))
+
+
+def test_a_pod_is_as_old_as_it_likes() -> None:
+    scene = Scene()
+    made = [pod(gpu(), name=name, uid=name) for name in ("a", "b")]
+    for number, each in enumerate(made):
+        each["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{number}Z"
+    shapes = {shape_of(parsed(review(each))) for each in made}
+    assert len(shapes) == 1
+    assert None not in shapes
+    assert said(scene.gate.validate, made[0]) == said(scene.gate.validate, made[1])
