@@ -36,6 +36,8 @@ _TLS_CLOSE_TIMEOUT: Final = 5.0
 _STAMP_INTERVAL: Final = 1.0
 # Seconds without accepting when the process is out of file descriptors.
 _ACCEPT_PAUSE: Final = 1.0
+# Digits of a Content-Length that are looked at; no body that is taken needs as many.
+_LENGTH_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ async def receive_body(scope: Scope, receive: Receive, limits: ListenerLimits) -
     """
     bound = limits.max_request_bytes
     declared = header(scope, b"content-length")
-    if declared.isdecimal() and int(declared) > bound:
-        raise BodyTooLarge(f"the request body has {declared} bytes, more than the {bound} allowed")
+    if declared.isdecimal() and (len(declared) > _LENGTH_DIGITS or int(declared) > bound):
+        raise BodyTooLarge(f"the request body has {declared[:_LENGTH_DIGITS]} bytes, more than the {bound} allowed")
     try:
         return await within(limits.request_timeout, _body(receive, bound))
     except TimeoutError:

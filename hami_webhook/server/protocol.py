@@ -13,8 +13,6 @@ from uvicorn.server import ServerState
 
 _LOG: Final = logging.getLogger(__name__)
 
-# Requests a connection may have waiting behind the one being answered.
-_PIPELINED: Final = 16
 # Bytes that the frame of a chunk may have, on average: a size has up to 16 digits, and there are two line ends.
 _CHUNK_FRAME: Final = 20
 _BODY_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding"))
@@ -40,10 +38,28 @@ class _Reading(Enum):
     BODY = auto()
 
 
+class _Forgiving:
+    """A transport on which it is no error to write after its end: uvloop tells of that end a moment later."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.close = transport.close
+        self.abort = transport.abort
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with deadlines for what the client has to do: send headers, send a body, read.
 
-    What the parser keeps of a head, or of what is around a chunked body's bytes, is bounded too.
+    What the parser keeps of a head, or of what is around a chunked body's bytes, is bounded too. A client that sends
+    a request before it has the answer to the one before gets that answer, and the end of the connection.
     """
 
     def __init__(self, config: Config, state: ServerState, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,9 +75,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # Bytes read of a head, or of a body's frame.
         self._beside = 0
         self._deaf = False
+        self._ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        super().connection_made(transport)
+        super().connection_made(_Forgiving(transport))  # type: ignore[arg-type]  # all of it that is used
         self.connected = True
         # `pause_writing` shall start the clock at the first bytes the client doesn't take. (With 0, asyncio's TLS
         # transport would pause on an empty buffer.)
@@ -79,7 +96,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._deaf:
             return
-        self._unset_keepalive_if_required()
         self._beside = len(data) + (self._beside if self._reading is not _Reading.NOTHING else 0)
         try:
             self._feed(data)
@@ -88,9 +104,13 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             if self._reading is not _Reading.NOTHING and self._beside > self._bounds.head_bytes:
                 self._refuse()
+        self._beside = max(self._beside, 0)
         self._mind_reading()
 
     def on_message_begin(self) -> None:
+        if self._in_flight():
+            raise ValueError("a request before the answer to the last one")
+        self._unset_keepalive_if_required()
         self._reading = _Reading.HEAD
         super().on_message_begin()
 
@@ -99,8 +119,6 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= _PIPELINED:
-            raise ValueError("too many requests at once")
         if self.parser.should_upgrade() and not _BODY_HEADERS.isdisjoint(name for name, _ in self.headers):
             raise ValueError("the parser passes over a body after which another protocol shall begin")
         super().on_headers_complete()
@@ -118,6 +136,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading = _Reading.NOTHING
         self._beside = 0
         super().on_message_complete()
+        if self._ending and not self._in_flight():
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -135,6 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close the connection after the request in flight; at once if there is none, not even half a one."""
+        self._ending = True
         if self._in_flight():
             self.cycle.keep_alive = False
         elif self._reading is _Reading.NOTHING:
@@ -157,11 +178,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self) -> None:
         """End a connection whose client sent what can't be taken, with 400 if that can be the next answer."""
         in_flight = self._in_flight()
-        if in_flight and self._reading is not _Reading.BODY:
+        if in_flight and self._reading is _Reading.NOTHING:
             # It is a later request that is at fault.
             self.cycle.keep_alive = False
             self._deaf = True
-        elif self._reading is _Reading.BODY and (not in_flight or self.pipeline or self.cycle.response_started):
+        elif self._reading is _Reading.BODY and (not in_flight or self.cycle.response_started):
             self.transport.abort()
         else:
             self.send_400_response("Invalid HTTP request received.")
@@ -186,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._read_deadline = self.loop.call_later(getattr(self._bounds, awaited), self._cut_off, awaited)
 
     def _owed(self) -> str | None:
-        if self.transport.is_closing() or self._deaf or self.pipeline:  # nothing is read while requests queue
+        if self.transport.is_closing() or self._deaf:
             return None
         if self._reading is _Reading.HEAD or self.cycle is None:
             return "headers"
