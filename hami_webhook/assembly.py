@@ -137,7 +137,7 @@ class _Charging:
     def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
         self.core = core
         self.synced = synced
-        self._new_id = new_id
+        self.new_id = new_id
 
     def price(self, pod: Pod) -> _Priced:
         catalog = OverheardCatalog(self.core.state)
@@ -146,11 +146,6 @@ class _Charging:
         except BadRequest as error:
             raise bad_request(error) from error
         return _Priced(self, pod, charge, not catalog.asked)
-
-    async def stamp(self, pod: Pod) -> str:
-        found = pod.annotations.get(RESERVATION, "")
-        amounts = self.price(pod).cost.exact
-        return found if found and await self.lives(pod, found, amounts) else self._new_id()
 
     async def lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
         """Whether the ledger has the stamp as admitted, with just these exact amounts if given, and no other pod."""
@@ -179,6 +174,10 @@ class _Priced:
     pod: Pod
     cost: Charge
     lasting: bool
+
+    async def stamp(self) -> str:
+        found = self.pod.annotations.get(RESERVATION, "")
+        return found if found and await self.books.lives(self.pod, found, self.cost.exact) else self.books.new_id()
 
     async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
         if not self.books.synced():

@@ -71,6 +71,10 @@ class Priced(Protocol):
     @property
     def lasting(self) -> bool: ...
 
+    async def stamp(self) -> str:
+        """The id for a pod that has no UID yet: the stamp it brings if that is live and unused, else a new one."""
+        ...
+
     async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
         """Charge it, or one just like it, under an id; raises `Denied`. `stamp`: it may be charged under that already.
 
@@ -84,10 +88,6 @@ class Charging(Protocol):
 
     def price(self, pod: Pod) -> Priced:
         """What the pod costs; raises `Denied` for amounts that can't be meant."""
-        ...
-
-    async def stamp(self, pod: Pod) -> str:
-        """The id for a pod that has no UID yet: the stamp it brings if that is live and unused, else a new one."""
         ...
 
 
@@ -173,7 +173,8 @@ class Gate:
         pod = done.draft.result()
         if not await self._asks(pod, self._fleet):
             return _answer(done)
-        priced, stamp = self._charging.price(pod), await self._charging.stamp(pod)
+        priced = self._charging.price(pod)
+        stamp = await priced.stamp()
         amounts = await priced.charge(stamp, stamp="", dry_run=review.dry_run, time_left=time_left)
         if amounts and not review.dry_run:
             done.draft.annotations[self._stamp_key] = stamp

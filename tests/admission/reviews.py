@@ -138,9 +138,6 @@ class Surroundings:
     def price(self, pod: Pod) -> Priced:
         return Free(self, pod)
 
-    async def stamp(self, pod: Pod) -> str:
-        return "stamp"
-
 
 @dataclass
 class Free:
@@ -149,6 +146,9 @@ class Free:
     around: Surroundings
     pod: Pod
     lasting: bool = True
+
+    async def stamp(self) -> str:
+        return "stamp"
 
     async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
         self.around.charged.append((self.pod.name, identity))
