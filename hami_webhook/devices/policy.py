@@ -112,6 +112,10 @@ def parse_weights(annotations: Mapping[str, str], pod: str) -> Weights:
         raise ValueError(f'invalid {WEIGHTS} annotation "{text}": {why} for pod {pod}') from why
 
 
+MOST_LETTERS = 2000
+"""Of lists above which nothing that was found for them is remembered: users write them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListRule:
     """Allow lists and a deny list that hold together; an empty allow list is no constraint.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_webhook.devices.model import Device, Inventory
-from hami_webhook.devices.policy import ListRule
+from hami_webhook.devices.policy import MOST_LETTERS, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 
@@ -20,9 +20,6 @@ _Sort = tuple[Any, ...]
 
 _REMEMBERED = 256
 """Wishes for particular cards or nodes of which the answer is kept."""
-
-_LONGEST = 2000
-"""Letters of a wish above which its answer isn't kept: users write them."""
 
 
 def _sort(device: Device) -> _Sort:
@@ -85,7 +82,7 @@ class CardSorts:
         answer = self._answers.get(question)
         if answer is None:
             answer = self._search(vendor.key, uuids, types, selector)
-            if uuids.length + types.length + sum(len(key) + len(value) for key, value in selector) <= _LONGEST:
+            if uuids.length + types.length + sum(len(key) + len(value) for key, value in selector) <= MOST_LETTERS:
                 if len(self._answers) >= _REMEMBERED:
                     self._answers.clear()
                 self._answers[question] = answer

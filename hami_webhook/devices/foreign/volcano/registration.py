@@ -14,7 +14,7 @@ from hami_webhook.devices.foreign.volcano.geometry import Geometries, Geometry
 from hami_webhook.devices.foreign.volcano.names import HAMI_CORE, HANDSHAKE, MIG, REGISTER, mode_of, types_of, uuids_of
 from hami_webhook.devices.handshake import ANSWER_WITHIN, handshake_time
 from hami_webhook.devices.model import Device
-from hami_webhook.devices.policy import ListRule
+from hami_webhook.devices.policy import MOST_LETTERS, ListRule
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
@@ -98,9 +98,6 @@ _MEMO = "volcano: registration"
 _SURVEYS = 256
 """As many looks at the cluster are remembered, each for other annotations."""
 
-_LONGEST = 2000
-"""Letters of annotations above which what was found for them isn't remembered: users write them."""
-
 
 class Registry:
     """Reads nodes, each once; what was found of a cluster holds as long as no node changes."""
@@ -140,7 +137,7 @@ class Registry:
         if found is None:
             found, lasts = self._look(census, *asked)
             mode, uuids, types = asked
-            if lasts and len(mode) + uuids.length + types.length <= _LONGEST:
+            if lasts and len(mode) + uuids.length + types.length <= MOST_LETTERS:
                 self._surveys[asked] = found
         return found
 
