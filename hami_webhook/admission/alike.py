@@ -23,6 +23,7 @@ _OWN = ("name", "generateName", "uid", "creationTimestamp")
 """What of its metadata each pod has for itself, as texts. Nothing remembered may depend on it, nor on volumes."""
 
 _UNREAD = {*_OWN, "managedFields"}
+_TEXT = (str, type(None))
 
 
 class Alike(Generic[T]):
@@ -71,6 +72,3 @@ def _without_mounts(containers: Any) -> Any:
         {key: value for key, value in each.items() if key != "volumeMounts"} if type(each) is dict else each
         for each in containers
     ]
-
-
-_TEXT = (str, type(None))

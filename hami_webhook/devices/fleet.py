@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from hami_webhook.devices.foreign.base import Census, NoCensus
 from hami_webhook.devices.model import Inventory
@@ -28,14 +28,18 @@ class NoFleet(NoCensus):
 NO_FLEET = NoFleet()
 
 
-class Overheard:
+F = TypeVar("F", bound=Fleet)
+
+
+class Overheard(Generic[F]):
     """A fleet that notes whether it was asked anything: then an answer may be another one tomorrow."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: F) -> None:
         self._fleet = fleet
         self.asked = False
 
-    def _listen(self) -> Fleet:
+    def listen(self) -> F:
+        """The fleet, which is asked now."""
         self.asked = True
         return self._fleet
 
@@ -45,23 +49,23 @@ class Overheard:
 
     @property
     def now(self) -> float:
-        return self._listen().now
+        return self.listen().now
 
     @property
     def version(self) -> int:
-        return self._listen().version
+        return self.listen().version
 
     def nodes(self) -> Iterable[Node]:
-        return self._listen().nodes()
+        return self.listen().nodes()
 
     def node(self, name: str) -> Node | None:
-        return self._listen().node(name)
+        return self.listen().node(name)
 
     def guests(self, node: str) -> Iterable[Pod]:
-        return self._listen().guests(node)
+        return self.listen().guests(node)
 
     def device(self, node: str) -> Mapping[str, Any] | None:
-        return self._listen().device(node)
+        return self.listen().device(node)
 
     def inventories(self, vendor: str) -> Iterable[Inventory]:
-        return self._listen().inventories(vendor)
+        return self.listen().inventories(vendor)

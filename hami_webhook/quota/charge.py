@@ -48,20 +48,14 @@ class NoCards(NoFleet):
         return None
 
 
-class OverheardCatalog(Overheard):
+class OverheardCatalog(Overheard[Catalog]):
     """A catalog that notes whether it was asked anything."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        super().__init__(catalog)
-        self._catalog = catalog
-
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
-        self.asked = True
-        return self._catalog.eligible(vendor, pod)
+        return self.listen().eligible(vendor, pod)
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
-        self.asked = True
-        return self._catalog.held(vendor, pod)
+        return self.listen().held(vendor, pod)
 
 
 @dataclass(frozen=True, slots=True)
