@@ -31,6 +31,9 @@ from hami_webhook.quota.recompute import Recomputer, Times
 
 logger = logging.getLogger(__name__)
 
+_ALIVE_SECONDS = 60.0
+"""Seconds without a sign of life after which a watch is taken for dead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -205,12 +208,13 @@ class Caches:
         self.namespaces: dict[str, Namespace] = {}
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._clock = clock
-        self.quotas_alive: Callable[[], bool] = lambda: False
+        self.current_within: Callable[[float], bool] = lambda seconds: False
+        """Whether the quotas' watch gave a sign of life in the last seconds, so that the quotas were complete then."""
         self.unreadable: dict[tuple[str, str, str], str] = {}
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The namespace's quotas, None unless the cache is synced and its watch alive."""
-        return list(self._quotas.get(namespace, {}).values()) if self.quotas_alive() else None
+        return list(self._quotas.get(namespace, {}).values()) if self.current_within(_ALIVE_SECONDS) else None
 
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)

@@ -116,7 +116,7 @@ def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
     caches = core_on(None).caches
     caches.put(Kind.RESOURCE_QUOTAS, quota_object())
     assert caches.quotas("team-a") is None
-    caches.quotas_alive = lambda: True
+    caches.current_within = lambda seconds: True
     assert [quota.name for quota in caches.quotas("team-a")] == ["q"]
     assert caches.quotas("other") == []
     assert caches.quota("team-a", "q").name == "q"
@@ -128,7 +128,7 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
         cluster = Recorder(await town())
         core = core_on(cluster)
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
-        core.caches.quotas_alive = lambda: True
+        core.caches.current_within = lambda seconds: True
         await core.gate.validate(parsed(review(pod(gpu(), uid="u"))))
         return cluster.calls
 

@@ -15,7 +15,6 @@ from hami_webhook.controller.waker import Waker
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.books import Books
 
-_ALIVE_SECONDS = 60.0
 _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
 
@@ -47,7 +46,7 @@ class Feed:
             )
             for kind in (*optional, *_WATCHED)
         }
-        core.caches.quotas_alive = lambda: self._informers[Kind.RESOURCE_QUOTAS].alive_within(_ALIVE_SECONDS)
+        core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
 
     @property
     def synced(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.books import (
     Ask,
@@ -40,6 +41,9 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.1
 _LONGEST_HOLD = 0.5
 """Seconds charges let a recompute of their namespace go first."""
 
+_TRUSTED = 2.0
+"""Seconds without a sign of life from the watch for which the cache is believed that no other quota concerns a pod."""
+
 _FORGOTTEN_AFTER = 0.25
 """Seconds without a batch after which the next one is as the first."""
 
@@ -53,12 +57,19 @@ class QuotaCache(Protocol):
         """The namespace's quotas; None while the cache isn't synced or hasn't been alive within 60 s."""
         ...
 
+    def current_within(self, seconds: float) -> bool:
+        """Whether the cache is known to have been complete that many seconds ago."""
+        ...
+
 
 class NoCache:
     """Every look at the quotas is live."""
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         return None
+
+    def current_within(self, seconds: float) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,7 @@ class Charger:
         self._waiting: dict[str, list[tuple[Ask, asyncio.Future[Outcome]]]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._own: dict[str, dict[str, ResourceQuota]] = {}
+        self._listed: dict[str, tuple[float, Sequence[ResourceQuota]]] = {}
         self._paces: dict[str, _Pace] = {}
         self._held: dict[str, _Hold] = {}
         self.counts = ChargeCounts()
@@ -220,6 +232,9 @@ class Charger:
             for name in [name for name in idle if loop.time() > self._paces[name].until]:
                 del self._paces[name]
                 self._own.pop(name, None)  # the cache has seen it by now, and the namespace may be gone
+            over = self._clock() - _TRUSTED
+            for name in [name for name, (at, _) in self._listed.items() if at < over]:
+                del self._listed[name]
 
     async def _work_on(self, namespace: str, batch: Sequence[tuple[Ask, asyncio.Future[Outcome]]]) -> None:
         asks = [ask for ask, _ in batch]
@@ -262,7 +277,7 @@ class Charger:
         for_real = not all(ask.dry_run for ask in asks)
         recomputed: dict[str, Books | None] = {}
         # a verdict that no write will prove is never given from a cache
-        cached = None if any(ask.dry_run for ask in asks) else self._cached(namespace)
+        cached = None if any(ask.dry_run for ask in asks) else self._cached(namespace, asks)
         conflicts = 0
         while True:
             live = cached is None
@@ -305,20 +320,38 @@ class Charger:
     def _pace(self, namespace: str) -> _Pace:
         return self._paces.setdefault(namespace, _Pace())
 
-    def _cached(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The cache's quotas, or what our own last write made of them while the cache hasn't seen it."""
+    def _cached(self, namespace: str, asks: Sequence[Ask]) -> Sequence[ResourceQuota] | None:
+        """The cache's quotas, or later versions that our own writes and lists saw; None where only a live list will do.
+
+        A write to a quota proves that its cached version was the latest, and nothing about other quotas. If the watch
+        gave no sign of life lately, there may be new ones: so it takes a live list if a pod consumes a key that no
+        known quota has, or if the watch is silent about a write of our own.
+        """
         quotas = self._cache.quotas(namespace)
         if quotas is None:
             return None
+        known = {quota.name: quota for quota in quotas}
+        listed_at, listed = self._listed.get(namespace, (0.0, ()))
+        fresh = self._clock() - listed_at < _TRUSTED
+        for quota in listed if fresh else ():
+            if quota.name not in known or _later(quota, known[quota.name]):
+                known[quota.name] = quota
         own = self._own.pop(namespace, {})
-        ahead = {q.name: own[q.name] for q in quotas if q.name in own and _later(own[q.name], q)}
+        ahead = {name: quota for name, quota in own.items() if name in known and _later(quota, known[name])}
         if ahead:
             self._own[namespace] = ahead
-        return [ahead.get(quota.name, quota) for quota in quotas]
+            known |= ahead
+        found = list(known.values())
+        if not fresh and not self._cache.current_within(_TRUSTED):
+            return None if ahead or not all(_all_limited(ask, found) for ask in asks) else found
+        return found
 
     async def _live(self, namespace: str) -> list[ResourceQuota]:
+        now = self._clock()
         listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
-        return [ResourceQuota.from_object(item) for item in listing.items]
+        quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        self._listed[namespace] = now, quotas
+        return quotas
 
     async def _write(
         self, namespace: str, before: Mapping[str, Books], after: Mapping[str, Books], written: _Written
@@ -385,6 +418,12 @@ class Charger:
                 self.counts.conflicts += 1
                 continue
             return
+
+
+def _all_limited(ask: Ask, quotas: Sequence[ResourceQuota]) -> bool:
+    """Whether each key that a pod consumes is in some quota that it is in the scope of."""
+    keys = frozenset[str]().union(*(quota.hard for quota in quotas if scopes.matches(quota, ask.pod)))
+    return keys.issuperset(ask.charge.amounts)
 
 
 def _later(one: ResourceQuota, other: ResourceQuota) -> bool:

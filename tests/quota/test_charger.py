@@ -24,9 +24,9 @@ from .world import story
 Told = Callable[["Desk"], Awaitable[None]]
 
 
-def ask(identity: str = "u", *, dry_run: bool = False, stamp: str = "", **amounts: Any) -> Ask:
+def ask(identity: str = "u", *, dry_run: bool = False, reservation: str = "", **amounts: Any) -> Ask:
     asked = read_pod("p", uid=identity, **(amounts or {"gpu": 1, "mem": 5}))
-    return Ask(identity, asked, waiting_charge(asked, vendors(), NoCards()), dry_run, stamp)
+    return Ask(identity, asked, waiting_charge(asked, vendors(), NoCards()), dry_run, reservation)
 
 
 class Desk:
@@ -39,6 +39,7 @@ class Desk:
         self.slept: list[float] = []
         self.trouble: Callable[[str], Awaitable[None]] | None = None
         self.cached: Sequence[ResourceQuota] | None = None
+        self.silent_since = float("inf")
         recomputer = Recomputer(self.cluster, vendors(), NoCards(), clock=lambda: self.now, times=Times())
         self.charger = Charger(
             self.cluster,
@@ -57,6 +58,9 @@ class Desk:
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         found, self.cached = self.cached, None
         return found
+
+    def current_within(self, seconds: float) -> bool:
+        return self.now - self.silent_since <= seconds
 
     async def pause(self, step: str) -> None:
         self.steps.append(step)
@@ -160,6 +164,75 @@ async def test_a_good_cache_saves_the_read(one: Desk) -> None:
     one.cached = []
     assert await one.charger.charge(ask("v")) == Charged({})
     assert one.steps == []
+
+
+LISTED = ["list:before"]
+WRITTEN = ["patch_status:before", "patch_status:after"]
+
+
+@pytest.mark.parametrize(
+    ("cached", "silent", "steps"),
+    [
+        ([], 1.9, []),
+        ([], 2.1, LISTED),
+        ([{"gpu": 9, "mem": 10}], 2.1, WRITTEN),
+        ([{"gpu": 9}, {"mem": 10}], 2.1, WRITTEN * 2),
+        ([{"mem": 10}], 1.9, WRITTEN),
+        ([{"mem": 10}], 2.1, LISTED + WRITTEN),
+        ([{"cores": 10}], 1.9, []),
+        ([{"cores": 10}], 2.1, LISTED),
+        ([{"gpu": 9, "mem": 10, "spec": {"scopes": ["Terminating"]}}], 2.1, LISTED),
+    ],
+)
+def test_what_the_cache_lacks_is_listed_once_its_watch_is_silent(
+    cached: list[dict[str, Any]], silent: float, steps: list[str]
+) -> None:
+    @desk({})
+    async def run(one: Desk) -> None:
+        for number, hard in enumerate(cached):
+            await one.add(f"q{number}", **hard)
+        one.cached = [one.read(f"q{number}") for number in range(len(cached))]
+        one.silent_since = one.now - silent
+        one.steps.clear()
+        assert isinstance(await one.charger.charge(ask(gpu=1, mem=5)), Charged)
+        assert one.steps == steps
+
+    run()
+
+
+@desk({})
+async def test_a_list_is_remembered_for_two_seconds_beside_a_silent_watch(one: Desk) -> None:
+    one.silent_since = one.now - 3
+
+    async def charged(name: str) -> list[str]:
+        one.cached = []
+        one.steps.clear()
+        await one.charger.charge(ask(name, gpu=1, mem=2))
+        return one.steps
+
+    assert await charged("u") == LISTED
+    assert await charged("v") == []
+    one.now += 2
+    await one.add("new", mem=5)
+    assert await charged("w") == LISTED + WRITTEN
+    assert await charged("x") == WRITTEN  # remembered, with what the charge before made of it
+    one.cached = []
+    assert isinstance(await one.charger.charge(ask("y", gpu=1, mem=2)), Refusal)
+
+
+@desk({})
+async def test_a_watch_that_is_silent_about_our_own_write_is_not_believed(one: Desk) -> None:
+    await one.add("a", gpu=9, mem=10)
+    stale = [one.read()]
+    one.silent_since = one.now - 3
+    for name, steps in (("u", WRITTEN), ("v", LISTED + WRITTEN * 2)):
+        one.cached = stale
+        one.steps.clear()
+        assert isinstance(await one.charger.charge(ask(name, gpu=1, mem=2)), Charged)
+        assert one.steps == steps
+        if name == "u":
+            await one.add("b", gpu=9, mem=10)
+    assert (one.state("a"), one.state("b")) == ((4, {"u", "v"}), (2, {"v"}))
 
 
 @desk()
