@@ -26,7 +26,7 @@ from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.books import Ask, Books, Refusal
 from hami_webhook.quota.charge import Charge, OverheardCatalog, charge_of, waiting_charge
 from hami_webhook.quota.charger import Charger
-from hami_webhook.quota.ledger import RESERVATION, Entry, State
+from hami_webhook.quota.ledger import RESERVATION, Entry, reservation_id
 from hami_webhook.quota.recompute import Recomputer, Times
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Core:
             namespaces=self,
             charging=_Charging(self, synced, new_id),
             fleet=self.state,
-            stamp_key=RESERVATION,
+            reservation_key=RESERVATION,
         )
 
     def known(self, name: str) -> Namespace | None:
@@ -150,22 +150,15 @@ class _Charging:
             raise bad_request(error) from error
         return _Priced(self, pod, charge, not catalog.asked)
 
-    async def lives(self, pod: Pod, stamp: str, amounts: Mapping[str, int] | None = None) -> bool:
-        """Whether the ledger has the stamp as admitted, with just these exact amounts if given, and no other pod."""
-        state = self.core.state
-        others = (other for other in state.pods_in(pod.namespace) if other.uid != pod.uid)
-        if any(stamp in (other.uid, other.annotations.get(RESERVATION)) for other in others):
-            return False
+    async def is_unused(self, pod: Pod, secret: str) -> bool:
+        """Whether no other pod carries the secret of a reservation, by a live list; False where that isn't known."""
         try:
-            listing = await self.core.cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-            quotas = [ResourceQuota.from_object(item) for item in listing.items]
-        except (ClusterError, MalformedObject):
+            listing = await self.core.cluster.list(Kind.PODS, pod.namespace)
+        except ClusterError:
             return False
-        books = [b for b in (Books.read(quota, self.core.vendors) for quota in quotas) if stamp in b.ledger]
-        return bool(books) and all(
-            b.ledger[stamp].state is State.ADMITTED
-            and (amounts is None or dict(b.ledger[stamp].amounts) == {k: amounts[k] for k in b.hard if k in amounts})
-            for b in books
+        metas = [item["metadata"] for item in listing.items]
+        return not any(
+            meta["uid"] != pod.uid and (meta.get("annotations") or {}).get(RESERVATION) == secret for meta in metas
         )
 
 
@@ -178,23 +171,26 @@ class _Priced:
     cost: Charge
     lasting: bool
 
-    async def stamp(self) -> str:
-        found = self.pod.annotations.get(RESERVATION, "")
-        return found if found and await self.books.lives(self.pod, found, self.cost.exact) else self.books.new_id()
-
-    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
         if not self.books.synced():
             namespace = self.pod.namespace
             raise Denied(
                 503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1
             )
-        if stamp and not await self.books.lives(self.pod, stamp):
-            stamp = ""
-        ask = Ask(identity, self.pod, self.cost, dry_run, stamp)
+        if reservation and not await self.books.is_unused(self.pod, reservation):
+            reservation = ""
+        ask = Ask(uid, self.pod, self.cost, dry_run, reservation)
         outcome = await self.books.core.charger.charge(ask, time_left)
         if isinstance(outcome, Refusal):
             raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
         return outcome.amounts
+
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+        secret = self.books.new_id()
+        amounts = await self.charge(
+            reservation_id(secret), reservation=reservation, dry_run=dry_run, time_left=time_left
+        )
+        return amounts, secret
 
 
 class Caches:

@@ -64,7 +64,7 @@ def test_an_event_that_cant_be_recorded_stops_nobody():
     assert asyncio.run(told()).patch
 
 
-def test_a_stamp_whose_ledger_cant_be_asked_for_is_replaced_and_the_pod_refused():
+def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():
     async def refused():
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
@@ -135,14 +135,14 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
     assert asyncio.run(calls()) == []
 
 
-def test_new_stamps_are_uuids():
-    async def stamped():
+def test_the_secret_of_a_reservation_is_a_uuid():
+    async def reserved():
         cluster = await town(FULL)
         core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
         answer = await core.gate.webhook(parsed(review(pod(gpu()))))
         return answer.patch, spent(cluster)
 
-    patch, used = asyncio.run(stamped())
+    patch, used = asyncio.run(reserved())
     assert used == {GPU: 1, MEM: 3000}
     (value,) = (operation["value"] for operation in patch if operation["path"] == "/metadata/annotations")
     assert len(value["hami.io/quota-reservation"]) == 36

@@ -71,15 +71,15 @@ class Priced(Protocol):
     @property
     def lasting(self) -> bool: ...
 
-    async def stamp(self) -> str:
-        """The id for a pod that has no UID yet: the stamp it brings if that is live and unused, else a new one."""
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+        """Charge it, or one just like it, under its UID; raises `Denied`.
+
+        `reservation` is the secret it brings, under which it may be charged already. A pod with one is like no other.
+        """
         ...
 
-    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        """Charge it, or one just like it, under an id; raises `Denied`. `stamp`: it may be charged under that already.
-
-        A pod with a stamp is like no other.
-        """
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+        """Charge a pod that has no UID yet: the amounts, and the secret of its reservation, for its annotation only."""
         ...
 
 
@@ -103,7 +103,7 @@ class Gate:
         namespaces: Namespaces,
         charging: Charging,
         fleet: Fleet,
-        stamp_key: str,
+        reservation_key: str,
     ) -> None:
         self._vendors = vendors
         self._rules = rules
@@ -111,7 +111,7 @@ class Gate:
         self._namespaces = namespaces
         self._charging = charging
         self._fleet = fleet
-        self._stamp_key = stamp_key
+        self._reservation_key = reservation_key
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
         self._mutations: Alike[Answer] = Alike()
         self._checks: Alike[Priced] = Alike()
@@ -149,7 +149,7 @@ class Gate:
         if self.charges_nothing(review.object):
             return UNCHANGED
         shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
-        priced, stamp = self._checks.recall(shape, namespace, policies), ""
+        priced, reservation = self._checks.recall(shape, namespace, policies), ""
         if priced is not None:
             uid = review.object["metadata"].get("uid")
         else:
@@ -157,14 +157,17 @@ class Gate:
             pod = read_pod(review.object, review.namespace)
             if not await self._asks(pod, fleet):
                 return UNCHANGED
-            priced, stamp, uid = self._charging.price(pod), pod.annotations.get(self._stamp_key, ""), pod.uid
-            if priced.lasting and not (fleet.asked or stamp):
+            priced, uid = self._charging.price(pod), pod.uid
+            reservation = pod.annotations.get(self._reservation_key, "")
+            if priced.lasting and not (fleet.asked or reservation):
                 self._checks.keep(shape, namespace, policies, priced)
-        amounts = await priced.charge(uid or review.uid, stamp=stamp, dry_run=review.dry_run, time_left=time_left)
+        amounts = await priced.charge(
+            uid or review.uid, reservation=reservation, dry_run=review.dry_run, time_left=time_left
+        )
         return Answer(audit=_audit(amounts))
 
     async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
-        """`/webhook`, HAMi's path: mutate, validate and charge at once, with a stamp in place of the missing UID."""
+        """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
         done = await self._mutated(review, self._fleet)
@@ -174,10 +177,10 @@ class Gate:
         if not await self._asks(pod, self._fleet):
             return _answer(done)
         priced = self._charging.price(pod)
-        stamp = await priced.stamp()
-        amounts = await priced.charge(stamp, stamp="", dry_run=review.dry_run, time_left=time_left)
+        brought = pod.annotations.get(self._reservation_key, "")
+        amounts, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
         if amounts and not review.dry_run:
-            done.draft.annotations[self._stamp_key] = stamp
+            done.draft.annotations[self._reservation_key] = secret
         return _answer(done, amounts)
 
     async def _mutated(self, review: Review, fleet: Fleet) -> Mutation | None:

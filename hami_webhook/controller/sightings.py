@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.books import Books
-from hami_webhook.quota.ledger import RESERVATION, Entry
+from hami_webhook.quota.ledger import RESERVATION, Entry, reservation_id
 from hami_webhook.quota.recompute import vanished
 
 
@@ -26,7 +26,7 @@ class Sightings:
 
     def pod(self, pod: Pod, now: float) -> None:
         """A pod exists, or did."""
-        self.confirm((pod.uid, pod.annotations.get(RESERVATION, "")), now)
+        self.confirm((pod.uid, reservation_id(pod.annotations.get(RESERVATION, ""))), now)
 
     def confirm(self, identities: Iterable[str], now: float) -> None:
         """Pods with these ids exist, or did."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError
@@ -14,7 +15,7 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.charge import Charge
-from hami_webhook.quota.ledger import LEDGER, Entry, State
+from hami_webhook.quota.ledger import LEDGER, Entry, State, find_entry
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,10 @@ class Books:
         """The books with an entry struck out and used as it is."""
         return replace(self, ledger={key: entry for key, entry in self.ledger.items() if key != identity})
 
+    def renamed(self, before: str, after: str) -> Books:
+        """The books with an entry under another id."""
+        return replace(self, ledger={**self.without(before).ledger, after: self.ledger[before]})
+
     def patch(self, target: Books) -> dict[str, Any] | None:
         """The compare-and-swap merge patch on `/status` from these books to `target`; None if nothing changes.
 
@@ -143,13 +148,16 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A pod to be charged: `identity` is its UID, or its stamp under `/webhook`; `stamp` may be live already."""
+    """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
+
+    `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
+    """
 
     identity: str
     pod: Pod
     charge: Charge
     dry_run: bool = False
-    stamp: str = ""
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +240,14 @@ def _judge_one(
             if name not in recomputed:
                 raise NeedsRecompute(name)
             return refuse_unknown(name, unknown), {}
-        stamped = books.ledger.get(ask.stamp) if ask.stamp else None
-        if stamped is not None and stamped.state is State.ADMITTED and ask.identity not in books.ledger:
-            books = _renamed(books, ask.stamp, ask.identity)
-        known = books.ledger.get(ask.identity)
         amounts = ask.charge.only(books.hard)
-        if known is not None and (known.state is not State.ADMITTED or known.only(books.hard) == amounts):
-            after[name] = (
-                books  # charged already; in any other state the pod exists, and its charge isn't ours to change
-            )
+        found = find_entry(books.ledger, ask.identity, ask.reservation, partial(ask.charge.only, books.hard))
+        known = found[1] if found else None
+        if found and found[0] != ask.identity:
+            books = books.renamed(found[0], ask.identity)
+        if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
+            # charged already; in any other state the pod exists, and admission doesn't change its charge
+            after[name] = books
             continue
         over = books.overrun(ask.charge, known.amounts if known else None)
         if over:
@@ -250,12 +257,10 @@ def _judge_one(
                 raise NeedsRecompute(name)
             cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
             return refuse_now(ask.pod.namespace, cause), {}
-        after[name] = books.with_entry(ask.identity, Entry(State.ADMITTED, int(now), amounts))
+        # an admission only ever raises: its word alone is no proof that a charge may be lowered
+        larger = amounts if known is None else known.raised_to(amounts)
+        after[name] = books.with_entry(ask.identity, Entry(State.ADMITTED, int(now), larger))
     return None, after
-
-
-def _renamed(books: Books, before: str, after: str) -> Books:
-    return replace(books, ledger={**books.without(before).ledger, after: books.ledger[before]})
 
 
 def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import Catalog, charge_of, in_bytes, in_units
-from hami_webhook.quota.ledger import RESERVATION, Entry, State
+from hami_webhook.quota.charge import Catalog, admission_charge, charge_of, in_bytes, in_units
+from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
 
 _IN_BYTES = "bytes of "
 
@@ -116,18 +116,18 @@ class WitnessedBudget:
 
 def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
     """The pod's charge inside this quota's used, exact: its entry's, else what the pod itself says."""
-    found = entry_of(books, pod)
+    found = entry_of(books, pod, vendors, catalog)
     return found[1].only(books.hard) if found else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
 
 
-def entry_of(books: Books, pod: Pod) -> tuple[str, Entry] | None:
-    """The pod's ledger entry with its id: the UID, or the stamp while no recompute has seen the pod."""
-    stamp = pod.annotations.get(RESERVATION, "")
-    for identity in (pod.uid, stamp):
-        entry = books.ledger.get(identity)
-        if entry is not None and (identity == pod.uid or entry.state is State.ADMITTED):
-            return identity, entry
-    return None
+def entry_of(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog) -> tuple[str, Entry] | None:
+    """The pod's ledger entry with its id."""
+    return find_entry(
+        books.ledger,
+        pod.uid,
+        pod.annotations.get(RESERVATION, ""),
+        lambda: admission_charge(pod, vendors, catalog).only(books.hard),
+    )
 
 
 def placed_by_others(

@@ -166,6 +166,14 @@ def waiting_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
     return sheet.charge(vendors)
 
 
+def admission_charge(pod: Pod, vendors: Vendors, catalog: Catalog) -> Charge:
+    """What admission charges an existing pod today; nothing for amounts that it refuses."""
+    try:
+        return waiting_charge(pod, vendors, catalog)
+    except BadRequest:
+        return Charge()
+
+
 def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
     """The keys of the vendors of which the pod names a resource."""
     return frozenset[str]().union(*map(vendors.named_by, pod.containers))

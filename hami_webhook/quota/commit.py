@@ -85,7 +85,7 @@ class Committer:
             if not amounts or not scopes.matches(books.quota, pod):
                 return
             now = self._clock()
-            found = entry_of(books, pod)
+            found = entry_of(books, pod, self._vendors, self._catalog)
             before = charged(books, pod, self._vendors, self._catalog, now, self._lapse)
             present = books.counted(before)
             increase = {k: v - present.get(k, 0) for k, v in books.counted(amounts).items() if v > present.get(k, 0)}

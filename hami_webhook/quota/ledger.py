@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -39,11 +40,47 @@ class Entry:
         """The amounts of the given keys."""
         return {key: self.amounts[key] for key in keys if key in self.amounts}
 
+    def covers(self, amounts: Mapping[str, int]) -> bool:
+        """Whether it charges at least these amounts."""
+        return all(self.amounts.get(key, 0) >= amount for key, amount in amounts.items())
+
+    def raised_to(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """Its amounts, or these where they are larger."""
+        return {key: max(self.amounts.get(key, 0), amounts.get(key, 0)) for key in {*self.amounts, *amounts}}
+
     def expired(self, now: float, ttl: float) -> bool:
         return now - self.time >= ttl
 
 
 Ledger = Mapping[str, Entry]
+
+
+def reservation_id(secret: str) -> str:
+    """The ledger id of a pod that was charged before it had a UID, from the secret in its annotation `RESERVATION`.
+
+    A digest: whoever reads the ledger doesn't learn the secret, and no UID is such an id.
+    """
+    return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
+
+
+def find_entry(
+    ledger: Ledger, uid: str, secret: str, admission: Callable[[], Mapping[str, int]]
+) -> tuple[str, Entry] | None:
+    """A pod's own entry with its id; None if it has none. Nothing else decides which charge is a pod's.
+
+    It stands under the pod's UID. If `/webhook` charged the pod, it stands under the digest of the secret that the
+    pod's annotation carries until the pod is seen: then its amounts may not exceed `admission`, what the pod costs
+    before it is placed (exact, the quota's keys only). That no other pod carries the secret is the caller's to check.
+    """
+    entry = ledger.get(uid)
+    if entry is not None:
+        return uid, entry
+    identity = reservation_id(secret) if secret else ""
+    entry = ledger.get(identity)
+    if entry is None or entry.state is not State.ADMITTED:
+        return None
+    charge = admission()
+    return (identity, entry) if all(charge.get(key, 0) >= amount for key, amount in entry.amounts.items()) else None
 
 
 def decode(text: str | None) -> Ledger:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hami_webhook.cluster.api import Cluster, Conflict, Kind
@@ -14,9 +15,9 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.books import Books, verify
-from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, charge_of, overrun
+from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, admission_charge, charge_of, overrun
 from hami_webhook.quota.durations import Durations
-from hami_webhook.quota.ledger import RESERVATION, Entry, State
+from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
 
 ATTEMPTS = 6
 
@@ -72,7 +73,7 @@ def recompute(
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
-    own, orphans = _sorted_out(pods, entries)
+    own, orphans = _sorted_out(pods, entries, lambda pod: admission_charge(pod, vendors, catalog).only(books.hard))
     for pod in pods:
         if pod.ended(now) or not scopes.matches(books.quota, pod):
             continue
@@ -106,17 +107,19 @@ def recompute(
     return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None), overruns)
 
 
-def _sorted_out(pods: Sequence[Pod], entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], dict[str, Entry]]:
-    """The entries of pods, by UID, and those of no pod, by id.
-
-    A pod's entry stands under its UID, or under the stamp it carries; a stamp that is another pod's UID isn't its own.
-    """
+def _sorted_out(
+    pods: Sequence[Pod], entries: Mapping[str, Entry], admission: Callable[[Pod], Mapping[str, int]]
+) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The entries of pods, by UID, and those of no pod, by id. Each is one pod's at most."""
     orphans = dict(entries)
-    own = {pod.uid: orphans.pop(pod.uid) for pod in pods if pod.uid in orphans}
-    for pod in pods:
-        stamp = pod.annotations.get(RESERVATION, "")
-        if pod.uid not in own and stamp in orphans and orphans[stamp].state is State.ADMITTED:
-            own[pod.uid] = orphans.pop(stamp)
+    own: dict[str, Entry] = {}
+    for pod in sorted(pods, key=lambda pod: pod.uid not in entries):
+        found = find_entry(orphans, pod.uid, pod.annotations.get(RESERVATION, ""), partial(admission, pod))
+        if found:
+            identity, entry = found
+            del orphans[identity]
+            # a reservation of less than the pod costs doesn't lower its charge
+            own[pod.uid] = entry if identity == pod.uid else replace(entry, amounts=entry.raised_to(admission(pod)))
     return own, orphans
 
 

@@ -147,12 +147,12 @@ class Free:
     pod: Pod
     lasting: bool = True
 
-    async def stamp(self) -> str:
-        return "stamp"
-
-    async def charge(self, identity: str, *, stamp: str, dry_run: bool, time_left: float | None) -> Amounts:
-        self.around.charged.append((self.pod.name, identity))
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+        self.around.charged.append((self.pod.name, uid))
         return {}
+
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+        return await self.charge("", reservation=reservation, dry_run=dry_run, time_left=time_left), "secret"
 
 
 class NoTouch:
@@ -178,7 +178,7 @@ def gate(
         namespaces=around,
         charging=around,
         fleet=NO_FLEET,
-        stamp_key=RESERVATION,
+        reservation_key=RESERVATION,
     )
 
 

@@ -78,9 +78,9 @@ async def town(hard: dict[str, int] | None = None, used: dict[str, int] | None =
 
 
 def core_on(cluster: Any, **more: Any) -> Core:
-    stamps = itertools.count(1)
+    numbers = itertools.count(1)
     options = Options(rules=RULES)
-    more = {"clock": lambda: NOW, "new_id": lambda: f"stamp-{next(stamps)}", **more}
+    more = {"clock": lambda: NOW, "new_id": lambda: f"secret-{next(numbers)}", **more}
     return Core(cluster, more.pop("vendors", VENDORS), options, **more)
 
 

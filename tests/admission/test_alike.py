@@ -94,7 +94,7 @@ class Scene:
             namespaces=around,
             charging=around,
             fleet=NO_FLEET,
-            stamp_key=RESERVATION,
+            reservation_key=RESERVATION,
         )
 
     def change(self, what: str, to: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import itertools
 
 import orjson
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import Policies, Rule
 from hami_webhook.cluster.api import Kind
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .reviews import GPU, MEM, SCHEDULER, cpu, gpu, parsed, patched, pod, review, vendors
 from .scene import FULL, NOW, Broken, Recorder, core_on, ledger, spent, town, version
@@ -215,48 +216,49 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
     assert version(cluster) == before
 
 
-# /webhook and its stamp
+# /webhook and its reservation
 
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
 @scenario
-async def test_the_webhook_charges_under_a_stamp_on_the_pod(annotations):
+async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
     cluster = await town(FULL)
     obj = pod(gpu(), annotations=annotations)
     answer = await core_on(cluster).gate.webhook(create(obj))
     after = patched(obj, answer)
-    assert after["metadata"]["annotations"] == {**(annotations or {}), RESERVATION: "stamp-1"}
+    assert after["metadata"]["annotations"] == {**(annotations or {}), RESERVATION: "secret-1"}
     assert after["spec"]["schedulerName"] == SCHEDULER
-    assert ledger(cluster) == {"stamp-1": {GPU: 1, MEM: 3000}}
+    assert ledger(cluster) == {reservation_id("secret-1"): {GPU: 1, MEM: 3000}}
     assert answer.audit == {"quota": "gpu-quota:limits.nvidia.com/gpu=1,limits.nvidia.com/gpumem=3000"}
 
 
 @scenario
-async def test_the_stamp_and_policys_annotations_go_into_one_patch():
+async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     cluster = await town(FULL)
     policies = Policies((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
     obj = pod(gpu())
     del obj["metadata"]
     answer = await core_on(cluster, policies=lambda: policies).gate.webhook(create(obj))
-    assert patched(obj, answer)["metadata"]["annotations"] == {"nvidia.com/vgpu-mode": "mig", RESERVATION: "stamp-1"}
+    assert patched(obj, answer)["metadata"]["annotations"] == {"nvidia.com/vgpu-mode": "mig", RESERVATION: "secret-1"}
     assert set(answer.audit) == {"quota", "policy"}
 
 
 @scenario
-async def test_no_stamp_where_no_quota_concerns_the_pod():
+async def test_no_reservation_where_no_quota_concerns_the_pod():
     cluster = await town()
     obj = pod(gpu())
     assert "annotations" not in patched(obj, await core_on(cluster).gate.webhook(create(obj)))["metadata"]
 
 
 @scenario
-async def test_a_reinvocation_keeps_the_stamp_and_charges_nothing_more():
+async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more():
     cluster = await town(FULL)
     core = core_on(cluster)
     obj = pod(gpu())
     after = patched(obj, await core.gate.webhook(create(obj)))
-    again = await core.gate.webhook(create(after))
-    assert list(again.patch) == []
+    again = patched(after, await core.gate.webhook(create(after)))
+    assert again == {**after, "metadata": {**after["metadata"], "annotations": {RESERVATION: "secret-2"}}}
+    assert ledger(cluster) == {reservation_id("secret-2"): {GPU: 1, MEM: 3000}}
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
@@ -277,27 +279,51 @@ def carrier(uid, stamp=None):
     return copy.deepcopy(obj)
 
 
-FATES = [
-    ("live and unused", {"s": entry()}, None, "s"),
-    ("of other amounts", {"s": entry(memory=100)}, None, "stamp-1"),
-    ("of a pod that is there", {"s": entry()}, carrier("u9", "s"), "stamp-1"),
-    ("really another pod's uid", {"s": entry()}, carrier("s"), "stamp-1"),
-    ("of a pod that waits", {"s": entry(State.WAITING)}, None, "stamp-1"),
-    ("unknown", {}, None, "stamp-1"),
+SECRET = reservation_id("s")
+RESERVATIONS = [
+    ("unused", {SECRET: entry()}, None, 1, 3000),
+    ("of less", {SECRET: entry(memory=100)}, None, 1, 3000),
+    ("of more", {SECRET: entry(memory=4000)}, None, 2, 7000),
+    ("of a pod that is there", {SECRET: entry()}, carrier("u9", "s"), 2, 6000),
+    ("really another pod's uid", {"s": entry()}, carrier("s"), 2, 6000),
+    ("really the uid of a pod in flight", {"s": entry()}, None, 2, 6000),
+    ("of a pod that waits", {SECRET: entry(State.WAITING)}, None, 2, 6000),
+    ("unknown", {}, None, 1, 3000),
 ]
 
 
-@pytest.mark.parametrize(("entries", "other", "kept"), [fate[1:] for fate in FATES], ids=[fate[0] for fate in FATES])
+@pytest.mark.parametrize("path", ["webhook", "validate"])
+@pytest.mark.parametrize(
+    ("entries", "other", "slots", "memory"), [case[1:] for case in RESERVATIONS], ids=[case[0] for case in RESERVATIONS]
+)
 @scenario
-async def test_a_stamp_is_kept_only_while_it_is_live_and_unused(entries, other, kept):
+async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unused(entries, other, slots, memory, path):
+    """Other pods are looked up live: this core's caches know of none."""
     cluster = await with_ledger(**entries)
     core = core_on(cluster)
     if other is not None:
-        core.caches.put(Kind.PODS, other)
-    obj = pod(gpu(), annotations={RESERVATION: "s"})
-    answer = await core.gate.webhook(create(obj))
-    assert patched(obj, answer)["metadata"]["annotations"][RESERVATION] == kept
-    assert spent(cluster)[GPU] == len(entries) + (kept != "s")
+        await cluster.create(Kind.PODS, other)
+    obj = pod(gpu(), uid="u1" if path == "validate" else "", annotations={RESERVATION: "s"})
+    answer = await getattr(core.gate, path)(create(obj))
+    assert spent(cluster) == {GPU: slots, MEM: memory}
+    secret = patched(obj, answer)["metadata"]["annotations"][RESERVATION]
+    assert (secret != "s") == (path == "webhook")  # what a pod brought never stays the name of a charge
+    assert ("u1" if path == "validate" else reservation_id(secret)) in ledger(cluster)
+
+
+@pytest.mark.parametrize("path", ["webhook", "validate"])
+@scenario
+async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
+    cluster = await with_ledger(**{SECRET: entry()})
+    secrets = (f"secret-{number}" for number in itertools.count())
+    cores = [core_on(cluster, new_id=lambda: next(secrets)) for _ in range(2)]
+    pods = [
+        pod(gpu(), name=f"p{i}", uid=f"u{i}" if path == "validate" else "", annotations={RESERVATION: "s"})
+        for i in range(3)
+    ]
+    await asyncio.gather(*(getattr(cores[i % 2].gate, path)(create(each)) for i, each in enumerate(pods)))
+    assert spent(cluster) == {GPU: 3, MEM: 9000}
+    assert len(ledger(cluster)) == 3
 
 
 @scenario
@@ -326,29 +352,9 @@ async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator
     assert spent(cluster) == {GPU: 1, MEM: 4000}
 
 
-@pytest.mark.parametrize(
-    ("state", "other", "stays"),
-    [
-        (State.ADMITTED, carrier("u9", "s"), {"s"}),
-        (State.ADMITTED, carrier("s"), set()),  # a pod that shows its charge needs no entry any longer
-        (State.WAITING, None, {"s"}),
-    ],
-    ids=["another pod carries it", "it is another pod's uid", "its pod waits"],
-)
 @scenario
-async def test_q5_a_stolen_stamp_pays_for_nothing_at_validate(state, other, stays):
-    cluster = await with_ledger(s=entry(state))
-    core = core_on(cluster)
-    if other is not None:
-        core.caches.put(Kind.PODS, other)
-    await core.gate.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "s"})))
-    assert set(ledger(cluster)) == {"u1", *stays}
-    assert spent(cluster)[GPU] == 2
-
-
-@scenario
-async def test_a_pod_may_come_to_validate_again_with_its_own_stamp():
-    cluster = await with_ledger(s=entry())
+async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
+    cluster = await with_ledger(**{SECRET: entry()})
     core = core_on(cluster)
     obj = pod(gpu(), uid="u1", annotations={RESERVATION: "s"})
     core.caches.put(Kind.PODS, obj)

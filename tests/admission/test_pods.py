@@ -134,10 +134,10 @@ def test_a_pod_of_a_foreign_scheduler_is_charged():
     assert around.charged == [("p", "u1")]
 
 
-def test_the_webhook_only_stamps_what_it_charges():
+def test_the_webhook_writes_a_reservation_only_for_what_it_charges():
     around = Surroundings()
     answer = run_webhook(pod(gpu(), scheduler="volcano"), surroundings=around)
-    assert around.charged == [("p", "stamp")]
+    assert around.charged == [("p", "")]
     assert list(answer.patch) == []
 
 

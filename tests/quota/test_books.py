@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.quota.books import Ask, Books, NeedsRecompute, Refusal, judge, refuse_unknown, verify
-from hami_webhook.quota.charge import NoCards, waiting_charge
-from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
+from hami_webhook.quota.charge import Charge, NoCards, waiting_charge
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 
 from .objects import CORES, GPU, KEYS, MEM, NOON, books, full, pod, quota, read_pod, vendors
+
+SECRET = reservation_id("s")
+"""The ledger's id of the reservation with the secret `s`."""
 
 
 def read(used: JSON | None = None, ledger: dict[str, Entry] | None = None, name: str = "q", **hard: object) -> Books:
@@ -26,9 +31,9 @@ def read(used: JSON | None = None, ledger: dict[str, Entry] | None = None, name:
     return books(made)
 
 
-def ask(identity: str = "u", *, stamp: str = "", dry_run: bool = False, **amounts: Any) -> Ask:
+def ask(identity: str = "u", *, reservation: str = "", dry_run: bool = False, **amounts: Any) -> Ask:
     asked = read_pod("p", uid=identity, **amounts)
-    return Ask(identity, asked, waiting_charge(asked, vendors(), NoCards()), dry_run, stamp)
+    return Ask(identity, asked, waiting_charge(asked, vendors(), NoCards()), dry_run, reservation)
 
 
 def judged(one: Books, *asks: Ask, full_at: int = 1000, recomputed: frozenset[str] = frozenset()) -> Any:
@@ -143,7 +148,7 @@ def test_all_quotas_must_hold_and_the_first_failing_by_name_is_told() -> None:
     ("known", "mem", "used", "refused"),
     [
         (entry(5), 5, 5, False),
-        (entry(5), 3, 3, False),
+        (entry(5), 3, 5, False),
         (entry(5), 8, 8, False),
         (entry(5), 11, 5, True),
         (entry(5, State.WAITING), 3, 5, False),
@@ -155,7 +160,7 @@ def test_the_same_id_is_charged_once(known: Entry, mem: int, used: int, refused:
     found = judged(one, ask(gpu=1, mem=mem))
     assert (0 in found.refusals) is refused
     assert found.books["q"].used == full(mem=used)
-    if known.amounts == full(mem=mem) or known.state is not State.ADMITTED:
+    if mem <= 5 or known.state is not State.ADMITTED:
         assert found.books["q"] is one
 
 
@@ -170,20 +175,47 @@ def test_equal_amounts_are_equal_although_a_key_left_hard() -> None:
     [
         (entry(5), {"u"}, 5),
         (entry(3), {"u"}, 5),
-        (entry(5, State.WAITING), {"s", "u"}, 10),
-        (entry(5, State.PLACING), {"s", "u"}, 10),
+        (entry(6), {SECRET, "u"}, 11),
+        (entry(5, State.WAITING), {SECRET, "u"}, 10),
+        (entry(5, State.PLACING), {SECRET, "u"}, 10),
     ],
 )
-def test_a_live_stamp_is_renamed_and_nobody_elses_charge_is_taken(stood: Entry, ids: set[str], used: int) -> None:
-    one = read({"mem": stood.amounts[MEM]}, {"s": stood}, mem=10)
-    after = judged(one, ask(stamp="s", gpu=1, mem=5)).books["q"]
+def test_a_reservation_is_taken_over_once_and_no_other_charge_is(stood: Entry, ids: set[str], used: int) -> None:
+    one = read({"mem": stood.amounts[MEM]}, {SECRET: stood}, mem=20)
+    after = judged(one, ask(reservation="s", gpu=1, mem=5)).books["q"]
     assert set(after.ledger) == ids
     assert after.used == full(mem=used)
 
 
-def test_a_stamp_does_not_push_out_the_entry_that_is_there() -> None:
-    one = read({"mem": 10}, {"s": entry(5), "u": entry(5)}, mem=10)
-    assert judged(one, ask(stamp="s", gpu=1, mem=5)).books["q"] is one
+def test_a_reservation_does_not_push_out_the_entry_that_is_there() -> None:
+    one = read({"mem": 10}, {SECRET: entry(5), "u": entry(5)}, mem=10)
+    assert judged(one, ask(reservation="s", gpu=1, mem=5)).books["q"] is one
+
+
+@pytest.mark.parametrize("brought", ["v", SECRET, ""])
+def test_the_id_of_an_entry_is_no_reservation(brought: str) -> None:
+    """Everybody in the namespace may read the ledger."""
+    one = read({"mem": 10}, {SECRET: entry(5), "v": entry(5)}, mem=20)
+    after = judged(one, ask(reservation=brought, gpu=1, mem=5)).books["q"]
+    assert (after.used, set(after.ledger)) == (full(mem=15), {SECRET, "u", "v"})
+
+
+@given(
+    first=st.fixed_dictionaries({}, optional={k: st.integers(0, 9) for k in ("gpu", "mem", "cores")}),
+    later=st.fixed_dictionaries({}, optional={k: st.integers(0, 9) for k in ("gpu", "mem", "cores")}),
+    reservation=st.sampled_from(["", "s", "u", SECRET]),
+)
+def test_an_admission_never_lowers_a_charge(first: dict[str, int], later: dict[str, int], reservation: str) -> None:
+    """Whatever comes under an id that is known, used and each amount of the entry only grow."""
+    one = read(
+        {"gpu": 9, "mem": 9, "cores": 9}, {"u": Entry(State.ADMITTED, 1, full(**first))}, gpu=20, mem=20, cores=20
+    )
+    charge = Charge(full(**later))
+    after = judge(
+        {"q": one}, [Ask("u", ask(gpu=1).pod, charge, reservation=reservation)], NOON, 9, recomputed=frozenset()
+    ).books["q"]
+    assert all(after.used[key] >= amount for key, amount in one.used.items())
+    assert all(after.ledger["u"].amounts.get(key, 0) >= amount for key, amount in one.ledger["u"].amounts.items())
 
 
 def test_a_full_ledger_is_pruned_first_and_refused_then() -> None:

@@ -12,7 +12,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.place import Placement
 from hami_webhook.quota.charge import Charge
 from hami_webhook.quota.commit import Commitment, Committer, QuotaMoved
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .objects import LARGE, MEM, NOON, SMALL, TEAM, card, full, node, pod, quota
 from .world import World, story
@@ -63,7 +63,8 @@ PLACED = e(State.PLACING, 12288, 12288)
         ((), 12288, {"u": PLACED}, 12288),
         ((("u", e(State.WAITING, 8192)),), 12288, {"u": PLACED}, 12288),
         ((("u", e(State.ADMITTED, 8192)),), 12288, {"u": PLACED}, 12288),
-        ((("stamp", e(State.ADMITTED, 8192)),), 12288, {"u": PLACED}, 12288),
+        ((("stamp", e(State.ADMITTED, 8192)),), 12288, {"stamp": e(State.ADMITTED, 8192), "u": PLACED}, 12288),
+        (((reservation_id("stamp"), e(State.ADMITTED, 8192)),), 12288, {"u": PLACED}, 12288),
         ((("u", e(State.WAITING, 8192)),), 8192, {"u": e(State.WAITING, 8192)}, 8192),
         ((("u", e(State.WAITING, 8192)),), 5000, {"u": e(State.WAITING, 8192)}, 8192),
         # an entry of a former placement is renewed, though nothing more is charged

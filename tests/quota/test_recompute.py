@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.ledger import RESERVATION, Entry, State
+from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
 from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
 
 from .objects import (
@@ -108,12 +108,22 @@ def test_entries_move_as_the_table_says(entry: Entry | None, pods: list[Any], us
     assert (settled.after.used, settled.after.ledger) == (result.after.used, result.after.ledger)
 
 
-def test_a_stamp_is_matched_once_and_never_anothers_uid() -> None:
-    stamped = {"annotations": {RESERVATION: "s"}}
-    result = again({"s": e(ADMITTED, mem=9000)}, read_pod("a", gpu=1, percent=50, uid="a", **stamped))
-    assert result.after.ledger == {"a": e(WAITING, mem=9000)}
-    two = again({"s": e(ADMITTED, mem=9000)}, *(read_pod(n, gpu=1, percent=50, uid=n, **stamped) for n in "ab"))
-    assert two.after.used == full(mem=9000 + FLOOR)
+def test_a_reservation_is_matched_once_and_never_by_an_id() -> None:
+    secret = reservation_id("s")
+    carrying = {"annotations": {RESERVATION: "s"}}
+    result = again({secret: e(ADMITTED, mem=FLOOR)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
+    assert result.after.ledger == {"a": e(WAITING, mem=FLOOR)}
+    two = again({secret: e(ADMITTED, mem=FLOOR)}, *(read_pod(n, gpu=1, percent=50, uid=n, **carrying) for n in "ab"))
+    assert two.after.used == full(mem=FLOOR + FLOOR)
+    assert two.after.ledger.keys() == {"a", "b"}
+    # a reservation of more than admission charges the pod isn't the pod's, one of less doesn't lower its charge
+    more = again({secret: e(ADMITTED, mem=9000)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
+    assert more.after.ledger == {"a": e(WAITING, int(NOON), FLOOR), secret: e(ADMITTED, mem=9000)}
+    assert more.after.used == full(mem=9000 + FLOOR)
+    less = again({secret: e(ADMITTED, mem=8)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
+    assert (less.after.ledger, less.after.used) == ({"a": e(WAITING, mem=FLOOR)}, full(mem=FLOOR))
+    copied = read_pod("a", gpu=1, percent=50, uid="a", annotations={RESERVATION: secret})
+    assert again({secret: e(ADMITTED, mem=FLOOR)}, copied).after.used == full(mem=FLOOR + FLOOR)
     thief = read_pod("a", gpu=1, percent=50, uid="a", annotations={RESERVATION: "b"})
     result = again({"b": e(ADMITTED, mem=9000)}, thief, half("b"))
     assert result.after.ledger == {"a": e(WAITING, int(NOON), FLOOR), "b": e(WAITING, mem=9000)}

@@ -9,7 +9,7 @@ from cluster import native
 
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.ledger import State
+from hami_webhook.quota.ledger import State, reservation_id
 
 from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, card, node, pod, quota
 from .world import World, story
@@ -270,11 +270,11 @@ async def test_a_dry_run_in_a_busy_namespace_without_used_is_judged_but_not_writ
 
 
 @story
-async def test_the_path_of_hamis_chart_stamps_the_pod_and_validate_takes_the_charge_over() -> None:
+async def test_the_path_of_hamis_chart_reserves_for_the_pod_and_validate_takes_the_charge_over() -> None:
     async with World(L, quota(mem=2000)) as world:
         stored, answer = await world.admit(pod(gpu=1, mem=1500), path="/webhook")
-        stamp = stored["metadata"]["annotations"]["hami.io/quota-reservation"]
-        assert world.states() == {stamp: "admitted"}
+        secret = stored["metadata"]["annotations"]["hami.io/quota-reservation"]
+        assert world.states() == {reservation_id(secret): "admitted"}
         assert answer.audit["quota"] == f"gpu-quota:{MEM}=1500"
         again = {**stored, "metadata": {**stored["metadata"], "uid": "u1"}}
         await world.core.gate.validate(world.review(again))
@@ -286,7 +286,7 @@ async def test_the_path_of_hamis_chart_stamps_the_pod_and_validate_takes_the_cha
 
 
 @story
-async def test_a_stamped_pod_is_recognised_when_it_appears() -> None:
+async def test_a_pod_with_a_reservation_is_recognised_when_it_appears() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         created = await world.create(pod(gpu=1, percent=50), path="/webhook")
         assert world.mem() == 8192
@@ -299,7 +299,7 @@ async def test_a_stamped_pod_is_recognised_when_it_appears() -> None:
 
 
 @story
-async def test_a_stamped_percentage_waits_under_its_uid() -> None:
+async def test_a_percentage_with_a_reservation_waits_under_its_uid() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         created: Pod = await world.create(pod(gpu=1, percent=50), path="/webhook")
         await world.run(2)

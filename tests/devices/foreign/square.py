@@ -80,7 +80,7 @@ class Square:
             namespaces=around,
             charging=around,
             fleet=self.state,
-            stamp_key="hami.io/quota-reservation",
+            reservation_key="hami.io/quota-reservation",
         )
 
     def admit(self, manifest: JSON) -> Admitted:
