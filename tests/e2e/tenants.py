@@ -1,0 +1,31 @@
+"""Tenants: users with rights in one namespace only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hack.devcluster.identities import kubeconfig
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Kubectl
+
+
+def tenant(
+    kubectl: Kubectl, plane: ControlPlane, folder: Path, namespace: str, role: str = "edit", name: str = "tenant"
+) -> Kubectl:
+    """kubectl as a service account of the namespace that has a ClusterRole there."""
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": name, "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
+    )
+    token = kubectl("create", "token", name, "-n", namespace, "--duration", "4h").strip()
+    path = folder / f"{namespace}-{name}.kubeconfig"
+    path.write_text(json.dumps(kubeconfig(plane.server, plane.authority.certificate.read_bytes(), {"token": token})))
+    return Kubectl(path)

@@ -1,0 +1,117 @@
+"""Webhooks of somebody else, and reviews that don't come from the API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from hami_webhook import pki
+
+from .deployment import SYSTEM, Deployment, eventually
+from .objects import pod
+
+JSON = dict[str, Any]
+
+
+@contextmanager
+def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterator[threading.Event]:
+    """Another validating webhook of the namespace, which allows every pod.
+
+    It answers for those whose names begin with `prefix` only when the event is set: until then they are in flight.
+    """
+    release, called = threading.Event(), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+            called.set()
+            if request["name"].startswith(prefix):
+                release.wait(20)
+            response = {"uid": request["uid"], "allowed": True}
+            kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+            body = json.dumps({**kind, "response": response}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    folder = program.folder / f"holding-{namespace}"
+    issued = pki.issue(program.ca, "holding", SYSTEM, now=datetime.now(UTC))
+    pki.write(folder, pki.Pair(program.ca, issued), force=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    program.kubectl.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": f"holding-{namespace}"},
+            "webhooks": [
+                {
+                    "name": "holding.example.com",
+                    "clientConfig": {
+                        "url": f"https://127.0.0.1:{server.server_port}/",
+                        "caBundle": base64.b64encode(program.ca.certificate).decode(),
+                    },
+                    "rules": [rule],
+                    "namespaceSelector": selector,
+                    "admissionReviewVersions": ["v1"],
+                    "sideEffects": "None",
+                    "timeoutSeconds": 25,
+                }
+            ],
+        }
+    )
+    probe = json.dumps(pod(namespace, "probe"))
+    try:
+        # the API server asks it from some moment on
+        eventually(lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set())
+        yield release
+    finally:
+        release.set()
+        program.kubectl("delete", "validatingwebhookconfiguration", f"holding-{namespace}")
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+def post_review(program: Deployment, path: str, item: JSON, operation: str = "CREATE") -> JSON:
+    """The response to a review of a pod that doesn't come from the API server."""
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "by-hand",
+            "operation": operation,
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "namespace": item["metadata"]["namespace"],
+            "name": item["metadata"]["name"],
+            "object": item,
+        },
+    }
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    url = f"https://127.0.0.1:{program.balancer.port}{path}"
+    request = urllib.request.Request(url, json.dumps(review).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        response: JSON = json.load(answer)["response"]
+    return response
