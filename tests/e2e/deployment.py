@@ -169,6 +169,8 @@ class Deployment:
     kubectl: Kubectl
     flags: tuple[str, ...] = ()
     account: str = "hami-webhook"
+    through: Callable[[Path], Path] = lambda login: login
+    """The kubeconfig that the replicas use, made from that of their account."""
     balancer: Balancer = field(default_factory=Balancer)
     replicas: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
@@ -206,7 +208,7 @@ class Deployment:
             self.replicas[name] = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "webhook,controller"),
-                    *("--kubeconfig", str(self.login(self.account))),
+                    *("--kubeconfig", str(self.through(self.login(self.account)))),
                     *("--http_bind", f"127.0.0.1:{port}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
                     *("--cert_file", str(folder / "tls.crt"), "--key_file", str(folder / "tls.key")),
                     *("--scheduler-name", "hami-scheduler", "--leader-elect", "--shutdown-grace", "1s"),
@@ -266,9 +268,15 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def deployed(plane: ControlPlane, folder: Path, *names: str, flags: tuple[str, ...] = ()) -> Iterator[Deployment]:
+def deployed(
+    plane: ControlPlane,
+    folder: Path,
+    *names: str,
+    flags: tuple[str, ...] = (),
+    through: Callable[[Path], Path] = lambda login: login,
+) -> Iterator[Deployment]:
     """The program with these replicas, until the block ends."""
-    deployment = Deployment(plane, folder, Kubectl(plane.kubeconfig), flags)
+    deployment = Deployment(plane, folder, Kubectl(plane.kubeconfig), flags, through=through)
     deployment.install()
     try:
         for name in names:

@@ -1,0 +1,77 @@
+"""A quota holds from the moment it exists, although a replica's watch says nothing about it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .apiproxy import ApiProxy
+from .deployment import Deployment, deployed, eventually
+from .objects import namespace, pod, quota
+from .tenants import tenant
+
+JSON = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def proxy(plane: ControlPlane) -> Iterator[ApiProxy]:
+    with ApiProxy(plane) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, proxy: ApiProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("program")
+    with deployed(plane, folder, through=lambda login: proxy.login(login, folder / "proxy.kubeconfig")) as deployment:
+        deployment.start("hami-webhook-0")
+        yield deployment
+
+
+BELIEVED = 3.0
+"""Seconds from a watch's last sign of life for which a quota may go unseen: two, and API times have whole seconds."""
+
+
+def since(start: JSON, end: JSON) -> float:
+    """Seconds between the creation of two objects."""
+    times = [datetime.fromisoformat(each["metadata"]["creationTimestamp"]) for each in (start, end)]
+    return (times[1] - times[0]).total_seconds()
+
+
+@pytest.mark.parametrize("known", [{}, {"limits.amd.com/gpu": 5}, {"pods": 100}], ids=["none", "another key", "native"])
+def test_a_new_limit_is_obeyed_at_once(
+    program: Deployment, proxy: ApiProxy, plane: ControlPlane, tmp_path: Path, known: dict[str, int]
+) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    user = tenant(kubectl, plane, tmp_path, space)
+    if known:
+        kubectl.apply(quota(space, **known))
+    user.apply(pod(space, "before", gpu=1, gpumem=10))
+    proxy.silence()
+    try:
+        marker = namespace(kubectl)
+        kubectl.apply(quota(space, **known, gpu=1))
+        numbers = itertools.count()
+
+        def create() -> JSON | None:
+            name = f"p-{next(numbers):03}"
+            done = user.run("create", "-o", "json", "-f", "-", stdin=json.dumps(pod(space, name, gpu=1, gpumem=10)))
+            assert done.returncode == 0 or "exceeded quota: gpu-quota" in done.stderr, done.stderr
+            created: JSON | None = json.loads(done.stdout) if done.returncode == 0 else None
+            return created
+
+        start = kubectl.get("namespace", marker)
+        while (created := create()) is not None:
+            assert since(start, created) <= BELIEVED
+        assert [create() for _ in range(10)] == [None] * 10
+    finally:
+        proxy.speak()
+    eventually(lambda: kubectl.ledger(space), {}, seconds=60)
