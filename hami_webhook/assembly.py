@@ -14,7 +14,6 @@ from typing import Any
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Amounts, Gate
 from hami_webhook.admission.pods import AdmissionRules, bad_request
-from hami_webhook.admission.policy import Policies
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
@@ -23,6 +22,7 @@ from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, Res
 from hami_webhook.placement import place
 from hami_webhook.placement.place import Placer
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.books import Ask, Books, Refusal
 from hami_webhook.quota.charge import Charge, OverheardCatalog, charge_of, waiting_charge
 from hami_webhook.quota.charger import Charger

@@ -26,8 +26,6 @@ from rich.table import Table
 
 from hami_webhook import __version__, pki
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.policy import Policies
-from hami_webhook.admission.policy_file import PolicyError, PolicyFile
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import (
@@ -55,6 +53,8 @@ from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
 from hami_webhook.explain.show import show as show_explanation
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.placement import place
+from hami_webhook.policy.file import PolicyError, PolicyFile
+from hami_webhook.policy.rules import Policies
 from hami_webhook.server.embedded import serve_embedded
 from hami_webhook.server.kubernetes import serve_kubernetes
 from hami_webhook.server.tls import TlsError

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Review
 from hami_webhook.kube.objects import Namespace, parse_time
+from hami_webhook.policy.rules import Policies
 
 T = TypeVar("T")
 

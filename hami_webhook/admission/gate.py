@@ -34,7 +34,6 @@ from hami_webhook.admission.pods import (
     validate_update,
     welcome,
 )
-from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
 from hami_webhook.devices.fleet import Fleet, Overheard
 from hami_webhook.devices.foreign.gates import names_any
@@ -42,6 +41,7 @@ from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.policy.rules import Policies
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Policies
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.fleet import NO_FLEET, Fleet
 from hami_webhook.devices.foreign.base import ForeignScheduler
@@ -24,6 +23,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.policy.rules import Policies
 
 _NODE_USER = "system:node:"
 

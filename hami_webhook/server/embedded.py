@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from hami_webhook.admission.policy import Policies
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import Policies
 from hami_webhook.server.run import serve
 
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 
-from hami_webhook.admission.policy import Policies
 from hami_webhook.cluster.api import Cluster, Unavailable
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -15,6 +14,7 @@ from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.cluster.trim import trim
 from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import Policies
 from hami_webhook.server.run import serve
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.policy import Policies
-from hami_webhook.admission.policy_file import PolicySource
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
@@ -30,6 +28,8 @@ from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.waker import Waker
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.placement import place
+from hami_webhook.policy.file import PolicySource
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.recompute import Times
 from hami_webhook.server.app import Doors
 from hami_webhook.server.extending import Extending, a_node, extending

@@ -12,7 +12,6 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import ClusterError, Kind
@@ -26,6 +25,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.placement.fit import read_ask
 from hami_webhook.placement.place import Unplaced
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.charge import charge_of
 from hami_webhook.simulate.placing import Among, shown_placement, shown_prediction, stands_in

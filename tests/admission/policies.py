@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Bounds, Policies, Rule, apply
+from hami_webhook.admission.policy import apply
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.nvidia import Nvidia
@@ -14,6 +14,7 @@ from hami_webhook.devices.policy import GPU_POLICY
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.rules import Bounds, Policies, Rule
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 

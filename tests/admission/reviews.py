@@ -13,12 +13,12 @@ import orjson
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Amounts, Gate, Priced
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.policy import Policies
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.config import load_device_config
 from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.ledger import RESERVATION
 
 JSON = dict[str, Any]

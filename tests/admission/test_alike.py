@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hami_webhook.admission import alike, gate
 from hami_webhook.admission.alike import Alike, shape_of
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Policies, Rule
 from hami_webhook.admission.review import parse_review
-from hami_webhook.admission.selectors import LabelSelector, Requirement
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.fleet import NO_FLEET
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.rules import Policies, Rule
+from hami_webhook.policy.selectors import LabelSelector, Requirement
 from hami_webhook.quota.ledger import RESERVATION
 
 from .reviews import GPU, JSON, MEM, PERCENT, RULES, Surroundings, container, cpu, gpu, parsed, pod, review

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Policies, Rule
 from hami_webhook.cluster.api import Kind
+from hami_webhook.policy.rules import Policies, Rule
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
 from .reviews import GPU, MEM, SCHEDULER, cpu, gpu, parsed, patched, pod, review, vendors

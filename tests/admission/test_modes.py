@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hami_webhook.admission.policy import Policies, Rule
 from hami_webhook.config import load_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import Policies, Rule
 
 from .reviews import container, mutate, patched, pod, refusal
 

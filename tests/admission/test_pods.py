@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.policy import Policies, Rule
+from hami_webhook.policy.rules import Policies, Rule
 
 from .reviews import (
     CORES,

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from hami_webhook.admission.policy import Bounds, Policies, PolicyOutcome, Rule, check
-from hami_webhook.admission.selectors import LabelSelector, Requirement
+from hami_webhook.admission.policy import PolicyOutcome, check
 from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
+from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 from .policies import (
     A_TO_C,

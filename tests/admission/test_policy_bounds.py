@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.policy import Bounds, Policies, Rule, check
+from hami_webhook.admission.policy import check
 from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
+from hami_webhook.policy.rules import Bounds, Policies, Rule
 
 from .policies import (
     A_TO_C,

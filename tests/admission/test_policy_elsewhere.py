@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.admission.policy import Bounds, Policies, Rule
-from hami_webhook.admission.policy_file import PolicyError, PolicyFile
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.file import PolicyError, PolicyFile
+from hami_webhook.policy.rules import Bounds, Policies, Rule
 
 from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, refusal, validate
 

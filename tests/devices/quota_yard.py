@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.policy import Policies
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import Policies
 from hami_webhook.simulate.run import Pods, Result, Simulation
 
 from .yard import CHART, JSON, NOW

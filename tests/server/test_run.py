@@ -18,11 +18,11 @@ import pytest
 from admission.reviews import GPU, MEM, VENDORS, body, gpu, pod, review
 from admission.scene import FULL, town
 
-from hami_webhook.admission.policy import Policies
-from hami_webhook.admission.policy_file import PolicySource
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.file import PolicySource
+from hami_webhook.policy.rules import Policies
 from hami_webhook.server.metrics import exposition
 from hami_webhook.server.run import PolicyReload, limits_of, options_of, running
 from hami_webhook.server.tls import TlsError

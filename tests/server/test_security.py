@@ -22,8 +22,8 @@ from admission.scene import FULL, ledger, spent, town
 
 from hami_webhook import pki
 from hami_webhook.admission.gate import Answer
-from hami_webhook.admission.policy import Policies, Rule
 from hami_webhook.cluster.api import Kind
+from hami_webhook.policy.rules import Policies, Rule
 
 from .serving import PAIR, scenario, served, settings_of, trusting
 

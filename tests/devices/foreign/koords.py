@@ -11,7 +11,6 @@ import jsonpatch
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import Ground, validate, welcome
-from hami_webhook.admission.policy import Policies
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.foreign.base import NoNode, Prediction
 from hami_webhook.devices.foreign.koordinator import Koordinator
@@ -19,6 +18,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.charge import Charge, charge_of, waiting_charge
 
 from ..yard import NOW, Admitted, container, node_object, pod

@@ -11,11 +11,11 @@ from admission.reviews import RULES, Surroundings, parsed, patched, review
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Gate
-from hami_webhook.admission.policy import Policies
 from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.charge import charge_of, waiting_charge
 
 from ..yard import CHART, NOW

@@ -5,15 +5,15 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.admission.policy import Bounds, Policies, Rule
-from hami_webhook.admission.policy_file import PolicyError, PolicyFile, PolicySource
-from hami_webhook.admission.selectors import LabelSelector, Requirement
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.file import PolicyError, PolicyFile, PolicySource
+from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 
 class MetaxSgpu(Vendor):

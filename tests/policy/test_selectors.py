@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hami_webhook.admission.selectors import EVERYTHING, LabelSelector, Requirement, WrittenSelector
+from hami_webhook.policy.selectors import EVERYTHING, LabelSelector, Requirement, WrittenSelector
 
 TIER = {"tier": "research"}
 

@@ -1,0 +1,64 @@
+"""The rules of the policy file as values: which pods a rule matches, and what it demands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS
+from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.selectors import EVERYTHING, LabelSelector
+
+GENERAL_CHOICES = (GPU_POLICY, NODE_POLICY, WEIGHTS)
+"""The choice keys that mean something for every vendor's cards."""
+
+NAMESPACE = "namespace"
+"""How `Changes.rules` names the Namespace's own annotations; no rule may be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A rule's lists for one vendor's cards; an empty allow list is no constraint."""
+
+    allow_uuids: tuple[str, ...] = ()
+    deny_uuids: tuple[str, ...] = ()
+    allow_types: tuple[str, ...] = ()
+    deny_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of the policy file. No namespaces: every one; `devices` has bounds by backend key."""
+
+    name: str
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector = EVERYTHING
+    pod_selector: LabelSelector = EVERYTHING
+    default: Mapping[str, str] = field(default_factory=dict)
+    enforce: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, Bounds] = field(default_factory=dict)
+    scheduler_name: str | None = None
+
+    def matches(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> bool:
+        """Whether the rule is about pods with these labels in this namespace: all its parts must match."""
+        return (
+            (not self.namespaces or any(fnmatchcase(namespace.name, glob) for glob in self.namespaces))
+            and self.namespace_selector.matches(namespace.labels)
+            and self.pod_selector.matches(pod_labels)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The rules of the policy file, in its order."""
+
+    rules: tuple[Rule, ...] = ()
+    EMPTY: ClassVar[Policies]
+
+    def matching(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.matches(namespace, pod_labels))
+
+
+Policies.EMPTY = Policies()
