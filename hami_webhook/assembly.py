@@ -20,6 +20,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.placement import place
+from hami_webhook.placement.boundary import PolicyBoundary
 from hami_webhook.placement.place import Placer
 from hami_webhook.placement.state import ClusterState
 from hami_webhook.policy.rules import Policies
@@ -88,7 +89,16 @@ class Core:
             max_ledger=options.max_ledger,
             shows=self._shows,
         )
-        self.placer = Placer(cluster, self.state, vendors, clock=clock, policies=options.policies, lapse=lapse)
+        self.boundary = PolicyBoundary(vendors, policies, self.namespace)
+        self.placer = Placer(
+            cluster,
+            self.state,
+            vendors,
+            clock=clock,
+            policies=options.policies,
+            boundary=self.boundary,
+            lapse=lapse,
+        )
         self.gate = Gate(
             vendors,
             options.rules,

@@ -79,7 +79,6 @@ class _Yard:
             NodeLocks(self.cluster, clock=lambda: NOW),
             single=mode == "single",
             clock=lambda: NOW,
-            card_policy="spread",
             ready=self._ready,
             quotas=lambda namespace: [],
         )

@@ -12,20 +12,26 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.account import Change, QuotaAccount, Step
 from hami_webhook.explain.room import Room, cheapest, largest, make_room
 from hami_webhook.kube.objects import Pod
+from hami_webhook.placement.boundary import BoundedPod
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
+from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.budget import PodBudget
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What there is to judge by: the ask, the nodes its nodeSelector allows, the quotas and the budget they leave."""
+    """What there is to judge by: the pod as it is, what it asks under policy, the nodes its nodeSelector allows, the
+    quotas and the budget they leave.
+    """
 
+    pod: Pod
     ask: PodAsk
     views: Sequence[NodeView]
     vendors: Vendors
     budget: PodBudget | None
     quotas: Sequence[QuotaAccount]
     card_policy: str
+    bounded: Callable[[Pod], BoundedPod]
 
     def fitting(self, ask: PodAsk) -> str | None:
         """The first node that takes the pod as it would ask then."""
@@ -107,7 +113,7 @@ def in_the_pod(judged: Judged) -> list[Change]:
 
 
 def _without_annotations(judged: Judged) -> Iterator[Change]:
-    pod = judged.ask.pod
+    pod = judged.pod
     chosen = _choosing_keys(judged)
     for keys in [*([key] for key in chosen), *([chosen] if len(chosen) > 1 else [])]:
         notes = {key: text for key, text in pod.annotations.items() if key not in keys}
@@ -127,13 +133,13 @@ def _choosing_keys(judged: Judged) -> list[str]:
     for name in judged.ask.vendors:
         k = judged.vendors[name].keys
         keys += [*k.use_uuid, *k.nouse_uuid, *k.use_type, *k.nouse_type, *k.choices]
-    return [key for key in dict.fromkeys(keys) if key in judged.ask.pod.annotations]
+    return [key for key in dict.fromkeys(keys) if key in judged.pod.annotations]
 
 
 def _ask(pod: Pod, judged: Judged) -> PodAsk | None:
     try:
-        return read_ask(pod, judged.vendors, judged.card_policy)
-    except (BadRequest, ValueError):
+        return read_ask(judged.bounded(pod).pod, judged.vendors, judged.card_policy)
+    except (BadRequest, PolicyViolation, ValueError):
         return None
 
 

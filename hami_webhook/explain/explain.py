@@ -5,7 +5,7 @@ The verdicts are those of the code that places pods; what is added are the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
@@ -23,10 +23,12 @@ from hami_webhook.explain.witness import Stuck, find_stuck
 from hami_webhook.explain.wording import why
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.placement.boundary import BoundedPod
 from hami_webhook.placement.choice import Scored
 from hami_webhook.placement.fit import PodAsk, read_ask
 from hami_webhook.placement.place import Policies, evaluate
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import charged, placed_by_others, pod_budget
 from hami_webhook.quota.charge import charge_of, placed_charge, waiting_charge
@@ -39,7 +41,8 @@ _PHASE = "hami.io/bind-phase"
 class Known:
     """What a pod is judged by: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
 
-    `lapse` is how many seconds an unbound placement counts; `gates` are the pod's scheduling gates.
+    `lapse` is how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded` gives a
+    pod of the namespace as policy demands it.
     """
 
     state: ClusterState
@@ -50,6 +53,7 @@ class Known:
     scheduler_name: str
     lapse: float
     gates: Sequence[str] = ()
+    bounded: Callable[[Pod], BoundedPod] = BoundedPod
 
 
 def explain(pod: Pod, known: Known) -> Explanation:
@@ -123,10 +127,12 @@ def _of_unplaced(pod: Pod, known: Known) -> Explanation:
     known.state.release(pod.uid)
     named = (pod.namespace, pod.name)
     try:
-        ask = read_ask(pod, known.vendors, known.policies.card)
-    except BadRequest as error:
-        refused = [NodeAccount(view.name, False, str(error)) for view in known.state.views()]
-        return Explanation(*named, f"fits nowhere: {error}", nodes=refused)
+        bounded = known.bounded(pod)
+        ask = read_ask(bounded.pod, known.vendors, known.policies.card)
+    except (BadRequest, PolicyViolation) as error:
+        text = error.attributed if isinstance(error, PolicyViolation) else str(error)
+        refused = [NodeAccount(view.name, False, text) for view in known.state.views()]
+        return Explanation(*named, f"fits nowhere: {text}", nodes=refused)
     except ValueError as error:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
@@ -137,7 +143,7 @@ def _of_unplaced(pod: Pod, known: Known) -> Explanation:
         return of_foreign(foreign, pod, known.state, known.now, charge, quotas, OTHER_NODE)
     if ask is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
-    notes = []
+    notes = [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
     if pod.node_name:
@@ -167,7 +173,7 @@ def _judged(pod: Pod, ask: PodAsk, known: Known, notes: list[str]) -> Explanatio
         else:
             nodes.append(NodeAccount(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
     quotas = list(_quotas(pod, known, None))
-    judged = Judged(ask, suitable, known.vendors, budget, quotas, known.policies.card)
+    judged = Judged(pod, ask, suitable, known.vendors, budget, quotas, known.policies.card, known.bounded)
     waits = list(_waits(pod, known))
     remedies: list[Remedy] = []
     if found.fits:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hami_webhook.cluster.api import Forbidden, Kind, NotFound
+from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
@@ -14,6 +14,7 @@ from hami_webhook.cluster.trim import trim
 from hami_webhook.explain.account import Explanation
 from hami_webhook.explain.explain import Known, explain, explain_denial
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
+from hami_webhook.placement.boundary import BoundedPod
 from hami_webhook.placement.place import Policies
 from hami_webhook.simulate.run import Simulation
 
@@ -94,7 +95,20 @@ class Explainer:
             self._scheduler_name,
             core.lapse,
             [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
+            self._bounded(namespace),
         )
+
+    def _bounded(self, name: str) -> Callable[[Pod], BoundedPod]:
+        """How policy bounds the pods of a namespace; raises `ClusterError` where the Namespace can't be read."""
+        core = self.simulation.core
+        namespace = core.known(name)
+
+        def bounded(pod: Pod) -> BoundedPod:
+            if namespace is None:
+                raise ClusterError(f"namespace {name} can't be read, so it isn't known what it allows its pods")
+            return core.boundary.bounded(pod, namespace)
+
+        return bounded
 
 
 def _unknown(namespace: str, name: str, pods: Sequence[Mapping[str, Any]]) -> str:

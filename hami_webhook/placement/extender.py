@@ -23,7 +23,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.placement.choice import Standing
-from hami_webhook.placement.fit import BadRequest, PodAsk, read_ask
+from hami_webhook.placement.fit import BadRequest, PodAsk, asked_vendors
 from hami_webhook.placement.nodelock import Contended, NodeLocks
 from hami_webhook.placement.place import Considered, Decision, Placement, Placer, Unplaced
 from hami_webhook.placement.state import ClusterState
@@ -110,7 +110,6 @@ class Extender:
         *,
         single: bool,
         clock: Callable[[], float],
-        card_policy: str,
         ready: Callable[[], Awaitable[None]],
         quotas: Callable[[str], Sequence[ResourceQuota] | None],
         refused: Callable[[str], None] = lambda uid: None,
@@ -124,7 +123,6 @@ class Extender:
         self._locks = locks
         self._single = single
         self._clock = clock
-        self._card_policy = card_policy
         self._ready = ready
         self._quotas = quotas
         self._refused = refused
@@ -165,8 +163,8 @@ class Extender:
 
     def _asks(self, pod: Pod) -> bool:
         try:
-            return read_ask(pod, self._vendors, self._card_policy) is not None
-        except (BadRequest, ValueError):
+            return bool(asked_vendors(pod, self._vendors))
+        except BadRequest:
             return True  # what is wrong is told by who considers it
 
     async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
@@ -296,16 +294,16 @@ class Extender:
         return False
 
     async def _bind(self, pod: Pod, node: str) -> None:
-        ask = read_ask(pod, self._vendors, self._card_policy)
-        locks = self._locks_for(ask)
-        if ask is not None and self._single:
+        asked = asked_vendors(pod, self._vendors)
+        locks = self._locks_for(asked)
+        if asked and self._single:
             self._placer.check_placed(pod, node)
         attempt = _Attempt()
         try:
-            if ask is not None and not self._single:
+            if asked and not self._single:
                 attempt.decision = await self._decide(pod, node)
             if not locks:
-                if ask is not None:
+                if asked:
                     await self._placer.check_room(pod, node)
                 await self._write(pod, node, attempt)
                 return
@@ -330,9 +328,9 @@ class Extender:
                 self._let_go(pod.uid)
             raise
 
-    def _locks_for(self, ask: PodAsk | None) -> list[NodeLock]:
+    def _locks_for(self, asked: Sequence[str]) -> list[NodeLock]:
         """The locks that the asked vendors' plugins go by, in the order of their names."""
-        locks = {self._vendors[key].lock for key in ask.vendors} if ask is not None else set()
+        locks = {self._vendors[key].lock for key in asked}
         return sorted((lock for lock in locks if lock is not None), key=lambda lock: lock.annotation)
 
     async def _write(self, pod: Pod, node: str, attempt: _Attempt) -> None:

@@ -54,27 +54,42 @@ def shape_of(pod: Pod) -> Pod:
     return Pod(namespace="", name="", uid="", labels={}, annotations=asked, containers=pod.containers)
 
 
+def asked_vendors(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
+    """The backend keys of the vendors whose cards the pod asks for, sorted. Raises `BadRequest` as `read_ask` does."""
+    return _keys(_requests(shape_of(pod), vendors))
+
+
 def read_ask(pod: Pod, vendors: Vendors, default_policy: str) -> PodAsk | None:
     """What the pod asks, None for nothing managed.
 
     Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
     """
     shape = shape_of(pod)
-    rows: list[dict[str, Request]] = []
-    for container in pod.containers:
-        row = {}
-        for key in sorted(vendors.named_by(container)):
-            request = vendors[key].asked(container, shape)
-            if request is not None:
-                row[key] = request
-        rows.append(row)
-    asked = sorted({key for row in rows for key in row})
+    rows = _requests(shape, vendors)
+    asked = _keys(rows)
     if not asked:
         return None
     for key in asked:
         vendors[key].check_pod(shape)
     named = replace(shape, name=pod.name)  # for what is told of bad weights
     return PodAsk(pod, rows, {key: vendors[key].terms(named, default_policy) for key in asked})
+
+
+def _requests(shape: Pod, vendors: Vendors) -> list[dict[str, Request]]:
+    """Per container (init first), what it asks of each vendor."""
+    rows: list[dict[str, Request]] = []
+    for container in shape.containers:
+        row = {}
+        for key in sorted(vendors.named_by(container)):
+            request = vendors[key].asked(container, shape)
+            if request is not None:
+                row[key] = request
+        rows.append(row)
+    return rows
+
+
+def _keys(rows: Sequence[Mapping[str, Request]]) -> tuple[str, ...]:
+    return tuple(sorted({key for row in rows for key in row}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +221,4 @@ class _Attempt:
         return None
 
 
-__all__ = ["BadRequest", "NodeFit", "PodAsk", "fit_pod", "read_ask"]
+__all__ = ["BadRequest", "NodeFit", "PodAsk", "asked_vendors", "fit_pod", "read_ask"]

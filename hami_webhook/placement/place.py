@@ -14,7 +14,8 @@ from hami_webhook.devices.owned import PLUGIN_KEPT, is_scheduler_owned
 from hami_webhook.devices.placed import NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota, is_label_value
+from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
+from hami_webhook.placement.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.placement.choice import (
     Scored,
     Standing,
@@ -30,6 +31,7 @@ from hami_webhook.placement.choice import (
 from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
 from hami_webhook.placement.remembered import Memory, Survey
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.books import Books
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.charge import placed_charge
@@ -74,10 +76,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Unplaced:
-    """No node takes the pod: why, by node; or `error`, why none could be asked."""
+    """No node takes the pod: why, by node; or `error`, why none could be asked. `advice` is for its events."""
 
     failed: Mapping[str, Rejection] = field(default_factory=dict)
     error: str = ""
+    advice: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Evaluation:
 class Decision:
     """A placement decided and held in the state, not written yet; `at` is when it was decided (Unix seconds)."""
 
-    pod: Pod
+    pod: BoundedPod
     chosen: Scored
     at: float
 
@@ -101,10 +104,11 @@ class Decision:
 class Considered:
     """A pod's candidates looked at, and nothing written: what it asks and may cost, and how the nodes stand.
 
-    `candidates` are the nodes' names. If that was asked, the fitting ones come best first, and `best` is the first's
-    placement.
+    `bounded` is the pod as it was fitted, `candidates` are the nodes' names. If that was asked, the fitting ones come
+    best first, and `best` is the first's placement.
     """
 
+    bounded: BoundedPod
     ask: PodAsk
     budget: PodBudget | None
     survey: Survey
@@ -138,6 +142,7 @@ class Placer:
         *,
         clock: Callable[[], float],
         policies: Policies | None = None,
+        boundary: PolicyBoundary | None = None,
         lapse: float = 300.0,
     ) -> None:
         self._cluster = cluster
@@ -145,6 +150,7 @@ class Placer:
         self._vendors = vendors
         self._clock = clock
         self._policies = policies or Policies()
+        self._boundary = boundary
         self._lapse = lapse
         self._committer = Committer(cluster, vendors, state, clock=clock, lapse=lapse)
         self._memory = Memory(state, vendors, self._policies.node)
@@ -156,7 +162,13 @@ class Placer:
     def on(self, state: ClusterState) -> Placer:
         """One that considers other nodes than the cluster's, and records no events of it."""
         other = Placer(
-            self._cluster, state, self._vendors, clock=self._clock, policies=self._policies, lapse=self._lapse
+            self._cluster,
+            state,
+            self._vendors,
+            clock=self._clock,
+            policies=self._policies,
+            boundary=self._boundary,
+            lapse=self._lapse,
         )
         other._silent = True
         other._known = self._state
@@ -172,7 +184,7 @@ class Placer:
             return None
         listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
         quotas = [ResourceQuota.from_object(item) for item in listing.items]
-        found = self._look(pod, nodes, quotas, choose=True)
+        found = self._look(pod, await self._namespace(pod), nodes, quotas, choose=True)
         await self._tell_look(pod, found)
         if not isinstance(found, Considered):
             return found
@@ -186,7 +198,7 @@ class Placer:
                 failed[fits.pop(0).node] = best
                 continue
             try:
-                placement = await self._write(pod, best, self._clock())
+                placement = await self._write(found.bounded, best, self._clock())
             except QuotaMoved:
                 cards = sum(len(best.view.inventories[vendor].devices) for vendor in found.ask.vendors)
                 failed[fits.pop(0).node] = Rejection({RESOURCE_QUOTA_NOT_FIT: cards}, cards)
@@ -205,14 +217,14 @@ class Placer:
 
         What follows is `carry_out`, or `ClusterState.forget`.
         """
-        found = self._look(pod, [node], quotas, choose=True)
+        found = self._look(pod, await self._namespace(pod), [node], quotas, choose=True)
         if isinstance(found, Considered) and found.best is not None:
             now = self._clock()
             chosen = found.best
             notes = placement_annotations(pod, chosen.fit, chosen.view, self._vendors, now)
-            self._state.assume(_carrying(pod, notes), now)
+            self._state.assume(_carrying(found.bounded.pod, notes), now)
             await self._tell_remarks(pod, found)
-            return Decision(pod, chosen, now)
+            return Decision(found.bounded, chosen, now)
         await self._tell_look(pod, found)
         return Unplaced(found.survey.failed) if isinstance(found, Considered) else found
 
@@ -223,7 +235,8 @@ class Placer:
         except QuotaMoved as error:
             raise ClusterError(f"the quota no longer allows it ({RESOURCE_QUOTA_NOT_FIT}): {error}") from error
         fits = [decision.chosen]
-        await self.tell(decision.pod, "Normal", "FilteringSucceed", success_message(decision.chosen, fits, len(fits)))
+        message = success_message(decision.chosen, fits, len(fits))
+        await self.tell(decision.pod.pod, "Normal", "FilteringSucceed", message)
 
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]
@@ -231,12 +244,22 @@ class Placer:
         """Look at every candidate; nothing is written but events. `Unplaced` for a pod that can't be placed anywhere
         as it is, None for one that asks for nothing managed. A placement it has and that isn't bound is given up.
         """
-        found = self._look(pod, nodes, quotas)
+        found = self._look(pod, await self._namespace(pod), nodes, quotas)
         await self._tell_look(pod, found)
         return found
 
+    async def _namespace(self, pod: Pod) -> Namespace | None:
+        """The pod's Namespace, None where there is no policy. Raises `ClusterError` if it isn't known."""
+        return None if self._boundary is None else await self._boundary.namespace(pod.namespace)
+
     def _look(
-        self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota], *, choose: bool = False
+        self,
+        pod: Pod,
+        namespace: Namespace | None,
+        nodes: Sequence[str] | None,
+        quotas: Sequence[ResourceQuota],
+        *,
+        choose: bool = False,
     ) -> Considered | Unplaced | None:
         """`consider` without a word: nothing else happens meanwhile, so what is found still holds on return.
 
@@ -247,9 +270,13 @@ class Placer:
         self._state.release(pod.uid)
         names = [node.name for node in self._state.nodes()] if nodes is None else nodes
         try:
-            ask = read_ask(pod, self._vendors, self._policies.card)
+            bounded = self._boundary.bounded(pod, namespace) if self._boundary and namespace else BoundedPod(pod)
+            ask = read_ask(bounded.pod, self._vendors, self._policies.card)
         except BadRequest as error:
-            return Unplaced({name: Rejection(bare=str(error)) for name in names})
+            return Unplaced(dict.fromkeys(names, Rejection(bare=str(error))))
+        except PolicyViolation as violation:
+            text = violation.attributed
+            return Unplaced(dict.fromkeys(names, Rejection(bare=text)), advice=[text])
         except ValueError as error:
             return Unplaced(error=f"calcScore failed {error}")
         if ask is None:
@@ -267,11 +294,11 @@ class Placer:
         )
         survey = self._memory.survey(ask, budget, names)
         if not choose or not survey.fits:
-            return Considered(ask, budget, survey, names)
+            return Considered(bounded, ask, budget, survey, names)
         order = best_first(survey.fits, ask, self._policies.node)
         best = self._memory.fit(ask, budget, order[0].node)
         assert isinstance(best, Scored)
-        return Considered(ask, budget, Survey(order, survey.failed), names, best)
+        return Considered(bounded, ask, budget, Survey(order, survey.failed), names, best)
 
     def _books(self, quotas: Sequence[ResourceQuota]) -> list[Books]:
         """The quotas' books; those of a version that was read before are not read again."""
@@ -294,7 +321,7 @@ class Placer:
         elif isinstance(found, Unplaced) and found.error:
             await self.tell(pod, "Warning", "FilteringFailed", found.error)
         elif isinstance(found, Unplaced):
-            await self._unplaced(pod, found.failed, len(found.failed))
+            await self._unplaced(pod, found.failed, len(found.failed), found.advice)
 
     async def _tell_remarks(self, pod: Pod, found: Considered) -> None:
         for remark in remarks(found.ask, self._known_of(found), self._vendors):
@@ -318,7 +345,7 @@ class Placer:
         for line in unregistered(found.ask, known, self._vendors):
             logger.info("%s: %s", pod.key, line)
         advice = hints(failed, found.ask, known, self._vendors, self._state)
-        return await self._unplaced(pod, failed, len(found.candidates), advice)
+        return await self._unplaced(pod, failed, len(found.candidates), [*advice, *found.bounded.changes])
 
     async def bind(self, pod: Pod, node: str) -> None:
         """Mark a placed pod as being allocated, bind it to its node, and say so.
@@ -378,19 +405,20 @@ class Placer:
             return found.uid == pod.uid and found.node_name == node
         return False
 
-    async def _write(self, pod: Pod, scored: Scored, now: float) -> Placement:
+    async def _write(self, bounded: BoundedPod, scored: Scored, now: float) -> Placement:
         """Charge, then annotate. Raises `QuotaMoved`; `ClusterError` with the charge undone.
 
         Where it is unknown whether the annotations were written, the charge stays, as the recompute judges by the pod,
         and the cards stay held until the pod is placed anew or the placement lapses.
         """
-        fit = scored.fit
+        pod, fit = bounded.pod, scored.fit
         started = self._clock()
         commitment = await self._committer.commit(pod, placed_charge(fit.holds(), pod.kinds, self._vendors))
         if self._clock() - started > _ANNOTATE_WITHIN:
             await commitment.undo()
             raise ClusterError(f"charging the placement took more than {_ANNOTATE_WITHIN:g} s; it is tried anew")
-        annotations = placement_annotations(pod, fit, scored.view, self._vendors, now)
+        # device plugins are to read what Fit read
+        annotations = {**bounded.written, **placement_annotations(pod, fit, scored.view, self._vendors, now)}
         try:
             stored = await self._cluster.patch(
                 Kind.PODS, pod.name, placement_patch(pod, fit.node, annotations), pod.namespace

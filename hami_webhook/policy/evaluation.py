@@ -37,6 +37,11 @@ class PolicyViolation(Exception):
         super().__init__(message)
         self.sources = tuple(dict.fromkeys(sources))
 
+    @property
+    def attributed(self) -> str:
+        """The message with the names of its sources, for readers who don't know which policies there are."""
+        return f"{self}, by {', '.join(self.sources)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:

@@ -54,7 +54,6 @@ def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: 
         locks,
         single=settings.extender_mode == "single",
         clock=core.clock,
-        card_policy=settings.gpu_scheduler_policy,
         ready=feed.wait_synced,
         quotas=core.caches.quotas,
         refused=waker.refused,

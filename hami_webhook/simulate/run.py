@@ -23,7 +23,7 @@ from hami_webhook.devices.foreign.volcano.names import BIND_TIME
 from hami_webhook.devices.placed import TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
-from hami_webhook.placement.fit import read_ask
+from hami_webhook.placement.fit import asked_vendors
 from hami_webhook.placement.place import Unplaced
 from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.books import Books
@@ -155,7 +155,6 @@ class Simulation:
     def __init__(self, vendors: Vendors, options: Options, policies: Policies, now: float) -> None:
         self._now = now
         self._scheduler_name = options.rules.scheduler_name
-        self._card_policy = options.policies.card
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies)
@@ -258,7 +257,7 @@ class Simulation:
         if foreign is None:
             if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
                 return allowed
-            if read_ask(pod, self.core.vendors, self._card_policy) is None:
+            if not asked_vendors(pod, self.core.vendors):
                 return allowed
         if manifest["spec"].get("schedulingGates"):
             gated = {node.name: _GATED for node in self.core.state.nodes()}

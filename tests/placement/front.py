@@ -65,7 +65,6 @@ class Front(Scene):
             self.locks,
             single=mode == "single",
             clock=lambda: self.now,
-            card_policy=(policies or Policies()).card,
             ready=ready,
             quotas=lambda namespace: None,
             refused=self.refusals.append,

@@ -11,9 +11,11 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.model import Usage
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.objects import Namespace, Node, Pod
+from hami_webhook.placement.boundary import PolicyBoundary
 from hami_webhook.placement.place import Placement, Placer, Policies, Unplaced
 from hami_webhook.placement.state import ClusterState
+from hami_webhook.policy.rules import Policies as Rules
 
 NOW = 1_767_225_600.0
 VENDORS = Vendors.from_config(builtin_device_config().config)
@@ -93,13 +95,28 @@ def quota(hard: dict[str, int], *, name: str = "q", namespace: str = "default", 
 
 
 class Scene:
-    """An embedded cluster, what the scheduler knows of it, and a placer."""
+    """An embedded cluster, what the scheduler knows of it, and a placer.
+
+    `rules` are the policies in force, `namespaces` the Namespaces that aren't plain; None for one that isn't known.
+    """
 
     def __init__(self, policies: Policies | None = None, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.now = NOW
         self.cluster = MemoryCluster(lambda: self.now, pause=pause)
         self.state = ClusterState(VENDORS)
-        self.placer = Placer(self.cluster, self.state, VENDORS, clock=lambda: self.now, policies=policies)
+        self.rules = Rules.EMPTY
+        self.namespaces: dict[str, Namespace | None] = {}
+        self.placer = Placer(
+            self.cluster,
+            self.state,
+            VENDORS,
+            clock=lambda: self.now,
+            policies=policies,
+            boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
+        )
+
+    async def _namespace(self, name: str) -> Namespace | None:
+        return self.namespaces.get(name, Namespace(name, {}, {}))
 
     async def add(self, *objects: JSON) -> None:
         """Nodes (no spec), quotas (`hard`) and pods, told to the scheduler too."""
