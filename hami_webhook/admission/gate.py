@@ -41,6 +41,7 @@ from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.policy.rules import Policies
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Gate:
         self._charging = charging
         self._fleet = fleet
         self._reservation_key = reservation_key
+        self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
         self._mutations: Alike[Answer] = Alike()
         self._checks: Alike[Priced] = Alike()
@@ -143,7 +145,7 @@ class Gate:
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step."""
         if _is_changed_pod(review):
-            self._check_update(review)
+            await self._check_update(review)
         if not _is_new_pod(review):
             return UNCHANGED
         if self.charges_nothing(review.object):
@@ -241,11 +243,23 @@ class Gate:
             raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
         return namespace
 
-    def _check_update(self, review: Review) -> None:
+    async def _check_update(self, review: Review) -> None:
         old = read_pod(review.old_object, review.namespace)
         new = read_pod(review.object, review.namespace)
         validate_update(old, new, User(review.username, frozenset(review.groups)), self._vendors, self._rules)
         refuse_ephemeral(review.object, self._vendors)
+        await self._refuse_loosened(old, new)
+
+    async def _refuse_loosened(self, old: Pod, new: Pod) -> None:
+        """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,
+        as the pod may be older than the policy.
+        """
+        changed = {key for key in self._governed_keys if old.annotations.get(key) != new.annotations.get(key)}
+        if not changed:
+            return
+        governed: list[Governed] = [*named_vendors(new, self._vendors), *governed_elsewhere(new, self._vendors)]
+        if governed:
+            policy.check(new, await self._namespace(new), self._policies(), governed, changed)
 
 
 def _is_debugging() -> bool:

@@ -211,9 +211,9 @@ def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | 
     return fresh
 
 
-def named_vendors(draft: PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
+def named_vendors(pod: Pod | PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
     """The vendors of which a container names any resource."""
-    named = frozenset[str]().union(*map(vendors.named_by, draft.containers))
+    named = frozenset[str]().union(*map(vendors.named_by, pod.containers))
     return tuple(vendor for key, vendor in vendors.items() if key in named)
 
 

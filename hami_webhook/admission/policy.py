@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 from hami_webhook.admission.denial import Denied
@@ -58,10 +58,19 @@ def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Coll
     )
 
 
-def check(pod: Pod, namespace: Namespace, policies: Policies, asked: Collection[Governed]) -> None:
-    """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it."""
+def check(
+    pod: Pod,
+    namespace: Namespace,
+    policies: Policies,
+    asked: Collection[Governed],
+    changed: Set[str] | None = None,
+) -> None:
+    """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
+
+    `changed`: only what these annotation keys take part in is checked, those that an update changes.
+    """
     try:
-        evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), asked)
+        evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), asked, changed)
     except PolicyViolation as violation:
         raise Denied(403, str(violation)) from violation
 

@@ -83,6 +83,11 @@ class DeviceKeys:
         """The scheduler-owned keys: users may not set them."""
         return tuple(key for key in (self.allocated, self.to_allocate, *self.extra) if key)
 
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The keys of the lists that users select devices with."""
+        return (*self.use_uuid, *self.nouse_uuid, *self.use_type, *self.nouse_type)
+
 
 class Governed(Protocol):
     """Whose pods policy holds for: the name of its cards in rules, and its annotation keys."""

@@ -18,7 +18,7 @@ What the chapter leaves open is decided so:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hami_webhook.config.errors import cut
@@ -80,21 +80,29 @@ def check(
     namespace: Namespace,
     rules: Sequence[Rule],
     asked: Collection[Governed],
+    keys: Set[str] | None = None,
 ) -> None:
     """Raise `PolicyViolation` if a pod's annotations are looser than policy.
 
     Enforced values must be there, every allow list within every boundary, and every denied device or type denied.
-    Defaults are the pod's own matter by now.
+    Defaults are the pod's own matter by now. `keys`: only what these annotation keys take part in is checked.
     """
     for key, folds in _choice_keys(asked).items():
-        enforced = _enforced(key, rules)
+        enforced = _enforced(key, rules) if keys is None or key in keys else None
         if enforced is not None and not _same(annotations.get(key), enforced.value, folds=folds):
             found = annotations.get(key)
             instead = "it isn't set" if found is None else f"found {_shown(found)}"
             source = enforced.source.text
             raise PolicyViolation(f"{key}: must be {_shown(enforced.value)} by {source}: {instead}", [source])
     for listing in _listings(namespace, rules, asked):
-        listing.check(annotations)
+        if keys is None or not keys.isdisjoint(listing.keys):
+            listing.check(annotations)
+
+
+def governed_keys(vendors: Iterable[Governed]) -> frozenset[str]:
+    """The annotation keys of these vendors that policy can set or bound."""
+    own = (key for vendor in vendors for key in (*vendor.keys.choices, *vendor.keys.lists))
+    return frozenset((*GENERAL_CHOICES, *own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +236,10 @@ class _Listing:
     boundaries: tuple[_Demand, ...]
     denials: tuple[_Demand, ...]
     namespace: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.allow_keys, *self.deny_keys)
 
     def write(self, changes: _Changes) -> None:
         """Cut the pod's lists down to the boundaries, add the denials. Raises `PolicyViolation` if nothing is left."""
