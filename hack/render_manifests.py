@@ -1,8 +1,8 @@
 """Writes the manifests that name every vendor's resources: `python -m hack.render_manifests`.
 
-The webhooks' conditions name every managed resource and every scheduler-owned annotation of the built-in configuration,
-so that the API server asks us about no other pod; kube-scheduler's configuration names the resources it must leave to
-us. A test compares the files with what this renders.
+The webhooks' conditions name every managed resource, and every annotation that only schedulers write or that policy
+governs, of the built-in configuration, so that the API server asks us about no other pod; kube-scheduler's
+configuration names the resources it must leave to us. A test compares the files with what this renders.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.evaluation import governed_keys
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 KUBELET_COUNTS = frozenset(
@@ -34,14 +35,18 @@ OWNED = (
 """The scheduler-owned annotations as an RE2 expression, and perhaps a few more; the webhook itself looks exactly."""
 
 
+def listed(names: list[str], indent: str) -> str:
+    """The items of a CEL list."""
+    return f",\n{indent}  ".join(", ".join(f"'{n}'" for n in names[i : i + 4]) for i in range(0, len(names), 4))
+
+
 def asks(names: list[str], indent: str) -> str:
     """CEL: some container or init container names one of the resources, in limits or in requests."""
-    listed = f",\n{indent}  ".join(", ".join(f"'{n}'" for n in names[i : i + 4]) for i in range(0, len(names), 4))
     return (
         f"(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,\n"
         f"{indent}[c.?resources.limits.orValue({{}}), c.?resources.requests.orValue({{}})]"
         f".exists(m, m.exists(r, r in [\n"
-        f"{indent}  {listed}])))"
+        f"{indent}  {listed(names, indent)}])))"
     )
 
 
@@ -55,6 +60,15 @@ CHANGED = (
     "      && object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]))\n"
     "      || object.metadata.?labels[?'hami.io/vgpu-node'] != oldObject.metadata.?labels[?'hami.io/vgpu-node']"
 )
+
+
+def changes_any(keys: list[str], indent: str) -> str:
+    """CEL: the value of one of the annotations changes."""
+    return (
+        f"[\n{indent}  {listed(keys, indent)}].exists(k,\n"
+        f"{indent}object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k])"
+    )
+
 
 TEMPLATE = """\
 # Who is asked about what. Rendered by hack/render_manifests.py, which has the reasons.
@@ -145,6 +159,28 @@ webhooks:
   - name: concerns-a-managed-resource
     expression: >-
       {asks_more}
+# What policy set on a pod, its user may tighten and not loosen.
+- name: policy.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: *validate
+  rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods, pods/status]
+    operations: [UPDATE]
+    scope: Namespaced
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  sideEffects: NoneOnDryRun
+  timeoutSeconds: 10
+  namespaceSelector: *others
+  matchConditions:
+  - name: changes-what-policy-governs
+    expression: >-
+      {governed}
+  - name: asks-for-a-managed-resource
+    expression: >-
+      {asks}
 """
 
 
@@ -180,6 +216,10 @@ def managed_names() -> list[str]:
     return sorted(Vendors.from_config(builtin_device_config().config).resource_names)
 
 
+def governed_names() -> list[str]:
+    return sorted(governed_keys(Vendors.from_config(builtin_device_config().config).governed.values()))
+
+
 def render_webhooks() -> str:
     """manifests/base/webhooks.yaml"""
     every = asks(managed_names(), "      ")
@@ -188,7 +228,8 @@ def render_webhooks() -> str:
         "object.spec.?initContainers.orValue([])",
         "object.spec.?initContainers.orValue([])\n      + object.spec.?ephemeralContainers.orValue([])",
     )
-    return TEMPLATE.format(asks=every, forged=FORGED, changed=CHANGED, asks_more=more)
+    governed = changes_any(governed_names(), "      ")
+    return TEMPLATE.format(asks=every, forged=FORGED, changed=CHANGED, asks_more=more, governed=governed)
 
 
 def render_scheduler() -> str:

@@ -13,6 +13,7 @@ from hack.render_manifests import FILES, KUBELET_COUNTS, OWNED
 from hami_webhook.config import add_flags, builtin_device_config, resolve
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import GENERAL_CHOICES
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 VENDORS = Vendors.from_config(builtin_device_config().config)
@@ -52,9 +53,9 @@ def test_the_extender_listens_where_kube_scheduler_asks() -> None:
 
 def test_every_webhook_names_every_managed_resource() -> None:
     mutating, validating = documents("base/webhooks.yaml")
-    validate, _, amounts = validating["webhooks"]
-    for hook in (*mutating["webhooks"], validate, amounts):
-        (condition,) = hook["matchConditions"]
+    validate, _, amounts, policy = validating["webhooks"]
+    for hook in (*mutating["webhooks"], validate, amounts, policy):
+        condition = hook["matchConditions"][-1]
         listed = re.findall(r"'([^'^]+/[^'^]+)'", condition["expression"].partition("annotations")[0])
         assert sorted(set(listed)) == sorted(VENDORS.resource_names)
 
@@ -77,6 +78,30 @@ def test_the_guard_sees_every_annotation_that_is_ours(key: str) -> None:
 )
 def test_the_guard_leaves_what_users_write_alone(key: str) -> None:
     assert not re.match(OWNED.replace("\\\\", "\\"), key)
+
+
+def test_the_policy_webhook_sees_every_annotation_that_policy_governs() -> None:
+    policy = next(
+        hook for hook in documents("base/webhooks.yaml")[1]["webhooks"] if hook["name"] == "policy.webhook.hami.io"
+    )
+    listed = re.findall(r"'([^']+)'", policy["matchConditions"][0]["expression"])
+    keys = [key for vendor in VENDORS.governed.values() for key in (*vendor.keys.choices, *vendor.keys.lists)]
+    assert sorted(listed) == sorted({*GENERAL_CHOICES, *keys})
+    assert policy["rules"][0]["operations"] == ["UPDATE"]
+
+
+def test_admission_and_the_extender_read_the_same_policy_file() -> None:
+    found = []
+    for path, name in (("replicas/deployment.yaml", "webhook"), ("scheduler/deployment.yaml", "extender")):
+        spec = documents(path)[0]["spec"]["template"]["spec"]
+        (container,) = (each for each in spec["containers"] if each["name"] == name)
+        (flag,) = (flag for flag in container["args"] if flag.startswith("--policy-file="))
+        folder, _, file = flag.removeprefix("--policy-file=").rpartition("/")
+        (mount,) = (mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder)
+        (volume,) = (volume for volume in spec["volumes"] if volume["name"] == mount)
+        found.append((volume["configMap"]["name"], file))
+    (held,) = (each for each in documents("replicas/deployment.yaml") if each["kind"] == "ConfigMap")
+    assert found == [(held["metadata"]["name"], *held["data"])] * 2
 
 
 def test_pods_without_managed_resources_never_depend_on_us() -> None:
