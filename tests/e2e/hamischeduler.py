@@ -24,12 +24,13 @@ CONFIGURATION = ROOT / "manifests" / "scheduler" / "kube-scheduler.yaml"
 
 @dataclass
 class HamiScheduler:
-    """The two processes. `mode` is the extender's."""
+    """The two processes. `mode` and `flags` are the extender's."""
 
     plane: ControlPlane
     folder: Path
     login: Path
     mode: str
+    flags: tuple[str, ...] = ()
     scheduler: subprocess.Popen[bytes] | None = None
     extender: subprocess.Popen[bytes] | None = None
 
@@ -47,6 +48,7 @@ class HamiScheduler:
                     *("--extender-bind-address", f"127.0.0.1:{self.port}"),
                     *("--http_bind", f"127.0.0.1:{self.main}", "--metrics-bind-address", f"127.0.0.1:{self.metrics}"),
                     *("--scheduler-name", "hami-scheduler", "--kube-qps", "200", "--kube-burst", "400", "-v", "1"),
+                    *self.flags,
                 ],
                 env=environment,
                 stdout=log,
@@ -106,8 +108,10 @@ class HamiScheduler:
 
 
 @contextmanager
-def scheduling(plane: ControlPlane, folder: Path, login: Path, mode: str) -> Iterator[HamiScheduler]:
-    both = HamiScheduler(plane, folder, login, mode)
+def scheduling(
+    plane: ControlPlane, folder: Path, login: Path, mode: str, flags: tuple[str, ...] = ()
+) -> Iterator[HamiScheduler]:
+    both = HamiScheduler(plane, folder, login, mode, flags)
     try:
         both.start_extender()
         both.start_scheduler()
