@@ -1,4 +1,4 @@
-"""`hack/dev-cluster up|down|status`: one control plane that stays up until told otherwise."""
+"""`hack/dev-cluster up|down|status`: one control plane with a kubelet, up until it is ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from .plane import BUILD, ControlPlane, ControlPlaneError, assets
+from .sandbox import missing
 
 FOLDER = Path(__file__).parents[2] / ".dev-cluster"
 STATE = FOLDER / "running.json"
@@ -19,7 +20,8 @@ STATE = FOLDER / "running.json"
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="hack/dev-cluster", description="A real Kubernetes control plane on loopback, without nodes or containers."
+        prog="hack/dev-cluster",
+        description="A real Kubernetes control plane on loopback, with a node that runs our images as local processes.",
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for name, text, run in (
@@ -42,6 +44,11 @@ def up() -> int:
         print(f"dev-cluster: {BUILD.name} couldn't provide the control plane's programs", file=sys.stderr)
         return 1
     plane = ControlPlane(programs, FOLDER, bound=False)
+    lacking = missing()
+    if lacking:
+        print(f"dev-cluster: without a node, so no pod will run: {lacking}", file=sys.stderr)
+    else:
+        plane.managers = (*plane.managers, "kubelet")
     try:
         plane.start()
     except ControlPlaneError as error:
@@ -98,10 +105,10 @@ def _alive() -> bool:
 def _is_running(program: str, pid: int) -> bool:
     """Whether the process is there and still that program: the number may be another's by now."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     except OSError:
         return False
-    return Path(command).name == program
+    return Path(command[0]).name == program or f"{__package__}.{program}" in command
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .identities import Authority
+from .sandbox import missing
 
 BUILD = Path(__file__).parents[1] / "controlplane" / "build.sh"
 READY_SECONDS = 90.0
+NODE = "dev-node"
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -53,7 +55,7 @@ class ControlPlane:
     resync: str = "15s"
     """How often kube-controller-manager recalculates every quota."""
     managers: Sequence[str] = ("kube-controller-manager", "kube-scheduler")
-    """What runs beside the API server."""
+    """What runs beside the API server; "kubelet" is possible too, on a node called `NODE`."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -112,6 +114,8 @@ class ControlPlane:
             f"--service-account-signing-key-file={private}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.0.0.0/24",
+            # without kube-proxy a Service's own address leads nowhere: webhooks are called at their pods'
+            "--enable-aggregator-routing=true",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction,ResourceQuota,LimitRanger",
             f"--audit-policy-file={self.folder / 'audit-policy.json'}",
@@ -130,6 +134,8 @@ class ControlPlane:
             self._start_controller_manager(manager_port)
         if "kube-scheduler" in self.managers:
             self._start_scheduler(scheduler_port)
+        if "kubelet" in self.managers and "kubelet" not in self.running:
+            self._start_kubelet()
 
     def _start_controller_manager(self, port: int) -> None:
         self._run(
@@ -162,6 +168,18 @@ class ControlPlane:
             f"--cert-dir={self.folder / 'scheduler'}",
         )
         self._wait("kube-scheduler", f"https://127.0.0.1:{port}/healthz", trusted=False)
+
+    def _start_kubelet(self) -> None:
+        lacking = missing()
+        if lacking:
+            raise ControlPlaneError(lacking)
+        self.authority.client("kubelet", f"system:node:{NODE}", "system:nodes")
+        module = (sys.executable, "-m", "hack.devcluster.kubelet", "--server", self.server, "--node", NODE)
+        folders = ("--credentials", self.folder, "--folder", self.folder / "pods", "--programs", self.programs)
+        # in a mount namespace of its own, so that no volume outlives it
+        command = ("unshare", "--mount", "--propagation", "private", *module, *folders)
+        self._start("kubelet", command, Path(__file__).parents[2])
+        self._wait("kubelet", f"{self.server}/api/v1/nodes/{NODE}")
 
     def restart_api_server(self) -> None:
         """Kill kube-apiserver and start it again on the same port.
@@ -197,13 +215,16 @@ class ControlPlane:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
+        self._start(program, (self.programs / program, *arguments), self.folder)
+
+    def _start(self, program: str, command: Sequence[str | Path], folder: Path) -> None:
         with (self.folder / f"{program}.log").open("ab") as log:
             self.running[program] = subprocess.Popen(
-                [self.programs / program, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.folder,
+                cwd=folder,
                 start_new_session=not self.bound,
                 preexec_fn=_die_with_parent if self.bound else None,  # noqa: PLW1509  it makes one system call only
             )
