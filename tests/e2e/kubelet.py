@@ -56,6 +56,8 @@ class Kubelets:
             for task in (*watching, *workers):
                 task.cancel()
             await asyncio.gather(*watching, *workers, return_exceptions=True)
+        # TLS connections end in the background, and aiohttp has nothing to wait for; this is what it documents
+        await asyncio.sleep(0.25)
 
     def _informer(self, kind: Kind) -> Informer:
         def handle(change: Change) -> None:
