@@ -1,0 +1,311 @@
+"""The dev cluster's kubelet: what a pod says is what runs, on a node of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.client import Client
+from hack.devcluster.network import HOST
+from hack.devcluster.plane import ControlPlane
+from hack.devcluster.volumes import TOKEN_SECONDS, tokens
+
+from .conftest import started
+from .deployment import Kubectl, eventually
+from .objects import JSON, namespace
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+FILES = ["python", "-m", "http.server", "8000", "--directory", "/"]
+"""Serves every file that the container sees."""
+
+
+@pytest.fixture(scope="session")
+def kubectl(plane_with_node: ControlPlane) -> Kubectl:
+    return Kubectl(plane_with_node.kubeconfig)
+
+
+def node_pod(space: str, name: str, command: list[str] = FILES, spec: JSON | None = None, **container: object) -> JSON:
+    """A pod with one container of our image."""
+    main = {"name": "main", "image": "registry.example/hami-webhook:1", "command": command, **container}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": space, "labels": {"app": name}},
+        "spec": {"containers": [main], "terminationGracePeriodSeconds": 1, **(spec or {})},
+    }
+
+
+def status(kubectl: Kubectl, space: str, name: str) -> JSON:
+    found: JSON = kubectl.get("pod", name, "-n", space)["status"]
+    return found
+
+
+def container(kubectl: Kubectl, space: str, name: str) -> JSON:
+    found: JSON = (status(kubectl, space, name).get("containerStatuses") or [{"state": {}}])[0]
+    return found
+
+
+def waiting(kubectl: Kubectl, space: str, name: str) -> Callable[[], str | None]:
+    return lambda: container(kubectl, space, name)["state"].get("waiting", {}).get("reason")
+
+
+def ready(kubectl: Kubectl, space: str, name: str) -> str:
+    """The address of a pod, once it is ready."""
+    kubectl("wait", f"pod/{name}", "-n", space, "--for=condition=Ready", "--timeout=50s")
+    return str(status(kubectl, space, name)["podIP"])
+
+
+def fetch(address: str, path: str) -> str | None:
+    """A file of a pod that serves its files; None while there is none, or nobody serves it."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}:8000{path}", timeout=5) as answer:
+        return str(answer.read().decode())
+    return None
+
+
+def config(space: str, **data: str) -> JSON:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": space}, "data": data}
+
+
+def log(plane: ControlPlane, space: str, name: str) -> str:
+    (path,) = plane.folder.glob(f"pods/{space}_{name}_*/main.log")
+    return path.read_text()
+
+
+PROBE = {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1}
+MOUNT = [{"name": "config", "mountPath": "/etc/config"}]
+VOLUME = {"volumes": [{"name": "config", "configMap": {"name": "config"}}]}
+
+
+def test_a_pod_waits_for_its_objects_and_sees_their_changes(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    kubectl.apply(node_pod(space, "p", volumeMounts=MOUNT, spec=VOLUME, readinessProbe=PROBE))
+    eventually(waiting(kubectl, space, "p"), "ContainerCreating")
+    assert status(kubectl, space, "p")["phase"] == "Pending"
+    kubectl.apply(config(space, first="1"))
+    address = ready(kubectl, space, "p")
+    assert fetch(address, "/etc/config/first") == "1"
+    kubectl.apply(config(space, first="2", second="3"))
+    eventually(lambda: (fetch(address, "/etc/config/first"), fetch(address, "/etc/config/second")), ("2", "3"), 10)
+    kubectl.apply(config(space, second="3"))
+    eventually(lambda: fetch(address, "/etc/config/first"), None, 10)
+    # what was there stays, as kubelet has it
+    kubectl("delete", "configmap", "config", "-n", space)
+    assert fetch(address, "/etc/config/second") == "3"
+
+
+def test_every_pod_has_its_own_network_token_and_names(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    environment = [
+        {"name": "AT", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+        {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "config", "key": "name"}}},
+        {"name": "URL", "value": "http://$(AT):8000/$$(APP)/$(NONE)"},
+    ]
+    kubectl.apply(config(space, name="value"))
+    command = ["sh", "-c", f"env >/tmp/environment; cat /proc/sys/kernel/hostname >/tmp/host; exec {' '.join(FILES)}"]
+    kubectl.apply(*(node_pod(space, name, command, readinessProbe=PROBE, env=environment) for name in ("p", "q")))
+    addresses = {name: ready(kubectl, space, name) for name in ("p", "q")}
+    assert len({HOST, *addresses.values()}) == 3
+    for name, address in addresses.items():
+        assert fetch(address, "/tmp/host") == f"{name}\n"
+        variables = dict(line.split("=", 1) for line in (fetch(address, "/tmp/environment") or "").splitlines())
+        assert variables["AT"] == address
+        assert (variables["APP"], variables["FROM"]) == (name, "value")
+        assert variables["URL"] == f"http://{address}:8000/$(APP)/$(NONE)"
+        assert variables["KUBERNETES_SERVICE_HOST"] == "10.0.0.1"
+        assert fetch(address, f"{ACCOUNT}/namespace") == space
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": fetch(address, f"{ACCOUNT}/token")},
+        }
+        answer = json.loads(kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))["status"]
+        assert answer["authenticated"]
+        assert answer["user"]["extra"]["authentication.kubernetes.io/pod-name"] == [name]
+
+
+def test_files_and_processes_have_the_owners_and_modes_of_the_pod(
+    kubectl: Kubectl, plane_with_node: ControlPlane
+) -> None:
+    space = namespace(kubectl)
+    kubectl("create", "secret", "generic", "secret", "-n", space, "--from-literal=key=k")
+    names = ["/secret/key", f"{ACCOUNT}/token", f"{ACCOUNT}/ca.crt", "/empty", "/memory"]
+    program = f"""
+import json, os
+modes = {{name: (oct(os.stat(name).st_mode & 0o7777), os.stat(name).st_gid) for name in {names}}}
+links = os.readlink("/secret/key"), os.readlink("/secret/..data").startswith("..2")
+size = os.statvfs("/memory").f_blocks * os.statvfs("/memory").f_frsize
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+try:
+    open("/written", "w")
+    writable = True
+except OSError as error:
+    writable = error.strerror
+print(json.dumps([modes, links, size, os.getuid(), os.getgroups(), status["CapBnd"], status["NoNewPrivs"], writable]))
+"""
+    volumes = [
+        {"name": "secret", "secret": {"secretName": "secret", "defaultMode": 0o400}},
+        {"name": "empty", "emptyDir": {}},
+        {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    kubectl.apply(
+        node_pod(
+            space,
+            "p",
+            ["python", "-c", program],
+            {
+                "restartPolicy": "Never",
+                "volumes": volumes,
+                "securityContext": {"runAsUser": 1234, "runAsGroup": 1234, "fsGroup": 5678},
+            },
+            volumeMounts=[{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes],
+            securityContext={
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        )
+    )
+    eventually(lambda: status(kubectl, space, "p")["phase"] in ("Succeeded", "Failed"))
+    modes, links, size, user, groups, capabilities, no_new, writable = json.loads(log(plane_with_node, space, "p"))
+    assert modes == {
+        "/secret/key": ["0o440", 5678],
+        f"{ACCOUNT}/token": ["0o640", 5678],
+        f"{ACCOUNT}/ca.crt": ["0o644", 5678],
+        "/empty": ["0o2777", 5678],
+        "/memory": ["0o2777", 5678],
+    }
+    assert links == ["..data/key", True]
+    assert size == 1 << 20
+    assert (user, groups) == (1234, [5678])
+    assert (int(capabilities, 16), no_new) == (0, "1")
+    assert writable == "Read-only file system"
+
+
+def test_probes_say_what_is_ready_and_what_is_restarted(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    kubectl.apply(config(space, ready="", live=""))
+    probes: JSON = {
+        f"{kind}Probe": {"httpGet": {"path": f"/etc/config/{path}", "port": "http"}, "periodSeconds": 1, **more}
+        for kind, path, more in (
+            ("startup", "live", {"failureThreshold": 60}),
+            ("readiness", "ready", {"failureThreshold": 2}),
+            ("liveness", "live", {"failureThreshold": 2, "initialDelaySeconds": 1}),
+        )
+    }
+    ports = [{"name": "http", "containerPort": 8000}]
+    kubectl.apply(node_pod(space, "p", volumeMounts=MOUNT, spec=VOLUME, ports=ports, **probes))
+    ready(kubectl, space, "p")
+    kubectl.apply(config(space, live=""))
+    kubectl("wait", "pod/p", "-n", space, "--for=condition=Ready=false", "--timeout=30s")
+    assert container(kubectl, space, "p")["restartCount"] == 0
+    kubectl.apply(config(space, ready=""))
+    eventually(lambda: container(kubectl, space, "p")["restartCount"], 1)
+    # it ignores SIGTERM, as a first process without a handler does
+    assert container(kubectl, space, "p")["lastState"]["terminated"]["exitCode"] == 137
+    # the startup probe fails now, and holds the others back
+    eventually(lambda: list(container(kubectl, space, "p")["state"]), ["running"])
+    assert not container(kubectl, space, "p")["started"]
+    kubectl.apply(config(space, ready="", live=""))
+    ready(kubectl, space, "p")
+
+
+def test_how_a_pod_ends(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    never = {"restartPolicy": "Never"}
+    kubectl.apply(
+        node_pod(space, "good", ["python", "-c", ""], never),
+        node_pod(space, "bad", ["python", "-c", "raise SystemExit(3)"], never),
+        node_pod(space, "again", ["python", "-c", "raise SystemExit(3)"]),
+    )
+    eventually(lambda: [status(kubectl, space, name)["phase"] for name in ("good", "bad")], ["Succeeded", "Failed"])
+    assert container(kubectl, space, "bad")["state"]["terminated"]["exitCode"] == 3
+    eventually(waiting(kubectl, space, "again"), "CrashLoopBackOff")
+    eventually(lambda: container(kubectl, space, "again")["restartCount"] >= 2)
+    assert container(kubectl, space, "again")["lastState"]["terminated"]["exitCode"] == 3
+    # one that ignores SIGTERM
+    kubectl.apply(
+        node_pod(space, "ignoring", ["sh", "-c", "trap '' TERM; exec python -m http.server 8000"], readinessProbe=PROBE)
+    )
+    address = ready(kubectl, space, "ignoring")
+    kubectl("delete", "pods", "--all", "-n", space, "--timeout=50s")
+    eventually(lambda: address in subprocess.check_output(["ip", "route"], text=True), False)
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "message"),
+    [
+        ({"image": "nginx"}, "ErrImagePull", "image nginx: the dev cluster has only hami-webhook and kube-scheduler"),
+        ({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}, "CreateContainerConfigError", "doesn't support"),
+        ({"livenessProbe": {"exec": {"command": ["true"]}}}, "CreateContainerConfigError", "a livenessProbe without"),
+        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]},
+         "CreateContainerConfigError", 'secrets "none" not found'),
+        ({"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}, "CreateContainerConfigError", "runAsNonRoot"),
+    ],
+    ids=["image", "hook", "probe", "variable", "root"],
+)  # fmt: skip
+def test_what_cannot_run_says_why(kubectl: Kubectl, pod: JSON, reason: str, message: str) -> None:
+    space = namespace(kubectl)
+    kubectl.apply(node_pod(space, "p", **pod))
+    eventually(waiting(kubectl, space, "p"), reason)
+    assert message in container(kubectl, space, "p")["state"]["waiting"]["message"]
+
+
+def test_a_token_is_renewed_before_it_ends(kubectl: Kubectl, plane_with_node: ControlPlane) -> None:
+    space = namespace(kubectl)
+    kubectl.apply(node_pod(space, "p", readinessProbe=PROBE))
+    ready(kubectl, space, "p")
+    pod = kubectl.get("pod", "p", "-n", space)
+
+    async def two() -> tuple[list[str], list[float]]:
+        pauses: list[float] = []
+
+        async def pause(seconds: float) -> None:
+            pauses.append(seconds)
+
+        async with Client(plane_with_node.server, plane_with_node.folder, "kubelet") as client:
+            found = tokens(client, pod, "", sleep=pause)
+            return [await anext(found), await anext(found)], pauses
+
+    (first, second), (pause,) = asyncio.run(two())
+    assert first != second
+    assert pause == pytest.approx(TOKEN_SECONDS * 0.8, abs=10)
+
+
+def test_a_kubelet_that_is_killed_leaves_nothing() -> None:
+    mark = uuid.uuid4().hex
+
+    def running() -> int:
+        """How many processes the mark is an argument of."""
+        commands = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                commands.append(path.read_bytes())
+        return sum(mark.encode() in command for command in commands)
+
+    def linked(uid: str) -> bool:
+        return f"hami{uid.replace('-', '')[:10]}" in subprocess.check_output(["ip", "link"], text=True)
+
+    with started("kubelet") as plane:
+        kubectl = Kubectl(plane.kubeconfig)
+        space = namespace(kubectl)
+        volumes = {"volumes": [{"name": "memory", "emptyDir": {"medium": "Memory"}}]}
+        mounts = [{"name": "memory", "mountPath": "/memory"}]
+        # with a process that the container's own has started
+        command = ["sh", "-c", "python -m http.server 8000 --directory $0 & wait", f"/{mark}"]
+        kubectl.apply(node_pod(space, "p", command, volumes, volumeMounts=mounts))
+        eventually(running, 2)
+        uid = kubectl.get("pod", "p", "-n", space)["metadata"]["uid"]
+        assert linked(uid)
+        plane.running["kubelet"].kill()
+        eventually(running, 0)
+        eventually(lambda: linked(uid), False)
+        assert str(plane.folder) not in Path("/proc/mounts").read_text()
