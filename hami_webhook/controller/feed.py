@@ -81,6 +81,7 @@ class Feed:
         view_before = core.state.view(name) if kind is Kind.NODES else None
         quota_before = caches.quota(namespace, name) if kind is Kind.RESOURCE_QUOTAS else None
         device_before = core.state.device(name) if kind is Kind.DEVICES else None
+        namespace_before = core.known(name) if kind is Kind.NAMESPACES else None
         (caches.drop if gone else caches.put)(kind, obj)
         if self._waker is not None:
             if kind is Kind.PODS:
@@ -92,6 +93,8 @@ class Feed:
                 view = core.state.view(name)
                 cards_before = view_before.inventories if view_before is not None else {}
                 freed = view is not None and view.inventories != cards_before
+            elif kind is Kind.NAMESPACES:  # what it allows its pods may be more
+                freed = namespace_before is not None and core.known(name) != namespace_before
             else:
                 freed = self._quota_freed(quota_before, caches.quota(namespace, name))
             if freed:

@@ -77,12 +77,22 @@ def limits_of(settings: Settings) -> ListenerLimits:
 
 
 class PolicyReload:
-    """Puts a changed policy file in force. A text that can't be used changes nothing but `failures` and `problem`."""
+    """Puts a changed policy file in force, and calls `replaced` then.
 
-    def __init__(self, path: str, source: PolicySource, report: Callable[[str], Awaitable[None]]) -> None:
+    A text that can't be used changes nothing but `failures` and `problem`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        source: PolicySource,
+        report: Callable[[str], Awaitable[None]],
+        replaced: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = path
         self._source = source
         self._report = report
+        self._replaced = replaced
         self._before: _Reading | None = None
         self._judged: _Reading | None = None
         self.failures = 0
@@ -102,6 +112,7 @@ class PolicyReload:
         self.problem = problem if text is None else self._source.replace_from(text)
         if self.problem is None:
             logger.info("policy file %s is in force: %d rules", self._path, len(self._source.current.rules))
+            self._replaced()
             return
         self.failures += 1
         logger.warning("policy file not reloaded, the rules before stay in force: %s", self.problem)
@@ -177,7 +188,8 @@ async def running(
     feed = Feed(core, reconciler, waker)
     limits = limits_of(settings)
     doors = Doors(core.gate, limits, ready=not_ready, metrics=lambda: exposition(collector))
-    reload = PolicyReload(settings.policy_file, source, report)
+    replaced = waker.freed if waker is not None else lambda: None
+    reload = PolicyReload(settings.policy_file, source, report, replaced)
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
     if keeper is not None:
         await fetched(keeper)

@@ -123,6 +123,11 @@ async def a_node_gets_cards(scene: Scene) -> None:
     await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
 
 
+async def a_namespace_allows_other_cards(scene: Scene) -> None:
+    notes = {"nvidia.com/use-gpuuuid": "G"}
+    await scene.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
+
+
 async def a_pod_is_labelled(scene: Scene) -> None:
     await scene.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
 
@@ -139,14 +144,24 @@ async def a_node_is_labelled(scene: Scene) -> None:
     await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"a": "b"}}})
 
 
+async def a_namespace_comes(scene: Scene) -> None:
+    await scene.cluster.ensure_namespace("another")
+
+
 async def a_quota_comes(scene: Scene) -> None:
     await scene.cluster.create(
         Kind.RESOURCE_QUOTAS, {**a_quota(1, 0), "metadata": {"name": "r", "namespace": "default"}}
     )
 
 
-FREES = (a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards)
-FREES_NOT = (a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled)
+FREES = (
+    *(a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards),
+    a_namespace_allows_other_cards,
+)
+FREES_NOT = (
+    *(a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled),
+    a_namespace_comes,
+)
 
 
 @pytest.mark.parametrize("happens", [*FREES, *FREES_NOT], ids=lambda what: what.__name__)

@@ -116,7 +116,11 @@ class Watched:
             path.write_text(text)
         self.source = PolicySource(str(path), VENDORS)
         self.events = []
-        self.reload = PolicyReload(str(path), self.source, self.report)
+        self.replaced = 0
+        self.reload = PolicyReload(str(path), self.source, self.report, self.count)
+
+    def count(self):
+        self.replaced += 1
 
     async def report(self, problem):
         self.events.append(problem)
@@ -141,7 +145,7 @@ async def test_a_changed_policy_file_comes_into_force(tmp_path):
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}], "half a file would not count either"
     await watched.reload.look()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
-    assert (watched.reload.failures, watched.events) == (0, [])
+    assert (watched.reload.failures, watched.events, watched.replaced) == (0, [], 2)
 
 
 @pytest.mark.parametrize("fault", ["policies: [", "policies: [{name: r, wrong: 1}]", b"\xff", None])
@@ -156,7 +160,7 @@ async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_o
     for _ in range(3):
         await watched.settle()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
-    assert watched.reload.failures == 1
+    assert (watched.reload.failures, watched.replaced) == (1, 1)
     assert watched.events == [watched.reload.problem]
     assert caplog.text.count("the rules before stay in force") == 1
     watched.path.write_text(ENFORCING % "spread")
