@@ -76,6 +76,5 @@ def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: 
         port=settings.extender_bind_address.port,
         limits=generous,
         tls=tls,
-        exempt=("/healthz", "/readyz"),
     )
     return Extending(extender, door.counts, listener, tls)

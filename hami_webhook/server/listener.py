@@ -9,17 +9,19 @@ loop that `Listener.start` ran in.
 import asyncio
 import logging
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from email.utils import formatdate
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from hami_webhook.server.connections import Connections
 from hami_webhook.server.patience import within
 from hami_webhook.server.protocol import BoundedProtocol, Bounds
 from hami_webhook.server.tls import ReloadingTls
@@ -36,6 +38,8 @@ _TLS_CLOSE_TIMEOUT: Final = 5.0
 _STAMP_INTERVAL: Final = 1.0
 # Seconds without accepting when the process is out of file descriptors.
 _ACCEPT_PAUSE: Final = 1.0
+# How many of the largest requests the connections may hold half-sent: one has to go through, whatever others do.
+_HELD_REQUESTS: Final = 2
 # Digits of a Content-Length that are looked at; no body that is taken needs as many.
 _LENGTH_DIGITS: Final = 18
 
@@ -55,7 +59,7 @@ class ListenerLimits:
     header_read_timeout: float = 15.0
     request_timeout: float = 60.0
     max_concurrent_requests: int = 256
-    max_connections: int = 2048
+    max_connections: int = 256
     keep_alive: float = 125.0
     shutdown_grace: float = 15.0
 
@@ -132,8 +136,9 @@ class Listener:
     """Serves ``app`` on ``host``:``port`` from `start` until `drain_and_stop`; then it may be started again.
 
     ``host`` is an address or a name; empty or ``::`` means every address of both families. ``port`` 0 takes a free
-    one. ``exempt`` are paths answered even when ``max_concurrent_requests`` others are in flight: a busy server is
-    alive. Signals are the caller's.
+    one. Signals are the caller's. ``app`` answers starlette's ``HTTPException``, which `receive` raises for a request
+    whose body is complete while ``max_concurrent_requests`` others are in work. What nobody reads a body of, as probes,
+    is always answered.
     """
 
     def __init__(
@@ -144,14 +149,12 @@ class Listener:
         port: int,
         limits: ListenerLimits,
         tls: ReloadingTls | None = None,
-        exempt: Collection[str] = (),
     ) -> None:
         self._app = app
         self._host = host
         self._wanted_port = port
         self._limits = limits
         self._tls = tls
-        self._exempt = frozenset(exempt)
         self._config = Config(
             self._answer,
             http="httptools",
@@ -165,9 +168,10 @@ class Listener:
         )
         self._state = ServerState()
         self._socket: socket.socket | None = None
-        self._connections: dict[asyncio.Task[None], BoundedProtocol] = {}
+        self._connections = Connections(limits.max_connections, _HELD_REQUESTS * limits.max_request_bytes)
+        self._served: dict[asyncio.Task[None], BoundedProtocol] = {}
         self._closing = False
-        self._in_flight = 0
+        self._in_work = 0
         self._refused = 0
         self._failed_handshakes = 0
         self._stamp_timer: asyncio.TimerHandle | None = None
@@ -184,17 +188,17 @@ class Listener:
     @property
     def open_connections(self) -> int:
         """Connections now open, those still in their TLS handshake included."""
-        return len(self._connections)
+        return len(self._served)
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests the application is now working on."""
-        return self._in_flight
+        """Requests the application has now, those whose body isn't complete included."""
+        return len(self._state.tasks)
 
     @property
     def refused(self) -> int:
-        """Requests and connections turned away since the beginning because there were too many."""
-        return self._refused
+        """Requests refused and connections closed since the beginning because there were too many."""
+        return self._refused + self._connections.evicted
 
     @property
     def failed_handshakes(self) -> int:
@@ -231,19 +235,18 @@ class Listener:
         self._socket.close()
         self._socket = None
         self.end_keep_alive()
-        for task, protocol in self._connections.items():
+        for protocol in self._served.values():
             if protocol.connected:
                 protocol.shutdown()
             else:
-                # Not at once: a task cancelled before its first step would leave its socket open.
-                loop.call_soon(task.cancel)
+                protocol.cut()
         try:
-            while (pending := {*self._connections, *self._state.tasks}) and (left := deadline - loop.time()) > 0:
+            while (pending := {*self._served, *self._state.tasks}) and (left := deadline - loop.time()) > 0:
                 await asyncio.wait(pending, timeout=left)
         finally:
             # Requests first: uvicorn still answers a cancelled one, with 500.
             await _cancel(self._state.tasks)
-            await _cancel(self._connections)
+            await _cancel(self._served)
             if self._stamp_timer is not None:
                 self._stamp_timer.cancel()
 
@@ -273,7 +276,7 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
-            connection, _ = listening.accept()
+            connection, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -281,7 +284,8 @@ class Listener:
             loop.remove_reader(listening)
             self._accept_timer = loop.call_later(_ACCEPT_PAUSE, self._start_accepting, listening)
             return
-        if len(self._connections) >= self._limits.max_connections:
+        protocol = BoundedProtocol(self._config, self._state, self._bounds(), loop, str(address[0]), self._connections)
+        if not self._connections.add(protocol):
             self._refused += 1
             connection.close()
             return
@@ -289,10 +293,12 @@ class Listener:
         # asyncio sets it only where the socket's protocol number says TCP, which create_server leaves open; without it
         # every answer on a kept connection waits some 40 ms for the client's acknowledgement.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        protocol = BoundedProtocol(self._config, self._state, self._bounds(), loop)
-        task = loop.create_task(self._serve(connection, protocol))
-        self._connections[task] = protocol
-        task.add_done_callback(self._connections.pop)
+        protocol.task = task = loop.create_task(self._serve(connection, protocol))
+        self._served[task] = protocol
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(self._served.pop(task))
 
     def _bounds(self) -> Bounds:
         limits = self._limits
@@ -340,17 +346,26 @@ class Listener:
         if size > self._limits.max_header_bytes:
             await _refuse(send, 431, "Request Header Fields Too Large")
             return
-        if self._in_flight >= self._limits.max_concurrent_requests and scope["path"] not in self._exempt:
-            self._refused += 1
-            await _refuse(send, 503, "Too many requests in flight", (b"retry-after", b"1"))
-            return
-        self._in_flight += 1
+        complete = False
+
+        async def counting() -> Message:
+            """As `receive`; the request counts from when its body is complete, so that half-sent ones keep none out."""
+            nonlocal complete
+            message = await receive()
+            if not complete and message["type"] == "http.request" and not message.get("more_body"):
+                if self._in_work >= self._limits.max_concurrent_requests:
+                    self._refused += 1
+                    raise HTTPException(503, "Too many requests in flight", {"retry-after": "1"})
+                complete = True
+                self._in_work += 1
+            return message
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, counting, send)
         except ClientDisconnect:
             _LOG.debug("client left before its request was read")
         finally:
-            self._in_flight -= 1
+            self._in_work -= complete
 
 
 async def _refuse(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:

@@ -11,6 +11,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from hami_webhook.server.connections import Connections
+
 _LOG: Final = logging.getLogger(__name__)
 
 # Bytes that the frame of a chunk may have, on average: a size has up to 16 digits, and there are two line ends.
@@ -47,6 +49,7 @@ class _Forgiving:
         self.abort = transport.abort
         self.is_closing = transport.is_closing
         self.get_extra_info = transport.get_extra_info
+        self.get_write_buffer_size = transport.get_write_buffer_size
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
 
@@ -60,10 +63,26 @@ class BoundedProtocol(HttpToolsProtocol):
 
     What the parser keeps of a head, or of what is around a chunked body's bytes, is bounded too. A client that sends
     a request before it has the answer to the one before gets that answer, and the end of the connection.
+
+    It is one of `connections`, which it keeps informed, and which may call `cut`.
     """
 
-    def __init__(self, config: Config, state: ServerState, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        bounds: Bounds,
+        loop: asyncio.AbstractEventLoop,
+        source: str,
+        connections: Connections,
+    ) -> None:
         super().__init__(config, state, {}, loop)
+        self.source = source
+        self.held = 0
+        self.task: asyncio.Task[None] | None = None
+        self._connections = connections
+        self._body_held = 0
+        self._answer_held = 0
         self.timeout_keep_alive = bounds.keep_alive  # type: ignore[assignment]  # int there, only given to call_later
         self.connected = False
         self.ended = asyncio.Event()
@@ -85,8 +104,20 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(high=1)
         self._mind_reading()
 
+    @property
+    def working(self) -> bool:
+        """Whether a complete request is with the application."""
+        return self._in_flight() and self._reading is _Reading.NOTHING
+
+    def cut(self) -> None:
+        """Close the connection, in its handshake or later."""
+        if self.task is not None:
+            # Not at once: a task cancelled before its first step would leave its socket open.
+            self.loop.call_soon(self.task.cancel)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._connections.discard(self)
         self._unset_keepalive_if_required()
         for deadline in (self._read_deadline, self._write_deadline):
             if deadline is not None:
@@ -131,24 +162,34 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._beside -= len(body)
         super().on_body(body)
+        if self._in_flight():
+            self._body_held += len(body)
+            self._connections.hold(self, len(body))
 
     def on_message_complete(self) -> None:
         self._reading = _Reading.NOTHING
         self._beside = 0
+        self._release_body()
         super().on_message_complete()
         if self._ending and not self._in_flight():
             self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._release_body()
+        self._connections.used(self)
         self._mind_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._answer_held = self.transport.get_write_buffer_size()
+        self._connections.hold(self, self._answer_held)
         self._write_deadline = self.loop.call_later(self._bounds.reader, self._cut_off, "reader")
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._connections.hold(self, -self._answer_held)
+        self._answer_held = 0
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
@@ -160,6 +201,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         elif self._reading is _Reading.NOTHING:
             self.transport.close()
+
+    def _release_body(self) -> None:
+        self._connections.hold(self, -self._body_held)
+        self._body_held = 0
 
     def _should_upgrade(self) -> bool:
         """Never: uvicorn would log two warnings for every client that asks."""

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,6 +32,7 @@ from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.recompute import Times
 from hami_webhook.server.app import Doors
+from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.extending import Extending, a_node, extending
 from hami_webhook.server.listener import Listener, ListenerLimits
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
@@ -197,21 +198,18 @@ async def running(
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file), client_ca))
-    exempt = ("/healthz", "/readyz")
     main = Listener(
         doors.application() if "webhook" in settings.roles else doors.metrics_application(),
         host=settings.http_bind.host,
         port=settings.http_bind.port,
-        limits=limits,
+        limits=replace(limits, max_connections=connection_limit()),
         tls=tls,
-        exempt=exempt,
     )
     metrics = Listener(
         doors.metrics_application(),
         host=settings.metrics_bind_address.host,
         port=settings.metrics_bind_address.port,
         limits=limits,
-        exempt=exempt,
     )
     alone = isinstance(cluster, QuotasInMemory)  # then nobody else can put these books right
     election = leader_election(core, settings) if settings.leader_elect else None

@@ -30,7 +30,7 @@ SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
-    """Echoes the length of a body on /, waits to be released on /slow."""
+    """Echoes the length of a body on /, waits to be released on /slow, which may have a body too."""
 
     def __init__(self, limits=LIMITS):
         self.limits = limits
@@ -40,7 +40,7 @@ class App:
         self.asgi = Starlette(
             routes=[
                 Route("/", self.echo, methods=["GET", "POST"]),
-                Route("/slow", self.slow),
+                Route("/slow", self.slow, methods=["GET", "POST"]),
                 Route("/unread", self.unread, methods=["POST"]),
                 Route("/large", self.large),
                 Route("/stubborn", self.stubborn),
@@ -57,6 +57,7 @@ class App:
         return PlainTextResponse(str(len(body)))
 
     async def slow(self, request: Request) -> PlainTextResponse:
+        await read_body(request, self.limits)
         self.entered.set()
         await self.release.wait()
         return PlainTextResponse("done")

@@ -39,7 +39,7 @@ async def door(
 ) -> AsyncIterator[httpx.AsyncClient]:
     extender = (front or Front("single")).extender
     application = ExtenderDoor(extender, LIMITS, token_file).application()
-    listener = Listener(application, host="127.0.0.1", port=0, limits=LIMITS, tls=tls, exempt=("/healthz", "/readyz"))
+    listener = Listener(application, host="127.0.0.1", port=0, limits=LIMITS, tls=tls)
     await listener.start()
     url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.port}"
     try:

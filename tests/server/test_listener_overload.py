@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import httpx
@@ -84,20 +85,34 @@ class TestMalformed:
 
 class TestTooMany:
     @scenario
-    async def test_requests_above_the_limit_get_503_at_once_except_exempt_ones(self):
+    async def test_requests_above_the_limit_get_503_at_once_except_those_without_a_body_to_read(self):
         app = App()
         limits = replace(LIMITS, max_concurrent_requests=2)
-        async with listening(app, limits, exempt=["/unread"]) as listener, httpx.AsyncClient() as http:
+        async with listening(app, limits) as listener, httpx.AsyncClient() as http:
             url = f"http://127.0.0.1:{listener.port}"
             slow = [asyncio.create_task(http.get(f"{url}/slow")) for _ in range(2)]
-            await until(lambda: listener.requests_in_flight == 2)
+            await until(lambda: listener._in_work == 2)
             refused = await http.get(url)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert refused.text == "Too many requests in flight"
             assert (await http.post(f"{url}/unread")).status_code == 200
             assert listener.refused == 1
             app.release.set()
             assert [(await task).text for task in slow] == ["done", "done"]
             assert (await http.get(url)).status_code == 200
+
+    @scenario
+    async def test_a_request_counts_once_its_body_is_complete(self):
+        app = App()
+        async with listening(app, replace(LIMITS, max_concurrent_requests=1)) as listener, AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(listener)) for _ in range(5)]
+            for _, writer in clients:
+                writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\na")
+            await until(lambda: listener.requests_in_flight == 5)
+            for reader, writer in clients:
+                writer.write(b"b")
+                assert (await answer(reader))[::2] == (200, b"2")
+            assert listener.refused == 0
 
     @scenario
     async def test_idle_connections_are_not_requests(self):
@@ -111,15 +126,94 @@ class TestTooMany:
                 assert (await answer(reader))[0] == 200
 
     @scenario
-    async def test_connections_above_the_limit_are_closed(self):
-        async with listening(App(), replace(LIMITS, max_connections=1)) as listener:
-            async with connected(listener) as (first, writer):
-                await until(lambda: listener.open_connections == 1)
-                async with connected(listener) as (second, _):
+    async def test_at_the_limit_the_connection_that_was_idle_longest_gives_way(self):
+        async with listening(App(), replace(LIMITS, max_connections=2)) as listener:
+            async with connected(listener) as (first, one), connected(listener) as (second, two):
+                for reader, writer in ((second, two), (first, one)):
+                    writer.write(GET)
+                    assert (await answer(reader))[0] == 200
+                async with connected(listener) as (third, three):
                     assert await until_cut(second) == b""
-                writer.write(GET)
-                assert (await answer(first))[0] == 200
+                    for reader, writer in ((first, one), (third, three)):
+                        writer.write(GET)
+                        assert (await answer(reader))[0] == 200
             assert listener.refused == 1
+
+    @pytest.mark.parametrize("sent", [b"", GET[:9], b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc"])
+    @scenario
+    async def test_a_half_sent_request_gives_way_and_one_with_the_application_never(self, sent):
+        app = App()
+        async with listening(app, replace(LIMITS, max_connections=2)) as listener:
+            async with connected(listener) as (busy, one), connected(listener) as (half, two):
+                one.write(SLOW)
+                await app.entered.wait()
+                two.write(sent)
+                async with connected(listener) as (third, three):
+                    assert await until_cut(half) == b""
+                    three.write(SLOW)
+                    await until(lambda: listener.requests_in_flight == 2)
+                    await until(lambda: listener._in_work == 2)
+                    async with connected(listener) as (fourth, _):
+                        assert await until_cut(fourth) == b""
+                    app.release.set()
+                    for reader in (busy, third):
+                        assert (await answer(reader))[2] == b"done"
+            assert listener.refused == 2
+
+    @scenario
+    async def test_a_handshake_that_is_not_finished_gives_way(self, tls, trusting):
+        async with (
+            listening(App(), replace(LIMITS, max_connections=2), tls=tls) as listener,
+            connected(listener) as (silent, _),
+            connected(listener, ssl=trusting) as (reader, writer),
+            connected(listener, ssl=trusting) as (third, three),
+        ):
+            assert await until_cut(silent) == b""
+            for its_reader, its_writer in ((reader, writer), (third, three)):
+                its_writer.write(GET)
+                assert (await answer(its_reader))[0] == 200
+
+    @scenario
+    async def test_one_address_can_not_take_the_connections_of_another(self):
+        async with listening(App(), replace(LIMITS, max_connections=4)) as listener, AsyncExitStack() as stack:
+            reader, writer = await stack.enter_async_context(connected(listener))
+            await until(lambda: listener.open_connections == 1)
+            for _ in range(10):
+                await stack.enter_async_context(connected(listener, local_addr=("127.0.0.2", 0)))
+            await until(lambda: listener.refused == 7)
+            writer.write(GET)
+            assert (await answer(reader))[0] == 200
+
+    @scenario
+    async def test_half_sent_bodies_give_way_oldest_first_before_they_hold_too_much(self):
+        begin = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        async with listening(App()) as listener, AsyncExitStack() as stack:
+            attackers = [
+                await stack.enter_async_context(connected(listener, local_addr=("127.0.0.2", 0))) for _ in range(4)
+            ]
+            reader, writer = await stack.enter_async_context(connected(listener))
+            writer.write(begin % 100_000 + b"x" * 50_000)
+            for index, (_, attacker) in enumerate(attackers, 2):
+                attacker.write(begin % 200_000 + b"x" * 120_000)
+                await until(lambda count=index: listener.requests_in_flight == count or listener.refused)
+            assert await until_cut(attackers[0][0]) == b""
+            assert await until_cut(attackers[1][0]) == b""
+            writer.write(b"x" * 50_000)
+            assert (await answer(reader))[::2] == (200, b"100000")
+            for attacker_reader, attacker in attackers[2:]:
+                attacker.write(b"x" * 80_000)
+                assert (await answer(attacker_reader))[::2] == (200, b"200000")
+            assert listener.refused == 2
+
+    @scenario
+    async def test_answers_that_nobody_reads_give_way_before_they_hold_too_much(self):
+        limits = replace(LIMITS, max_request_bytes=20_000_000)
+        async with listening(App(), limits) as listener, AsyncExitStack() as stack:
+            for count in (1, 2, 3):
+                _, writer = await stack.enter_async_context(connected(listener, limit=1024))
+                writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+                await until(lambda wanted=count: len(listener._connections._holding) == wanted or listener.refused)
+            await until(lambda: listener.refused == 1)
 
     @scenario
     async def test_without_file_descriptors_accepting_pauses_and_goes_on(self, monkeypatch, caplog):
