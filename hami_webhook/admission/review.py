@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,6 +87,18 @@ def load_review(body: bytes, content_type: str) -> Any:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadReview(f"the request body is not valid JSON: {error}") from error
+
+
+_START = re.compile(
+    rb'\s*\{\s*"kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"(admission\.k8s\.io/v1(?:beta1)?)"\s*,'
+    rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([\w.-]{1,128})"'
+)
+
+
+def read_start(start: bytes) -> tuple[str, str]:
+    """The version and the id of a review that is read no further; as API servers write them, else v1 and no id."""
+    found = _START.match(start)
+    return (found[1].decode(), found[2].decode()) if found else (API_VERSIONS[0], "")
 
 
 def new_pod(document: Any) -> tuple[str, str, Mapping[str, Any]] | None:

@@ -116,7 +116,15 @@ _SERVERS = (
         "hami-webhook-admission",
         "webhook configurations whose caBundle a self-made authority is put into",
     ),
-    _number("max_request_bytes", 1024, 64 << 20, 3 << 20, "largest request body, in bytes"),
+    _number(
+        "max_request_bytes",
+        1024,
+        64 << 20,
+        16 << 20,
+        "largest request body, in bytes. The default holds any review of a pod that can be stored: the API server takes "
+        "3 MiB and etcd stores 1.5 MiB in protobuf, of which the defaults, managedFields and old object of a review made "
+        "15,042,975 bytes of JSON at most",
+    ),
     _number("max_header_bytes", 1024, 1 << 20, 64 << 10, "largest request head, in bytes"),
     _number("max_concurrent_requests", 1, 100_000, 256, "requests answered at a time; more are refused"),
     _duration("request_timeout", "1s", "10m", "30s", "longest time for one request, its body included"),

@@ -29,10 +29,12 @@ from hami_webhook.admission.review import (
     load_review,
     new_pod,
     read_review,
+    read_start,
 )
 from hami_webhook.config import parse_go_duration
 from hami_webhook.quota.durations import Durations
-from hami_webhook.server.listener import BodyError, ListenerLimits, header, receive_body
+from hami_webhook.server.large import LARGE, LargeReviews, TooManyLargeReviews
+from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, header, receive_body
 from hami_webhook.server.patience import within
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ Passes = Callable[[Mapping[str, Any]], bool]
 
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
+
+
+_LARGE_REVIEWS = 2
+"""How many of the largest reviews there may be at a time: what is read of one takes several times its bytes."""
 
 
 class ReviewCounts:
@@ -61,12 +67,18 @@ class Doors:
     """The routes, over a gate. `ready` says whether the process may be sent reviews, and why not."""
 
     def __init__(
-        self, gate: Gate, limits: ListenerLimits, *, ready: Callable[[], str | None], metrics: Callable[[], bytes]
+        self,
+        gate: Gate,
+        limits: ListenerLimits,
+        *,
+        ready: Callable[[], str | None],
+        metrics: Callable[[], bytes],
     ) -> None:
         self._gate = gate
         self._limits = limits
         self._ready = ready
         self._metrics = metrics
+        self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self.counts = ReviewCounts()
 
     def application(self) -> Starlette:
@@ -83,12 +95,12 @@ class Doors:
             "/webhook": (gate.webhook, gate.mutates_nothing),
         }
         return _application(
-            *(
-                Route(path, _Door(path, step, passes, self._limits, self.counts), methods=["POST"])
-                for path, (step, passes) in doors.items()
-            ),
+            *(Route(path, self._door(path, step, passes), methods=["POST"]) for path, (step, passes) in doors.items()),
             *self._plain_routes(),
         )
+
+    def _door(self, path: str, step: Step, passes: Passes) -> _Door:
+        return _Door(path, step, passes, self._limits, self.counts, self._large)
 
     def metrics_application(self) -> Starlette:
         """The application of the separate, plain metrics server."""
@@ -118,26 +130,32 @@ _IS_JSON = (b"content-type", b"application/json")
 class _Door:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
-    def __init__(self, path: str, step: Step, passes: Passes, limits: ListenerLimits, counts: ReviewCounts) -> None:
+    def __init__(
+        self,
+        path: str,
+        step: Step,
+        passes: Passes,
+        limits: ListenerLimits,
+        counts: ReviewCounts,
+        large: LargeReviews,
+    ) -> None:
         self._path = path
         self._step = step
         self._passes = passes
         self._limits = limits
         self._counts = counts
+        self._large = large
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started, code = perf_counter(), 200
+        started = perf_counter()
         try:
             body = await receive_body(scope, receive, self._limits)
-            document = load_review(body, header(scope, b"content-type"))
-            new = new_pod(document)
-            if new is not None and self._passes(new[2]):
-                content = allowed(new[0], new[1], UNCHANGED)
-            else:
-                code, content = await self._judged(scope["query_string"], read_review(document))
+            read = self._read_large if len(body) >= LARGE else self._read
+            code, content = await read(scope, body, _time_left(scope["query_string"]))
         except BodyError as error:
-            bad = BadReview(str(error), code=error.status)
-            code, content = bad.code, denied(bad.api_version, bad.uid, bad)
+            text = f"the review of this pod is too large: {error} by --max-request-bytes"
+            refusal = Denied(error.status, text if isinstance(error, BodyTooLarge) else str(error))
+            code, content = refusal.code, denied(*read_start(error.start), refusal)
         except BadReview as error:
             code, content = error.code, denied(error.api_version, error.uid, error)
         self._counts.count(self._path, code, perf_counter() - started)
@@ -145,9 +163,29 @@ class _Door:
         await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
 
-    async def _judged(self, query: bytes, review: Review) -> tuple[int, bytes]:
+    async def _read_large(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
+        """As `_read`, when it is the review's turn."""
+        started = perf_counter()
+        try:
+            async with self._large.admitted(len(body)):
+                await within(min(self._limits.request_timeout, left or math.inf), self._large.turn())
+                waited = perf_counter() - started
+                return await self._read(scope, body, left and max(left - waited, _ANSWERING))
+        except (TooManyLargeReviews, TimeoutError):
+            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self._path, len(body))
+            refusal = Denied(503, "too many large pods are being reviewed; try again", retry_after=1)
+            return refusal.code, denied(*read_start(body[:1024]), refusal)
+
+    async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
+        """The status code inside the answer, and the answer. Raises `BadReview`."""
+        document = load_review(body, header(scope, b"content-type"))
+        new = new_pod(document)
+        if new is not None and self._passes(new[2]):
+            return 200, allowed(new[0], new[1], UNCHANGED)
+        return await self._judged(read_review(document), left)
+
+    async def _judged(self, review: Review, left: float | None) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
-        left = _time_left(query)
         seconds = min(self._limits.request_timeout, left or math.inf)
         try:
             answer = await within(seconds, self._step(review, left and left - _ANSWERING))

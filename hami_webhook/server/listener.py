@@ -40,6 +40,8 @@ _STAMP_INTERVAL: Final = 1.0
 _ACCEPT_PAUSE: Final = 1.0
 # How many of the largest requests the connections may hold half-sent: one has to go through, whatever others do.
 _HELD_REQUESTS: Final = 2
+# Bytes of a body that is too large which are kept, so that the answer can name what it answers.
+_START_BYTES: Final = 1024
 # Digits of a Content-Length that are looked at; no body that is taken needs as many.
 _LENGTH_DIGITS: Final = 18
 
@@ -54,7 +56,7 @@ class ListenerLimits:
     never the server that ends it.
     """
 
-    max_request_bytes: int = 3 * 1024 * 1024
+    max_request_bytes: int = 16 * 1024 * 1024
     max_header_bytes: int = 32 * 1024
     header_read_timeout: float = 15.0
     request_timeout: float = 60.0
@@ -69,9 +71,16 @@ class ListenerLimits:
 
 
 class BodyError(Exception):
-    """A request body that was not taken. ``status`` is the HTTP status that says so; the text is one sentence."""
+    """A request body that was not taken. ``status`` is the HTTP status that says so; the text is one sentence.
+
+    ``start`` is how the body begins, where that was read.
+    """
 
     status = 400
+
+    def __init__(self, text: str, start: bytes = b"") -> None:
+        super().__init__(text)
+        self.start = start
 
 
 class BodyTooLarge(BodyError):
@@ -99,12 +108,14 @@ async def receive_body(scope: Scope, receive: Receive, limits: ListenerLimits) -
     """
     bound = limits.max_request_bytes
     declared = header(scope, b"content-length")
-    if declared.isdecimal() and (len(declared) > _LENGTH_DIGITS or int(declared) > bound):
-        raise BodyTooLarge(f"the request body has {declared[:_LENGTH_DIGITS]} bytes, more than the {bound} allowed")
+    too_large = declared.isdecimal() and (len(declared) > _LENGTH_DIGITS or int(declared) > bound)
     try:
-        return await within(limits.request_timeout, _body(receive, bound))
+        if not too_large:
+            return await within(limits.request_timeout, _body(receive, bound))
+        start = b"" if header(scope, b"expect") else await within(limits.request_timeout, _start(receive))
     except TimeoutError:
         raise BodyTimeout(f"the request body was not complete within {limits.request_timeout:g} s") from None
+    raise BodyTooLarge(f"the request body has {declared[:_LENGTH_DIGITS]} bytes, more than the {bound} allowed", start)
 
 
 def header(scope: Scope, name: bytes) -> str:
@@ -118,18 +129,32 @@ def header(scope: Scope, name: bytes) -> str:
 
 async def _body(receive: Receive, bound: int) -> bytes:
     parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        part = message.get("body", b"")
+    size, more = 0, True
+    while more:
+        part, more = await _part(receive)
         size += len(part)
         if size > bound:
-            raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed")
+            start = b"".join((*parts, part))[:_START_BYTES]
+            raise BodyTooLarge(f"the request body has more than the {bound} bytes allowed", start)
         parts.append(part)
-        if not message.get("more_body"):
-            return part if len(parts) == 1 else b"".join(parts)
+    return part if len(parts) == 1 else b"".join(parts)
+
+
+async def _start(receive: Receive) -> bytes:
+    """The first bytes of a body, which is then left alone."""
+    start, more = b"", True
+    while more and len(start) < _START_BYTES:
+        part, more = await _part(receive)
+        start += part
+    return start[:_START_BYTES]
+
+
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """The next bytes of a body, and whether there are more. Raises ``ClientDisconnect``."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), bool(message.get("more_body"))
 
 
 class Listener:

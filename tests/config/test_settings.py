@@ -42,7 +42,7 @@ def test_the_defaults_are_those_of_the_chapters() -> None:
     assert not plain.leader_elect
     assert (plain.quota_reservation_ttl, plain.quota_resync, plain.quota_debounce) == (45, 300, 0.5)
     assert (plain.quota_charge_timeout, plain.quota_max_ledger) == (3, 1000)
-    assert (plain.max_request_bytes, plain.shutdown_grace, plain.keep_alive) == (3 * 1024 * 1024, 15, 125)
+    assert (plain.max_request_bytes, plain.shutdown_grace, plain.keep_alive) == (16 * 1024 * 1024, 15, 125)
     assert plain.roles == {"webhook", "controller", "extender"}
     assert plain.trusted_users == {
         "system:serviceaccount:hami:hami-scheduler",

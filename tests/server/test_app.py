@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import logging
+import time
 from datetime import UTC, datetime
 
 import httpx
@@ -17,6 +19,7 @@ from hami_webhook import pki
 from hami_webhook.admission.gate import Answer
 from hami_webhook.cluster.api import Kind
 from hami_webhook.server.app import Doors
+from hami_webhook.server.large import LARGE
 from hami_webhook.server.listener import ListenerLimits
 
 from .serving import AS_JSON, PAIR, certificates, scenario, served, trusting
@@ -158,20 +161,38 @@ async def test_certificates_are_reloaded_under_load(tmp_path):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
 @scenario
-async def test_a_body_beyond_the_limit_gets_413_inside_a_review(tmp_path, chunked):
-    large = b'{"x":"' + b"a" * (3 << 20) + b'"}'
+async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_the_request(tmp_path, chunked, version):
+    start = (
+        f'{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/{version}","request":{{"uid":"7-a","x":"'.encode()
+    )
+    large = start + b"a" * (3 << 20) + b'"}}'
 
     async def chunks():
         for start in range(0, len(large), 1 << 18):
             yield large[start : start + (1 << 18)]
 
-    async with served(tmp_path, await town()) as front:
+    async with served(tmp_path, await town(), "--max-request-bytes", "3145728") as front:
         answer = await front.client.post("/webhook", content=chunks() if chunked else large, headers=AS_JSON)
         assert answer.status_code == 200
+        assert answer.json()["apiVersion"] == f"admission.k8s.io/{version}"
+        assert answer.json()["response"]["uid"] == "7-a"
         status = answer.json()["response"]["status"]
         assert (status["code"], status["reason"]) == (413, "RequestEntityTooLarge")
-        assert "3145728" in status["message"]
+        amounts = (
+            "more than the 3145728 bytes allowed" if chunked else f"{len(large)} bytes, more than the 3145728 allowed"
+        )
+        assert status["message"] == (
+            f"the review of this pod is too large: the request body has {amounts} by --max-request-bytes"
+        )
+
+
+@scenario
+async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(tmp_path):
+    async with served(tmp_path, await town(), "--max-request-bytes", "2000") as front:
+        answer = await front.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
+        assert (answer.json()["response"]["uid"], answer.json()["response"]["status"]["code"]) == ("", 413)
 
 
 def doors(known, **limits):
@@ -278,3 +299,69 @@ async def test_answers_are_counted_by_path_and_code():
     await post(front, "/validate", {})
     assert front.counts.answers == {("/mutate", 200): 1, ("/mutate", 403): 1, ("/validate", 400): 1}
     assert sum(front.counts.durations["/mutate"].buckets) == 2
+
+
+class Slices:
+    """A gate whose every review of a large pod keeps the event loop for some time, and notes when."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.began = []
+
+    def mutates_nothing(self, pod):
+        return False
+
+    charges_nothing = mutates_nothing
+
+    async def mutate(self, review):
+        if len(review.object["metadata"].get("annotations", {}).get("pad", "")) > LARGE:
+            self.began.append(time.monotonic())
+            until = self.began[-1] + self.seconds
+            while time.monotonic() < until:
+                pass
+        return Answer()
+
+    validate = webhook = mutate
+
+
+@scenario
+async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered():
+    slices = Slices(0.05)
+    front = doors(slices)
+    padded = review(pod(cpu(), annotations={"pad": "x" * (LARGE + 1)}))
+    large = [asyncio.create_task(post(front, "/mutate", padded)) for _ in range(6)]
+    while not slices.began:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    answered = 0
+    while len(slices.began) < 5:
+        assert (await post(front, "/mutate", review(pod(cpu()))))["allowed"]
+        answered += 1
+        await asyncio.sleep(0)
+    assert answered > 5, "small reviews are answered in between, more than one per pause"
+    assert [answer["allowed"] for answer in await asyncio.gather(*large)] == [True] * 6
+    gaps = [after - before for before, after in itertools.pairwise(slices.began)]
+    assert min(gaps) > 0.09, "as long a pause as the work took"
+
+
+@scenario
+async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
+    slices = Slices(0.01)
+    front = doors(slices, max_request_bytes=100_000)
+    padded = review(pod(cpu(), annotations={"pad": "x" * 80_000}))
+    answers = await asyncio.gather(*(post(front, "/mutate", padded) for _ in range(5)))
+    # the first is answered before the second arrives
+    assert [answer["allowed"] for answer in answers] == [True, True, True, False, False]
+    status = answers[3]["status"]
+    assert (status["code"], status["details"]["retryAfterSeconds"]) == (503, 1)
+    assert status["message"] == "too many large pods are being reviewed; try again"
+    assert (await post(front, "/mutate", padded))["allowed"], "memory is free again"
+
+
+@scenario
+async def test_a_large_review_does_not_wait_longer_than_the_api_server():
+    front = doors(Slices(0.5))
+    padded = review(pod(cpu(), annotations={"pad": "x" * (LARGE + 1)}))
+    answers = await asyncio.gather(*(post(front, "/mutate", padded, timeout="700ms") for _ in range(3)))
+    # the second waits for half a second, the third would wait for one and a half
+    assert [answer["allowed"] for answer in answers] == [True, True, False]
+    assert answers[2]["status"]["code"] == 503

@@ -62,7 +62,7 @@ def test_settings_reach_the_core_and_the_listeners():
 
 def test_the_defaults_are_the_specifications():
     limits = limits_of(settings_of())
-    assert limits.max_request_bytes == 3 << 20
+    assert limits.max_request_bytes == 16 << 20, "the largest review of a pod that can be stored has 15 MB"
     assert limits.keep_alive == 125, "longer than the API server keeps an idle connection"
 
 
