@@ -104,6 +104,12 @@ _SERVERS = (
     _path("cert_file", "TLS certificate; TLS is on if key_file is given too", flags=("--cert_file", "--cert-file")),
     _path("key_file", "TLS private key", flags=("--key_file", "--key-file")),
     _path("client_ca_file", "CA that the API server's client certificate must be of; empty: not verified"),
+    _list(
+        "api_server_cidrs",
+        values.networks,
+        "",
+        "source addresses (CIDRs) that reviews are accepted from: those of the API servers; empty: any",
+    ),
     _name(
         "certificate_secret",
         "Secret in this pod's namespace to keep a self-made authority and certificate in, which are written to "
@@ -121,8 +127,8 @@ _SERVERS = (
         1024,
         64 << 20,
         16 << 20,
-        "largest request body, in bytes. The default holds any review of a pod that can be stored: the API server takes "
-        "3 MiB and etcd stores 1.5 MiB in protobuf, of which the defaults, managedFields and old object of a review made "
+        "largest request body, in bytes. The default holds the review of any pod that can be stored: the API server "
+        "takes 3 MiB and etcd 1.5 MiB of protobuf, which the defaults, managedFields and old object of a review made "
         "15,042,975 bytes of JSON at most",
     ),
     _number("max_header_bytes", 1024, 1 << 20, 64 << 10, "largest request head, in bytes"),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from hami_webhook.config.fields import is_name, is_qualified, is_subdomain
@@ -10,6 +11,8 @@ from hami_webhook.config.go_syntax import parse_go_duration
 ROLES = ("webhook", "controller", "extender")
 NODE_POLICIES = ("binpack", "spread")
 CARD_POLICIES = ("binpack", "spread", "numa", "numa-first", "mutex", "topology-aware")
+
+Network = IPv4Network | IPv6Network
 
 _LARGEST_DIGITS = 18
 _EVERYONE = frozenset({"system:authenticated", "system:unauthenticated", "system:serviceaccounts", "system:anonymous"})
@@ -132,6 +135,19 @@ def service_accounts(text: str) -> tuple[ServiceAccount, ...]:
             raise ValueError(f"must be a comma list of NAMESPACE/NAME or NAME; {item} isn't one")
         accounts.append(ServiceAccount(namespace, name))
     return tuple(accounts)
+
+
+def networks(text: str) -> tuple[Network, ...]:
+    """Ranges of addresses, as a NetworkPolicy has them."""
+    found = []
+    for item in listed(text):
+        try:
+            found.append(ip_network(item if "/" in item else ""))
+        except ValueError:
+            raise ValueError(
+                f"must be a comma list of CIDRs such as 10.0.0.0/28 or fd00::1/128; {item} isn't one"
+            ) from None
+    return tuple(found)
 
 
 def identities(text: str) -> Identities:

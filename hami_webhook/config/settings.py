@@ -13,7 +13,7 @@ from hami_webhook.config.devices import SECTION_SWITCHES
 from hami_webhook.config.errors import ConfigError, quoted
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.config.setting_table import KLOG_SWITCHES, KLOG_VALUES, OLD_SWITCHES, OLD_VALUES, SETTINGS, Setting
-from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, Identities, ServiceAccount, listed
+from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, Identities, Network, ServiceAccount, listed
 
 _IGNORED = "ignored_flags"
 
@@ -35,6 +35,7 @@ class Settings:
     cert_file: str
     key_file: str
     client_ca_file: str
+    api_server_cidrs: tuple[Network, ...]
     certificate_secret: str
     webhook_service: str
     webhook_configuration: str
@@ -232,6 +233,12 @@ def _doubts(settings: Settings) -> Iterator[str]:
         yield "--cert_file and --key_file: only one is given, so TLS is off"
     if not all(account.namespace for account in settings.own_service_accounts):
         yield "POD_NAMESPACE: isn't set, so only service accounts given with their namespace may write allocations"
+    verified = settings.client_ca_file or settings.api_server_cidrs
+    if "webhook" in settings.roles and not settings.http_bind.is_loopback and not verified:
+        address = quoted(str(settings.http_bind))
+        danger = "anyone who reaches it can post reviews and so tie up the quota of any namespace"
+        remedy = "set --client-ca-file or --api-server-cidrs to accept them from API servers only"
+        yield f"--http_bind {address}: {danger}; {remedy}"
     if settings.node_lock_retry_timeout >= settings.request_timeout:
         yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
     if settings.quota_charge_timeout >= settings.request_timeout:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +33,7 @@ from hami_webhook.admission.review import (
     read_start,
 )
 from hami_webhook.config import parse_go_duration
+from hami_webhook.config.setting_values import Network
 from hami_webhook.quota.durations import Durations
 from hami_webhook.server.large import LARGE, LargeReviews, TooManyLargeReviews
 from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, header, receive_body
@@ -63,6 +65,21 @@ class ReviewCounts:
         self.durations[path].add(seconds)
 
 
+class Sources:
+    """The addresses that reviews are accepted from; any if `networks` is empty."""
+
+    def __init__(self, networks: Sequence[Network] = ()) -> None:
+        self._networks = networks
+        self.accepts = lru_cache(maxsize=1024)(self._accepts)
+
+    def _accepts(self, address: str) -> bool:
+        if not self._networks:
+            return True
+        found = ip_address(address.partition("%")[0])
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any((mapped or found) in network for network in self._networks)
+
+
 class Doors:
     """The routes, over a gate. `ready` says whether the process may be sent reviews, and why not."""
 
@@ -73,11 +90,13 @@ class Doors:
         *,
         ready: Callable[[], str | None],
         metrics: Callable[[], bytes],
+        sources: Sources | None = None,
     ) -> None:
         self._gate = gate
         self._limits = limits
         self._ready = ready
         self._metrics = metrics
+        self._sources = sources or Sources()
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self.counts = ReviewCounts()
 
@@ -100,7 +119,7 @@ class Doors:
         )
 
     def _door(self, path: str, step: Step, passes: Passes) -> _Door:
-        return _Door(path, step, passes, self._limits, self.counts, self._large)
+        return _Door(path, step, passes, self._limits, self.counts, self._sources, self._large)
 
     def metrics_application(self) -> Starlette:
         """The application of the separate, plain metrics server."""
@@ -137,6 +156,7 @@ class _Door:
         passes: Passes,
         limits: ListenerLimits,
         counts: ReviewCounts,
+        sources: Sources,
         large: LargeReviews,
     ) -> None:
         self._path = path
@@ -144,10 +164,17 @@ class _Door:
         self._passes = passes
         self._limits = limits
         self._counts = counts
+        self._sources = sources
         self._large = large
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
+        address = scope["client"][0]
+        if not self._sources.accepts(address):
+            self._counts.count(self._path, 403, perf_counter() - started)
+            text = f"reviews are accepted from --api-server-cidrs only, and {address} isn't in them\n"
+            await PlainTextResponse(text, 403)(scope, receive, send)
+            return
         try:
             body = await receive_body(scope, receive, self._limits)
             read = self._read_large if len(body) >= LARGE else self._read

@@ -31,7 +31,7 @@ from hami_webhook.placement import place
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.recompute import Times
-from hami_webhook.server.app import Doors
+from hami_webhook.server.app import Doors, Sources
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.extending import Extending, a_node, extending
 from hami_webhook.server.listener import Listener, ListenerLimits
@@ -188,7 +188,13 @@ async def running(
     waker = Waker(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     feed = Feed(core, reconciler, waker)
     limits = limits_of(settings)
-    doors = Doors(core.gate, limits, ready=not_ready, metrics=lambda: exposition(collector))
+    doors = Doors(
+        core.gate,
+        limits,
+        ready=not_ready,
+        metrics=lambda: exposition(collector),
+        sources=Sources(settings.api_server_cidrs),
+    )
     replaced = waker.freed if waker is not None else lambda: None
     reload = PolicyReload(settings.policy_file, source, report, replaced)
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None

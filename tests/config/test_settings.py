@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import example, given, settings
@@ -76,7 +77,10 @@ def test_what_the_chart_of_hami_passes_is_understood() -> None:
     assert chart.verbosity == 4
     assert chart.node_label_selector == (("gpu", "on"), ("zone", "a"))
     assert chart.node_lock_timeout == 600
-    assert chart.warnings == ()
+    assert chart.warnings == (
+        '--http_bind "0.0.0.0:443": anyone who reaches it can post reviews and so tie up the quota of any namespace; '
+        "set --client-ca-file or --api-server-cidrs to accept them from API servers only",
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,6 +182,27 @@ def test_what_is_hardly_meant_earns_a_warning(line: str, words: str) -> None:
     assert words in warning
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--http_bind 127.0.0.1:443",
+        "--http_bind [::1]:443",
+        "--http_bind :443 --roles controller,extender",
+        "--http_bind :443 --api-server-cidrs 10.0.0.1/32",
+        "--http_bind :443 --client-ca-file ca --cert_file c --key_file k",
+    ],
+)
+def test_reviews_from_anywhere_earn_no_warning_where_there_are_none(line: str) -> None:
+    assert settings_of(line, {"POD_NAMESPACE": "ns"}).warnings == ()
+
+
+def test_the_addresses_of_api_servers_are_ranges_of_either_family() -> None:
+    given = settings_of("--api-server-cidrs 10.0.0.0/28,fd00::1/128 --api-server-cidrs 192.0.2.7/32").api_server_cidrs
+    assert [str(network) for network in given] == ["10.0.0.0/28", "fd00::1/128", "192.0.2.7/32"]
+    assert settings_of("", {"HAMI_API_SERVER_CIDRS": "10.0.0.0/8"}).api_server_cidrs == (ip_network("10.0.0.0/8"),)
+    assert settings_of("").api_server_cidrs == ()
+
+
 def test_the_lease_takes_its_name_from_the_scheduler_and_its_namespace_from_the_pod() -> None:
     elected = settings_of("--leader-elect --scheduler-name s", {"POD_NAMESPACE": "ns"})
     assert (elected.leader_elect_resource_name, elected.leader_elect_resource_namespace) == ("s", "ns")
@@ -212,6 +237,9 @@ BAD = [
     ),
     ("--extender-bind-address 127.0.0.1:8080", "must differ from --http_bind"),
     ("--client-ca-file x", "--client-ca-file: needs --cert_file and --key_file"),
+    ("--api-server-cidrs 10.0.0.1", '--api-server-cidrs "10.0.0.1": must be a comma list of CIDRs such as 10.0.0.0/28'),
+    ("--api-server-cidrs 10.0.0.0/28,10.0.0.1/28", "10.0.0.1/28 isn't one"),
+    ("--api-server-cidrs any", "any isn't one"),
     ("--extender-client-ca-file x", "--extender-client-ca-file: needs --cert_file and --key_file"),
     ("--policy-file a\0b", "must be a path, which holds no NUL character"),
     ("--scheduler-name Hami_Scheduler", "must be a Kubernetes name (lower case letters, digits, - and .), or empty"),

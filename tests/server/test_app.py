@@ -8,6 +8,7 @@ import itertools
 import logging
 import time
 from datetime import UTC, datetime
+from ipaddress import ip_network
 
 import httpx
 import orjson
@@ -18,7 +19,7 @@ from admission.scene import FULL, Hung, core_on, ledger, spent, town
 from hami_webhook import pki
 from hami_webhook.admission.gate import Answer
 from hami_webhook.cluster.api import Kind
-from hami_webhook.server.app import Doors
+from hami_webhook.server.app import Doors, Sources
 from hami_webhook.server.large import LARGE
 from hami_webhook.server.listener import ListenerLimits
 
@@ -193,6 +194,43 @@ async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(
     async with served(tmp_path, await town(), "--max-request-bytes", "2000") as front:
         answer = await front.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
         assert (answer.json()["response"]["uid"], answer.json()["response"]["status"]["code"]) == ("", 413)
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "code"),
+    [("127.0.0.1/32", 200), ("10.0.0.0/8,127.0.0.0/8", 200), ("fd00::/8,::1/128", 403), ("127.0.0.2/32", 403)],
+)
+@scenario
+async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhere(tmp_path, cidrs, code):
+    cluster = await town(FULL)
+    async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as front:
+        for path in ("/mutate", "/validate", "/webhook"):
+            written = review(pod(gpu(), uid="u", name=path[1:]))
+            answer = await front.client.post(path, content=body(written), headers=AS_JSON)
+            assert answer.status_code == code
+            if code == 403:
+                sentence = "reviews are accepted from --api-server-cidrs only, and 127.0.0.1 isn't in them\n"
+                assert answer.text == sentence
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await front.client.get(path)).status_code == 200
+        assert bool(ledger(cluster)) is (code == 200)
+
+
+@pytest.mark.parametrize(
+    ("networks", "address", "accepted"),
+    [
+        ((), "anything", True),
+        (("10.0.0.0/8",), "10.1.2.3", True),
+        (("10.0.0.0/8",), "11.1.2.3", False),
+        (("10.0.0.0/8",), "::ffff:10.1.2.3", True),
+        (("10.0.0.0/8",), "::ffff:11.1.2.3", False),
+        (("fe80::/10",), "fe80::1%eth0", True),
+        (("10.0.0.0/8", "fd00::/8"), "fd12::1", True),
+        (("10.0.0.0/8",), "fd12::1", False),
+    ],
+)
+def test_an_address_is_looked_up_in_networks_of_its_own_family(networks, address, accepted):
+    assert Sources(tuple(map(ip_network, networks))).accepts(address) is accepted
 
 
 def doors(known, **limits):
