@@ -18,6 +18,8 @@ T = TypeVar("T")
 _MOST = 256
 _LARGEST = 32 * 1024
 """Bytes of a pod's JSON above which it isn't remembered."""
+_MOST_CONTAINERS = 500
+"""Containers above which its JSON isn't even written."""
 
 _OWN = ("name", "generateName", "uid", "creationTimestamp")
 """What of its metadata each pod has for itself, as texts. Nothing remembered may depend on it, nor on volumes."""
@@ -53,7 +55,10 @@ def shape_of(review: Review) -> bytes | None:
     if type(meta) is not dict or type(spec) is not dict or not all(type(meta.get(key)) in _TEXT for key in _OWN):
         return None
     common = {key: value for key, value in meta.items() if key not in _UNREAD}
-    containers = [_without_mounts(spec.get(place)) for place in ("initContainers", "containers")]
+    written = [spec.get(place) for place in ("initContainers", "containers")]
+    if any(type(containers) is list and len(containers) > _MOST_CONTAINERS for containers in written):
+        return None
+    containers = [_without_mounts(containers) for containers in written]
     rest = {**spec, "volumes": None, "initContainers": None, "containers": None}
     try:
         if created := meta.get("creationTimestamp"):

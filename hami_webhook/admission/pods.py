@@ -314,7 +314,9 @@ def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:
     before = {container.name: container for container in old.containers}
     after = {container.name: container for container in new.containers}
     for container in dict.fromkeys((*before, *after)):
-        for name in sorted(vendors.resource_names):
+        written = [each for each in (before.get(container), after.get(container)) if each is not None]
+        named = frozenset[str]().union(*(each.named for each in written))
+        for name in sorted(vendors.resource_names & named):
             for field in ("limits", "requests"):
                 earlier = _written(before.get(container), field).get(name)
                 now = _written(after.get(container), field).get(name)

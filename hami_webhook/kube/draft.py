@@ -155,6 +155,7 @@ class PodDraft:
             for (path, item), container in zip(items, self.original.containers, strict=True)
         ]
         self.warnings: list[str] = []
+        self._warned: set[str] = set()
         self.notes: list[str] = []
 
     def untouched(self) -> PodDraft:
@@ -179,7 +180,8 @@ class PodDraft:
 
     def warn(self, text: str) -> None:
         """Tell the user something that is legal but worth knowing; each text once."""
-        if text not in self.warnings:
+        if text not in self._warned:
+            self._warned.add(text)
             self.warnings.append(text)
 
     def note(self, text: str) -> None:

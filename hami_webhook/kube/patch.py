@@ -52,12 +52,10 @@ class MapDraft(Mapping[str, Any]):
         return default if self._original is None else self._original.get(key, default)
 
     def __iter__(self) -> Iterator[str]:
-        original = self._original or {}
-        yield from (key for key in original if self._changes.get(key) is not self._GONE)
-        yield from (key for key, value in self._changes.items() if key not in original and value is not self._GONE)
+        return iter(self.plain())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.plain())
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self._original is not None and key in self._original and self._original[key] == value:
