@@ -56,6 +56,8 @@ class ControlPlane:
     """How often kube-controller-manager recalculates every quota."""
     managers: Sequence[str] = ("kube-controller-manager", "kube-scheduler")
     """What runs beside the API server; "kubelet" is possible too, on a node called `NODE`."""
+    api_server_flags: Sequence[str] = ()
+    """More flags of kube-apiserver."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -125,6 +127,7 @@ class ControlPlane:
             "--allow-privileged=true",
             "--profiling=false",
             "--shutdown-delay-duration=0s",
+            *self.api_server_flags,
         )
         self._wait("kube-apiserver", f"{self.server}/readyz")
 
