@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -75,7 +75,8 @@ class Lifetime:
 
     def remaining(self, now: datetime) -> float:
         """The share of the whole life still ahead at ``now``: 1 or more when just begun, 0 or less when over."""
-        return (self.not_after - now) / (self.not_after - self.not_before)
+        life = self.not_after - self.not_before
+        return (self.not_after - now) / life if life > timedelta(0) else 0.0
 
 
 def generate(
@@ -190,6 +191,47 @@ def ca_bundle(*pems: bytes) -> bytes:
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
+def write_serving(directory: Path, serving: KeyPair) -> list[Path]:
+    """Write ``tls.crt`` and ``tls.key`` as `write` does, over what is there."""
+    files = {SERVING_CERTIFICATE: serving.certificate, SERVING_KEY: serving.key}
+    return _write(directory, files, force=True)
+
+
+def check_authority(ca: KeyPair, now: datetime) -> None:
+    """Raise `PkiError` unless `issue` can sign with the authority at ``now``."""
+    _signer(ca, now)
+
+
+def check_serving(serving: KeyPair, authority_pem: bytes, service: str, namespace: str) -> None:
+    """Raise `PkiError` unless the pair is one that the authority signed for the Service. Its time isn't looked at."""
+    certificate, issuer = read_certificate(serving.certificate), read_certificate(authority_pem)
+    if _private_key(serving.key, "the serving key").public_key() != certificate.public_key():
+        raise PkiError("the serving key does not belong to its certificate")
+    try:
+        certificate.verify_directly_issued_by(issuer)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        dns_names = names.get_values_for_type(x509.DNSName)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise PkiError("the authority did not sign the serving certificate") from error
+    except x509.ExtensionNotFound:
+        dns_names = []
+    name = f"{service}.{namespace}.svc"
+    if name not in dns_names:
+        raise PkiError(f"the serving certificate is not for {name}")
+
+
+def valid_authorities(pem: bytes, now: datetime) -> list[bytes]:
+    """Each certificate of a PEM text that is an authority valid at ``now``, as PEM; of an unreadable text none."""
+    try:
+        found = _certificates(pem)
+    except PkiError:
+        return []
+    valid = [
+        each for each in found if _is_authority(each) and each.not_valid_before_utc <= now < each.not_valid_after_utc
+    ]
+    return [each.public_bytes(serialization.Encoding.PEM) for each in valid]
+
+
 def write(directory: Path, pair: Pair, *, force: bool) -> list[Path]:
     """Write ``ca.crt``, ``ca.key``, ``tls.crt`` and ``tls.key``; returns their paths.
 
@@ -198,12 +240,6 @@ def write(directory: Path, pair: Pair, *, force: bool) -> list[Path]:
     is false, or when the folder can't be made or written.
     """
     return _write(directory, pair.files(), force=force)
-
-
-def write_serving(directory: Path, serving: KeyPair) -> list[Path]:
-    """Write ``tls.crt`` and ``tls.key`` as `write` does, over what is there."""
-    files = {SERVING_CERTIFICATE: serving.certificate, SERVING_KEY: serving.key}
-    return _write(directory, files, force=True)
 
 
 def _write(directory: Path, contents: Mapping[str, bytes], *, force: bool) -> list[Path]:
@@ -250,25 +286,33 @@ def _discard(temporary: Iterable[Path]) -> None:
 def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise PkiError("the text holds no readable PEM certificate") from error
+
+
+def _private_key(pem: bytes, what: str) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise PkiError(f"{what} is not a readable, unencrypted PEM private key") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise PkiError(f"{what} is neither ECDSA nor RSA")
+    return key
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def _signer(ca: KeyPair, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]:
     certificate = read_certificate(ca.certificate)
-    try:
-        key = serialization.load_pem_private_key(ca.key, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise PkiError("the authority's key is not a readable, unencrypted PEM private key") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise PkiError("the authority's key is neither ECDSA nor RSA")
+    key = _private_key(ca.key, "the authority's key")
     if key.public_key() != certificate.public_key():
         raise PkiError("the authority's key does not belong to its certificate")
-    try:
-        is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        is_authority = False
-    if not is_authority:
+    if not _is_authority(certificate):
         raise PkiError("the certificate to sign with is not an authority")
     if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
         raise PkiError(

@@ -325,3 +325,35 @@ class TestWrite:
     def test_a_relative_folder_will_do(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         assert pki.write(Path("certs"), PAIR, force=False)[0] == Path("certs/ca.crt")
+
+
+class TestWhatIsUsable:
+    def test_a_pair_is_usable(self):
+        pki.check_authority(PAIR.ca, NOW)
+        pki.check_serving(PAIR.serving, PAIR.ca.certificate, "hami-webhook", "kube-gpu")
+        assert pki.valid_authorities(PAIR.ca.certificate, NOW) == [PAIR.ca.certificate]
+
+    @pytest.mark.parametrize(
+        ("serving", "authority", "message"),
+        [
+            (PAIR.serving, b"x", "holds no readable PEM certificate"),
+            (KeyPair(PAIR.serving.certificate, b"x"), PAIR.ca.certificate, "the serving key is not a readable"),
+            (KeyPair(PAIR.serving.certificate, PAIR.ca.key), PAIR.ca.certificate, "does not belong to its certificate"),
+            (PAIR.serving, pki.authority(now=NOW).certificate, "the authority did not sign the serving certificate"),
+            (PAIR.ca, PAIR.ca.certificate, "the serving certificate is not for hami-webhook.kube-gpu.svc"),
+        ],
+        ids=["no authority", "no key", "another's key", "another's", "no names"],
+    )
+    def test_a_pair_that_the_api_server_would_refuse_is_none(self, serving, authority, message):
+        with pytest.raises(PkiError, match=message):
+            pki.check_serving(serving, authority, "hami-webhook", "kube-gpu")
+
+    def test_only_valid_authorities_of_a_text_count(self):
+        short = pki.authority(now=NOW, lifetime=timedelta(days=1))
+        text = short.certificate + PAIR.serving.certificate + PAIR.ca.certificate
+        assert pki.valid_authorities(text, NOW) == [short.certificate, PAIR.ca.certificate]
+        assert pki.valid_authorities(text, NOW + timedelta(days=2)) == [PAIR.ca.certificate]
+        assert pki.valid_authorities(b"garbage", NOW) == []
+
+    def test_a_certificate_without_a_life_has_none_left(self):
+        assert pki.Lifetime(NOW, NOW, 1).remaining(NOW) == 0
