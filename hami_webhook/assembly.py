@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Amounts, Gate
 from hami_webhook.admission.pods import AdmissionRules, bad_request
-from hami_webhook.cluster.api import Cluster, ClusterError, EventNote, Kind
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
@@ -74,7 +74,12 @@ class Core:
         self.lapse = lapse = options.times.lapse
         self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
         self.caches = Caches(self.state, clock, options.node_labels)
-        self._reported: set[tuple[str, tuple[str, ...]]] = set()
+        self.problems: Counter[str] = Counter()
+        """Events that were recorded about objects, by reason."""
+        self.failures: Counter[str] = Counter()
+        """Unexpected exceptions that loops survived, by loop."""
+        self.ignored: set[tuple[str, tuple[str, ...]]] = set()
+        """Namespaces that pods came to, with the annotations there that mean nothing."""
         self.recomputer = Recomputer(
             cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told, sleep=sleep
         )
@@ -132,16 +137,15 @@ class Core:
         return charge.derivable and scopes.matches(books.quota, pod) and charge.only(books.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
-        """One warning event, best effort, for scheduler-owned annotations on a Namespace."""
-        if (namespace, keys) in self._reported:
-            return
-        self._reported.add((namespace, keys))
-        message = f"scheduler-owned annotations mean nothing on a Namespace: {', '.join(keys)}"
-        logger.warning("namespace %s: %s", namespace, message)
-        with contextlib.suppress(ClusterError):
-            await self.cluster.record_event(
-                EventNote("Namespace", "", namespace, "", "Warning", "PolicyIgnored", message)
-            )
+        """Log scheduler-owned annotations on a Namespace, once; the controller records an event."""
+        if (namespace, keys) not in self.ignored:
+            self.ignored.add((namespace, keys))
+            logger.warning("namespace %s: %s", namespace, ignored_annotations(keys))
+
+
+def ignored_annotations(keys: Iterable[str]) -> str:
+    """What is wrong with scheduler-owned annotations on a Namespace."""
+    return f"scheduler-owned annotations mean nothing on a Namespace: {', '.join(keys)}"
 
 
 class _Charging:
@@ -237,6 +241,10 @@ class Caches:
         except MalformedObject as error:
             self.drop(kind, obj)
             self.unreadable[key] = str(error)
+        except Exception as error:
+            logger.exception("%s can't be read", " ".join(key))
+            self.drop(kind, obj)
+            self.unreadable[key] = f"{type(error).__name__}: {error}"
 
     def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
         match kind:

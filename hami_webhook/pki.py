@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -191,12 +191,6 @@ def ca_bundle(*pems: bytes) -> bytes:
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
-def write_serving(directory: Path, serving: KeyPair) -> list[Path]:
-    """Write ``tls.crt`` and ``tls.key`` as `write` does, over what is there."""
-    files = {SERVING_CERTIFICATE: serving.certificate, SERVING_KEY: serving.key}
-    return _write(directory, files, force=True)
-
-
 def check_authority(ca: KeyPair, now: datetime) -> None:
     """Raise `PkiError` unless `issue` can sign with the authority at ``now``."""
     _signer(ca, now)
@@ -239,11 +233,7 @@ def write(directory: Path, pair: Pair, *, force: bool) -> list[Path]:
     before any is put in place, so a full disk leaves the old ones. Raises `PkiError` when a file exists and ``force``
     is false, or when the folder can't be made or written.
     """
-    return _write(directory, pair.files(), force=force)
-
-
-def _write(directory: Path, contents: Mapping[str, bytes], *, force: bool) -> list[Path]:
-    files = {directory / name: content for name, content in contents.items()}
+    files = {directory / name: content for name, content in pair.files().items()}
     staged: dict[Path, Path] = {}
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

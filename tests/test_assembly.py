@@ -37,7 +37,9 @@ def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
     assert live.name == "team-a"
 
 
-def test_scheduler_owned_keys_on_a_namespace_are_one_event():
+def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog):
+    """The event is the controller's: replicas of the webhook have no right to record any."""
+
     async def told():
         cluster = MemoryCluster(lambda: NOW)
         notes = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y"}
@@ -45,23 +47,21 @@ def test_scheduler_owned_keys_on_a_namespace_are_one_event():
         core = core_on(cluster)
         for _ in range(3):
             await core.gate.mutate(parsed(review(pod(gpu()))))
-        return cluster.events
+        return core, cluster.events
 
-    (event,) = asyncio.run(told())
-    assert event.count == 1
-    assert (event.note.kind, event.note.name, event.note.type) == ("Namespace", "team-a", "Warning")
-    assert event.note.message == (
-        "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
-    )
+    core, events = asyncio.run(told())
+    assert events == []
+    assert len(core.ignored) == 1
+    message = "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
+    assert [record.getMessage() for record in caplog.records] == [f"namespace team-a: {message}"]
 
 
-def test_an_event_that_cant_be_recorded_stops_nobody():
-    async def told():
-        core = core_on(Broken())
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": {"hami.io/bind-phase": "y"}}})
-        return await core.gate.mutate(parsed(review(pod(gpu()))))
-
-    assert asyncio.run(told()).patch
+def test_an_object_on_which_a_cache_fails_is_left_out_and_noted(monkeypatch, caplog):
+    core = core_on(None)
+    monkeypatch.setattr(core.state, "set_node", lambda *_: 1 / 0)
+    core.caches.put(Kind.NODES, {"metadata": {"name": "n"}})
+    assert core.caches.unreadable == {("nodes", "", "n"): "ZeroDivisionError: division by zero"}
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():

@@ -112,8 +112,8 @@ _SERVERS = (
     ),
     _name(
         "certificate_secret",
-        "Secret in this pod's namespace to keep a self-made authority and certificate in, which are written to "
-        "cert_file and key_file; empty: the files are somebody else's",
+        "Secret in this pod's namespace in which the controller keeps a self-made authority and certificate, for "
+        "replicas of the webhook to mount; empty: certificates are somebody else's",
     ),
     _setting("webhook_service", values.object_name, "hami-webhook", "Service that a self-made certificate is for"),
     _setting(

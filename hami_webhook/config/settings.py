@@ -201,8 +201,8 @@ def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[s
 
 
 def _conflicts(settings: Settings) -> Iterator[str]:
-    if settings.certificate_secret and not (settings.tls and settings.pod_namespace):
-        yield "--certificate-secret: needs --cert_file and --key_file (where to write them) and POD_NAMESPACE"
+    if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
+        yield "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE"
     if settings.client_ca_file and not settings.tls:
         yield "--client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
     if settings.extender_client_ca_file and not settings.tls:

@@ -1,13 +1,16 @@
 """Self-managed certificates: one Secret with the authority and the serving pair, trusted by both configurations.
 
-Every replica reads the Secret and writes the pair into its own folder, where the server picks it up; the first makes
-it. The leader renews it, and keeps the `caBundle`s right. A new authority is trusted before anything is served with it,
-and the old one until no replica serves its pair any longer:
+The leader alone writes the Secret and the `caBundle`s. Replicas of the webhook mount the Secret, so that what they
+serve lags behind it by as long as kubelet takes. A new authority is therefore trusted before anything is signed with
+it, and a former one stays trusted until it expires:
 
-1. `next.crt`, `next.key` appear in the Secret; the bundles hold the old authority and the next one.
-2. 30 s after both configurations read back so, the next one becomes `ca.crt` and signs a new pair; the old one stays as
-   `old.crt`.
-3. When every replica has reported the new pair's serial number, `old.crt` goes, and leaves the bundles.
+1. `next.crt`, `next.key` appear in the Secret; the bundles hold the authority and the next one.
+2. 30 s after both configurations read back so, the next one becomes `ca.crt` and signs a new pair. The former one stays
+   in the bundles as part of `old.crt`; its key is dropped, so it signs nothing any more.
+
+What is unusable is replaced, and reported by an event: a serving pair is signed anew at once; an authority whose key is
+lost is succeeded in the order above as long as the pair it signed is trusted, else at once. A Secret that is deleted is
+made anew, and what was trusted before isn't any longer.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.controller.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +33,21 @@ EVERY = 10.0
 """Seconds between two looks at the Secret."""
 _SETTLE = 30.0
 """Seconds after which every API server surely trusts what both configurations say (quota chapter 3.7)."""
+_AFTER_CONFLICT = 1.0
 _TRUSTED_SINCE = "hami.io/next-ca-trusted-since"
-_SERVED_BY = "serving.hami.io/"
+_MANAGED_BY = {"app.kubernetes.io/managed-by": "hami-webhook"}
 _CONFIGURATIONS = (Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS)
+_NEXT, _NEXT_KEY, _FORMER = "next.crt", "next.key", "old.crt"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where things are: the Secret, the Service the pair is for, the configurations' name, and who this replica is."""
+    """Where things are: the Secret, the Service the pair is for, and the configurations' name."""
 
     namespace: str
     secret: str
     service: str
     configuration: str
-    replica: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,172 +56,261 @@ class Lifetimes:
     serving: timedelta = pki.SERVING_LIFETIME
 
 
+@dataclass(slots=True)
+class _Repairs:
+    """What is wrong with the Secret, and what its data and annotations must become; None deletes."""
+
+    faults: list[str] = field(default_factory=list)
+    data: dict[str, bytes | None] = field(default_factory=dict)
+    notes: dict[str, str | None] = field(default_factory=dict)
+
+
 class CertificateKeeper:
-    """Keeps the files, the Secret and the bundles. `alive` says whether a pod of our namespace is still there."""
+    """Keeps the Secret and the bundles.
+
+    A Secret is ours if it has our label or an authority's key, which cert-manager's never have; another one of this
+    name is reported and left alone.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         place: Place,
-        folder: Path,
         *,
         clock: Callable[[], float],
-        alive: Callable[[str], bool],
+        telling: Telling,
         lifetimes: Lifetimes | None = None,
         settle: float = _SETTLE,
     ) -> None:
         self._cluster = cluster
         self._place = place
-        self._folder = folder
         self._clock = clock
-        self._alive = alive
+        self._telling = telling
         self._lifetimes = lifetimes or Lifetimes()
         self._settle = settle
-        self._written: bytes | None = None
+        self._logged = ""
         self.injected = False
         """Whether both configurations trusted the authority when the leader last looked."""
 
-    async def fetch(self) -> None:
-        """Have the Secret's pair in the folder, making the Secret if need be. Raises `ClusterError`, `PkiError`."""
-        secret = await self._read_or_make()
-        data = _data(secret)
-        certificate = data[pki.SERVING_CERTIFICATE]
-        if certificate != self._written:
-            pki.write_serving(self._folder, pki.KeyPair(certificate, data[pki.SERVING_KEY]))
-            self._written = certificate
-        await self._report(secret, certificate)
-
-    async def follow(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """`fetch` now and then, until cancelled: what every replica does."""
-        while True:
-            await sleep(EVERY)
-            try:
-                await self.fetch()
-            except (ClusterError, pki.PkiError) as error:
-                logger.warning("certificates: %s", error)
-
     async def lead(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Renew and inject, until cancelled: what the leader does."""
+        """Renew, repair and inject, until cancelled: what the leader does."""
         while True:
+            problem, pause = "", EVERY
             try:
                 await self.tend()
             except Conflict:
-                continue
+                pause = _AFTER_CONFLICT
             except (ClusterError, pki.PkiError) as error:
-                logger.warning("certificates: %s", error)
-            await sleep(EVERY)
+                problem = str(error)
+            if problem not in ("", self._logged):
+                logger.warning("certificates: %s", problem)
+            self._logged = problem
+            await sleep(pause)
 
     async def tend(self) -> None:
-        """One step of what is due: the bundles first, then the Secret."""
+        """One step of what is due: repairs, then the bundles, then renewals. Raises `ClusterError`, `PkiError`."""
         secret = await self._read_or_make()
+        configurations = [(kind, found) for kind in _CONFIGURATIONS if (found := await self._configuration(kind))]
+        repairs = self._repairs(secret, [found for _, found in configurations])
+        await self._report(secret, "CertificateUnusable", "; ".join(repairs.faults))
+        if repairs.data or repairs.notes:
+            secret = await self._write(secret, repairs.data, repairs.notes)
         data = _data(secret)
-        authorities = [data[name] for name in ("old.crt", pki.CA_CERTIFICATE, "next.crt") if name in data]
-        injected = [await self._inject(kind, pki.ca_bundle(*authorities)) for kind in _CONFIGURATIONS]
-        self.injected = True in injected and False not in injected
-        changes = self._due(data, secret["metadata"].get("annotations") or {}) if self.injected else None
+        authorities = [data[name] for name in (_FORMER, pki.CA_CERTIFICATE, _NEXT) if name in data]
+        bundle = pki.ca_bundle(*authorities)
+        injected = [await self._inject(kind, found, bundle) for kind, found in configurations]
+        self.injected = bool(injected) and all(injected)
+        changes = self._due(data, _texts(secret, "annotations")) if self.injected else None
         if changes is not None:
             await self._write(secret, *changes)
+
+    def _repairs(self, secret: JSON, configurations: Iterable[JSON]) -> _Repairs:
+        """What is unusable, and what to put in its place."""
+        data, now, place = _data(secret), self._now(), self._place
+        found = _Repairs()
+        ca = pki.KeyPair(data.get(pki.CA_CERTIFICATE, b""), data.get(pki.CA_KEY, b""))
+        serving = pki.KeyPair(data.get(pki.SERVING_CERTIFICATE, b""), data.get(pki.SERVING_KEY, b""))
+        former = pki.valid_authorities(data.get(_FORMER, b""), now)
+        if _FORMER in data and b"".join(former) != data[_FORMER]:
+            found.data[_FORMER] = b"".join(former) or None  # what is left of it; expired ones go without a word
+        succession = _NEXT in data or _NEXT_KEY in data
+        if succession:
+            fault = _fault(pki.check_authority, pki.KeyPair(data.get(_NEXT, b""), data.get(_NEXT_KEY, b"")), now)
+            if fault:
+                succession = False
+                found.faults.append(f"{_NEXT} and {_NEXT_KEY}: {fault}")
+                found.data |= {_NEXT: None, _NEXT_KEY: None}
+        since = _texts(secret, "annotations").get(_TRUSTED_SINCE)
+        if since is not None and not 0 <= _seconds(since) <= self._clock() + self._settle:
+            found.faults.append(f"annotation {_TRUSTED_SINCE}: {since[:40]!r} must be seconds since 1970, in the past")
+            found.notes[_TRUSTED_SINCE] = None
+        fault = _fault(pki.check_authority, ca, now)
+        if not fault:
+            fault = _fault(pki.check_serving, serving, ca.certificate, place.service, place.namespace)
+            if fault:
+                found.faults.append(f"{pki.SERVING_CERTIFICATE} and {pki.SERVING_KEY}: {fault}")
+                found.data |= self._signed(ca, now)
+            return found
+        found.faults.append(f"{pki.CA_CERTIFICATE} and {pki.CA_KEY}: {fault}")
+        trusted = [each for bundle in _bundles(configurations) for each in pki.valid_authorities(bundle, now)]
+        issuers = [*pki.valid_authorities(ca.certificate, now), *trusted]
+        issuer = next((i for i in issuers if not _fault(_check_served, serving, i, place, now)), None)
+        if issuer is None:
+            new = pki.authority(now=now, lifetime=self._lifetimes.authority)
+            known = b"".join(dict.fromkeys([*former, *trusted]))
+            found.data |= {**self._signed(new, now), _NEXT: None, _NEXT_KEY: None, _FORMER: known or None}
+            return found
+        if issuer != ca.certificate:
+            found.data[pki.CA_CERTIFICATE] = issuer
+        if not succession:
+            found.data |= self._announced(now)
+        return found
 
     def _due(
         self, data: Mapping[str, bytes], notes: Mapping[str, str]
     ) -> tuple[dict[str, bytes | None], dict[str, str | None]] | None:
-        """What the Secret's data and annotations become next, None if all is well."""
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        ca = pki.KeyPair(data[pki.CA_CERTIFICATE], data[pki.CA_KEY])
-        if "next.crt" in data:
+        """What the data and annotations of a usable Secret become next, None if all is well."""
+        now = self._now()
+        ca = pki.KeyPair(data[pki.CA_CERTIFICATE], data.get(pki.CA_KEY, b""))
+        if _NEXT in data:
             since = notes.get(_TRUSTED_SINCE)
             if since is None:
                 return {}, {_TRUSTED_SINCE: str(int(self._clock()))}
-            if self._clock() - float(since) < self._settle:
+            if self._clock() - _seconds(since) < self._settle:
                 return None
-            new = pki.KeyPair(data["next.crt"], data["next.key"])
+            new = pki.KeyPair(data[_NEXT], data[_NEXT_KEY])
             logger.warning("certificates: serving with the new authority from now on")
-            gone = {"next.crt": None, "next.key": None, "old.crt": ca.certificate}
+            former = pki.valid_authorities(data.get(_FORMER, b"") + ca.certificate, now)
+            gone = {_NEXT: None, _NEXT_KEY: None, _FORMER: b"".join(former) or None}
             return {**self._signed(new, now), **gone}, {_TRUSTED_SINCE: None}
-        if "old.crt" in data:
-            serial = str(pki.read_lifetime(data[pki.SERVING_CERTIFICATE]).serial)
-            reported = {key: key.removeprefix(_SERVED_BY) for key in notes if key.startswith(_SERVED_BY)}
-            if any(notes[key] != serial and self._alive(replica) for key, replica in reported.items()):
-                return None
-            logger.warning("certificates: every replica serves the new pair; the old authority is dropped")
-            left: dict[str, str | None] = {key: None for key in reported if notes[key] != serial}
-            return {"old.crt": None}, left
         if pki.needs_renewal(ca.certificate, now):
             logger.warning("certificates: the authority nears its end; a new one is announced")
-            new = pki.authority(now=now, lifetime=self._lifetimes.authority)
-            return {"next.crt": new.certificate, "next.key": new.key}, {}
+            return self._announced(now), {}
         if pki.needs_renewal(data[pki.SERVING_CERTIFICATE], now):
             logger.warning("certificates: the serving certificate nears its end and is renewed")
             return dict(self._signed(ca, now)), {}
         return None
 
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
     def _signed(self, ca: pki.KeyPair, now: datetime) -> dict[str, bytes]:
         serving = pki.issue(ca, self._place.service, self._place.namespace, now=now, lifetime=self._lifetimes.serving)
         return pki.Pair(ca, serving).files()
 
+    def _announced(self, now: datetime) -> dict[str, bytes | None]:
+        new = pki.authority(now=now, lifetime=self._lifetimes.authority)
+        return {_NEXT: new.certificate, _NEXT_KEY: new.key}
+
     async def _read_or_make(self) -> JSON:
-        """The Secret, complete. Raises `PkiError` for one that somebody else made of something else."""
+        """Our Secret. Raises `PkiError` for one that somebody else made of something else."""
         place = self._place
         try:
             secret = await self._cluster.get(Kind.SECRETS, place.secret, place.namespace)
         except NotFound:
-            now = datetime.fromtimestamp(self._clock(), UTC)
-            ca = pki.authority(now=now, lifetime=self._lifetimes.authority)
+            now = self._now()
             made = {
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "type": "kubernetes.io/tls",
-                "metadata": {"name": place.secret, "namespace": place.namespace},
-                "data": _encoded(self._signed(ca, now)),
+                "metadata": {"name": place.secret, "namespace": place.namespace, "labels": dict(_MANAGED_BY)},
+                "data": _encoded(self._signed(pki.authority(now=now, lifetime=self._lifetimes.authority), now)),
             }
             try:
                 secret = await self._cluster.create(Kind.SECRETS, made)
             except AlreadyExists:
                 secret = await self._cluster.get(Kind.SECRETS, place.secret, place.namespace)
-        missing = {pki.CA_CERTIFICATE, pki.CA_KEY, pki.SERVING_CERTIFICATE, pki.SERVING_KEY} - _data(secret).keys()
-        if missing:
-            raise pki.PkiError(
-                f"Secret {place.namespace}/{place.secret} lacks {', '.join(sorted(missing))}; "
-                "delete it, and it is made anew"
-            )
+        ours = pki.CA_KEY in _data(secret) or _MANAGED_BY.items() <= _texts(secret, "labels").items()
+        problem = f"Secret {place.namespace}/{place.secret} isn't ours; delete it, and it is made anew"
+        await self._report(secret, "CertificateSecretForeign", "" if ours else problem)
+        if not ours:
+            raise pki.PkiError(problem)
         return secret
 
-    async def _report(self, secret: JSON, certificate: bytes) -> None:
-        """Say in the Secret which pair this replica serves."""
-        key, serial = _SERVED_BY + self._place.replica, str(pki.read_lifetime(certificate).serial)
-        if not self._place.replica or (secret["metadata"].get("annotations") or {}).get(key) == serial:
-            return
-        await self._cluster.patch(
-            Kind.SECRETS, self._place.secret, {"metadata": {"annotations": {key: serial}}}, self._place.namespace
-        )
+    async def _report(self, secret: JSON, reason: str, problem: str) -> None:
+        place, uid = self._place, str(secret["metadata"].get("uid", ""))
+        await self._telling.tell("Secret", place.namespace, place.secret, uid, reason, problem)
 
-    async def _write(self, secret: JSON, data: Mapping[str, bytes | None], notes: Mapping[str, str | None]) -> None:
-        meta: JSON = {"resourceVersion": secret["metadata"]["resourceVersion"]}
+    async def _write(self, secret: JSON, data: Mapping[str, bytes | None], notes: Mapping[str, str | None]) -> JSON:
+        meta: JSON = {"resourceVersion": secret["metadata"].get("resourceVersion"), "labels": dict(_MANAGED_BY)}
         if notes:
             meta["annotations"] = dict(notes)
         patch: JSON = {"metadata": meta}
         if data:
             patch["data"] = _encoded(data)
-        await self._cluster.patch(Kind.SECRETS, self._place.secret, patch, self._place.namespace)
+        return await self._cluster.patch(Kind.SECRETS, self._place.secret, patch, self._place.namespace)
 
-    async def _inject(self, kind: Kind, bundle: bytes) -> bool | None:
-        """Have a configuration trust the bundle; whether it read back so. None if there is none of this kind."""
+    async def _configuration(self, kind: Kind) -> JSON | None:
         try:
-            found = await self._cluster.get(kind, self._place.configuration)
+            return await self._cluster.get(kind, self._place.configuration)
         except NotFound:
             return None
+
+    async def _inject(self, kind: Kind, found: JSON, bundle: bytes) -> bool:
+        """Have a configuration trust the bundle; whether it read back so."""
         wanted = base64.b64encode(bundle).decode()
-        webhooks = found.get("webhooks") or []
-        if all(hook["clientConfig"].get("caBundle") == wanted for hook in webhooks):
+        changed = []
+        for hook in _webhooks(found):
+            client = hook.get("clientConfig")
+            changed.append(
+                {**hook, "clientConfig": {**(client if isinstance(client, dict) else {}), "caBundle": wanted}}
+            )
+        if changed == _webhooks(found):
             return True
-        changed = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": wanted}} for hook in webhooks]
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        await self._cluster.patch(kind, self._place.configuration, {"metadata": version, "webhooks": changed})
+        meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
+        await self._cluster.patch(kind, self._place.configuration, {"metadata": meta, "webhooks": changed})
         return False
 
 
+def _check_served(serving: pki.KeyPair, authority: bytes, place: Place, now: datetime) -> None:
+    """Raise `PkiError` unless the API server accepts the pair now if it trusts the authority."""
+    pki.check_serving(serving, authority, place.service, place.namespace)
+    if pki.read_lifetime(serving.certificate).remaining(now) <= 0:
+        raise pki.PkiError("the serving certificate has expired")
+
+
+def _fault(check: Callable[..., None], *arguments: object) -> str:
+    """What a check complains of, empty if nothing."""
+    try:
+        check(*arguments)
+    except pki.PkiError as error:
+        return str(error)
+    return ""
+
+
+def _seconds(text: str) -> int:
+    """Whole seconds as written; -1 for anything else."""
+    return int(text) if text.isdecimal() and len(text) <= 12 else -1
+
+
+def _webhooks(configuration: JSON) -> list[JSON]:
+    found = configuration.get("webhooks")
+    return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
+
+
+def _bundles(configurations: Iterable[JSON]) -> list[bytes]:
+    """The `caBundle`s of all webhooks, each once."""
+    clients = (hook.get("clientConfig") for found in configurations for hook in _webhooks(found))
+    return list(dict.fromkeys(_decoded(client.get("caBundle")) for client in clients if isinstance(client, dict)))
+
+
 def _data(secret: JSON) -> dict[str, bytes]:
-    return {name: base64.b64decode(text) for name, text in (secret.get("data") or {}).items()}
+    found = secret.get("data")
+    return {name: _decoded(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+
+def _decoded(text: Any) -> bytes:
+    """Base64 decoded; empty if it is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, TypeError):
+        return b""
+
+
+def _texts(secret: JSON, field_name: str) -> dict[str, str]:
+    """The labels or annotations."""
+    found = secret["metadata"].get(field_name)
+    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _encoded(data: Mapping[str, bytes | None]) -> dict[str, str | None]:

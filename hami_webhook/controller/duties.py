@@ -1,27 +1,25 @@
-"""What one replica at a time does: the quota reconcile loop, handshakes, remarks on nodes, certificates."""
+"""What one replica at a time does: recomputing quotas, handshakes, remarks on nodes and namespaces, certificates."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import Unavailable
 from hami_webhook.config import Settings
+from hami_webhook.controller import handshake, neighbours, quotas
 from hami_webhook.controller.certificates import CertificateKeeper, Place
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.handshake import Handshakes
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.loops import Loops
+from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.neighbours import Neighbours
 from hami_webhook.controller.quotas import QuotaReconciler
-
-logger = logging.getLogger(__name__)
+from hami_webhook.controller.telling import Telling
 
 _LEASE_SUFFIX = "-controller"
 """Sets our lease apart from that of the kube-scheduler beside us, which has the name the settings give."""
@@ -33,21 +31,22 @@ class Duties:
 
     core: Core
     feed: Feed
-    reconciler: QuotaReconciler | None
+    reconciler: QuotaReconciler
     keeper: CertificateKeeper | None
+    loops: Loops
     each_for_itself: bool = False
 
     async def do(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self.keeper is not None:
-                tasks.create_task(self.keeper.lead())
+                tasks.create_task(self.loops.keep("certificates", self.keeper.lead))
             await self.feed.wait_synced()
-            if self.reconciler is not None:
-                tasks.create_task(Handshakes(self.core).run())
-                tasks.create_task(Neighbours(self.core).run())
-                if not self.each_for_itself:
-                    tasks.create_task(reconcile(self.feed, self.reconciler))
+            tasks.create_task(self.loops.keep(handshake.LOOP, Handshakes(self.core).run))
+            tasks.create_task(self.loops.keep(neighbours.LOOP, Neighbours(self.core).run))
+            tasks.create_task(self.loops.keep("namespace annotations", NamespaceAnnotations(self.core).run))
+            if not self.each_for_itself:
+                tasks.create_task(self.loops.keep(quotas.LOOP, lambda: reconcile(self.feed, self.reconciler)))
 
 
 async def reconcile(feed: Feed, reconciler: QuotaReconciler) -> None:
@@ -58,36 +57,25 @@ async def reconcile(feed: Feed, reconciler: QuotaReconciler) -> None:
 
 
 def leader_election(core: Core, settings: Settings) -> LeaderElection:
+    namespace, name = settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX
+    telling = Telling(core.cluster, core.problems)
+
+    async def report(uid: str, problem: str) -> None:
+        await telling.tell("Lease", namespace, name, uid, "LeaseUnusable", problem)
+
     return LeaderElection(
         core.cluster,
-        settings.leader_elect_resource_namespace,
-        settings.leader_elect_resource_name + _LEASE_SUFFIX,
+        namespace,
+        name,
         f"{settings.pod_name or socket.gethostname()}_{uuid.uuid4()}",
         clock=core.clock,
         monotonic=time.monotonic,
+        report=report,
     )
 
 
 def certificate_keeper(core: Core, settings: Settings) -> CertificateKeeper:
     place = Place(
-        settings.pod_namespace,
-        settings.certificate_secret,
-        settings.webhook_service,
-        settings.webhook_configuration,
-        settings.pod_name,
+        settings.pod_namespace, settings.certificate_secret, settings.webhook_service, settings.webhook_configuration
     )
-
-    def alive(replica: str) -> bool:
-        return any(pod.name == replica and not pod.terminal for pod in core.state.pods_in(settings.pod_namespace))
-
-    return CertificateKeeper(core.cluster, place, Path(settings.cert_file).parent, clock=core.clock, alive=alive)
-
-
-async def fetched(keeper: CertificateKeeper, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Fetch the certificate, until that works: without a certificate nothing can be served."""
-    while True:
-        try:
-            return await keeper.fetch()
-        except Unavailable as error:
-            logger.warning("certificates: %s; trying again", error)
-            await sleep(1)
+    return CertificateKeeper(core.cluster, place, clock=core.clock, telling=Telling(core.cluster, core.problems))

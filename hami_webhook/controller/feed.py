@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import Kind, WatchType
+from hami_webhook.cluster.api import JSON, Kind, WatchType
 from hami_webhook.cluster.informer import Change, Informer, Replaced
+from hami_webhook.controller.loops import Loops, contained
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.waker import Waker
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -33,6 +33,7 @@ class Feed:
         self._core = core
         self._reconciler = reconciler
         self._waker = waker
+        self._loops = Loops(core.failures, sleep=sleep)
         optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
         self._informers = {
             kind: Informer(
@@ -60,20 +61,26 @@ class Feed:
     async def run(self) -> None:
         """Keep the caches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in self._informers.values():
-                tasks.create_task(informer.run())
+            for kind, informer in self._informers.items():
+                tasks.create_task(self._loops.keep(f"{kind.value} informer", informer.run))
 
     def _handler(self, kind: Kind) -> Callable[[Change], None]:
+        loop = f"{kind.value} informer"
+
+        def follow(obj: JSON, *, gone: bool) -> None:
+            with contained(self._core.failures, loop, _name(obj)):
+                self._changed(kind, obj, gone=gone)
+
         def handle(change: Change) -> None:
             if isinstance(change, Replaced):
                 for obj in change.items:
-                    self._changed(kind, obj, gone=False)
+                    follow(obj, gone=False)
             else:
-                self._changed(kind, change.object, gone=change.type is WatchType.DELETED)
+                follow(change.object, gone=change.type is WatchType.DELETED)
 
         return handle
 
-    def _changed(self, kind: Kind, obj: dict[str, Any], *, gone: bool) -> None:
+    def _changed(self, kind: Kind, obj: JSON, *, gone: bool) -> None:
         core, caches, reconciler = self._core, self._core.caches, self._reconciler
         meta = obj["metadata"]
         uid, namespace, name = meta.get("uid", ""), meta.get("namespace", ""), meta["name"]
@@ -120,6 +127,13 @@ class Feed:
             key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
             for key, hard in old.hard.items()
         )
+
+
+def _name(obj: JSON) -> str:
+    """What a log calls an object."""
+    meta = obj.get("metadata")
+    found = meta if isinstance(meta, dict) else {}
+    return f"{found.get('namespace', '')}/{found.get('name', '')}".removeprefix("/")
 
 
 def _pod_freed(before: Pod | None, after: Pod | None) -> bool:

@@ -14,10 +14,13 @@ from datetime import datetime, tzinfo
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind, NotFound
+from hami_webhook.controller.loops import contained
+from hami_webhook.kube.objects import Node
 
 logger = logging.getLogger(__name__)
 
 EVERY = 15.0
+LOOP = "handshakes"
 
 
 class Handshakes:
@@ -37,22 +40,28 @@ class Handshakes:
         """One pass over the nodes; how many were asked."""
         asked = 0
         now = self._core.clock()
-        stamp = f"Requesting_{datetime.fromtimestamp(now, self._zone):%Y-%m-%d %H:%M:%S}"
         for node in [view.node for view in self._core.state.views()]:
-            questions = {
-                vendor.handshake_annotation: stamp
-                for vendor in self._core.vendors.values()
-                if vendor.handshake_annotation
-                and vendor.register_annotation in node.annotations
-                and vendor.health(node, now, self._zone).request_handshake
-            }
-            if not questions:
-                continue
-            try:
-                await self._core.cluster.patch(Kind.NODES, node.name, {"metadata": {"annotations": questions}})
-                asked += 1
-            except NotFound:
-                continue
-            except ClusterError as error:
-                logger.warning("node %s: the handshake can't be written: %s", node.name, error)
+            with contained(self._core.failures, LOOP, f"node {node.name}"):
+                asked += await self._ask(node, now)
         return asked
+
+    async def _ask(self, node: Node, now: float) -> bool:
+        """Ask a node's plugins if that is due; whether it was done."""
+        stamp = f"Requesting_{datetime.fromtimestamp(now, self._zone):%Y-%m-%d %H:%M:%S}"
+        questions = {
+            vendor.handshake_annotation: stamp
+            for vendor in self._core.vendors.values()
+            if vendor.handshake_annotation
+            and vendor.register_annotation in node.annotations
+            and vendor.health(node, now, self._zone).request_handshake
+        }
+        if not questions:
+            return False
+        try:
+            await self._core.cluster.patch(Kind.NODES, node.name, {"metadata": {"annotations": questions}})
+        except NotFound:
+            return False
+        except ClusterError as error:
+            logger.warning("node %s: the handshake can't be written: %s", node.name, error)
+            return False
+        return True

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_webhook.cluster.api import AlreadyExists, Cluster, ClusterError, Conflict, NotFound
+from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, NotFound
 
 logger = logging.getLogger(__name__)
+
+
+_MOST_TRANSITIONS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class Terms:
 class LeaderElection:
     """Competes for one Lease. `run(lead)` runs `lead` while this process is the leader, and cancels it when it isn't.
 
-    `clock` gives Unix seconds (written into the lease), `monotonic` seconds for measuring.
+    `clock` gives Unix seconds (written into the lease), `monotonic` seconds for measuring. `report` is given the
+    lease's UID and what was unusable in it, empty if nothing, whenever this process has written it.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class LeaderElection:
         terms: Terms | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        report: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
@@ -56,6 +61,7 @@ class LeaderElection:
         self._terms = terms or Terms()
         self._sleep = sleep
         self._jitter = jitter
+        self._report = report
         self._seen: tuple[Any, float] | None = None
         self.leading = False
 
@@ -110,37 +116,85 @@ class LeaderElection:
                 self._namespace, {"metadata": {"name": self._name}, "spec": self._spec(None)}
             )
             return True
-        spec = lease.get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        if self._seen is None or self._seen[0] != spec:
-            self._seen = (spec, self._monotonic())
+        record = _Record.read(lease, 2 * self._terms.lease)
+        if self._seen is None or self._seen[0] != lease.get("spec"):
+            self._seen = (lease.get("spec"), self._monotonic())
         held_for = self._monotonic() - self._seen[1]
-        if holder not in ("", self._identity) and held_for < float(spec.get("leaseDurationSeconds") or 0):
+        if record.holder not in ("", self._identity) and held_for < record.duration:
             return False
-        meta = {"name": self._name, "resourceVersion": lease["metadata"]["resourceVersion"]}
-        taken = await self._cluster.replace_lease(self._namespace, {"metadata": meta, "spec": self._spec(spec)})
-        self._seen = (taken.get("spec") or {}, self._monotonic())
+        taken = await self._cluster.replace_lease(
+            self._namespace, {"metadata": self._meta(lease), "spec": self._spec(record)}
+        )
+        self._seen = (taken.get("spec"), self._monotonic())
+        if self._report is not None:
+            await self._report(str(lease["metadata"].get("uid", "")), "; ".join(record.faults))
         return True
 
-    def _spec(self, before: dict[str, Any] | None) -> dict[str, Any]:
+    def _meta(self, lease: JSON) -> JSON:
+        return {"name": self._name, "resourceVersion": lease["metadata"].get("resourceVersion", "")}
+
+    def _spec(self, before: _Record | None) -> JSON:
         now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        before = before or {}
-        same = before.get("holderIdentity") == self._identity
-        transitions = int(before.get("leaseTransitions") or 0)
+        same = before is not None and before.holder == self._identity
+        transitions = before.transitions if before is not None else 0
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(self._terms.lease),
-            "acquireTime": (same and before.get("acquireTime")) or now,
+            "acquireTime": (before.acquired if before is not None and same else "") or now,
             "renewTime": now,
-            "leaseTransitions": transitions if same or not before else transitions + 1,
+            "leaseTransitions": transitions if same or before is None or before.empty else transitions + 1,
         }
 
     async def _give_back(self) -> None:
         """Let the next one have it at once, if it is still ours."""
         with contextlib.suppress(ClusterError):
             lease = await self._cluster.get_lease(self._namespace, self._name)
-            spec = lease.get("spec") or {}
-            if spec.get("holderIdentity") == self._identity:
-                meta = {"name": self._name, "resourceVersion": lease["metadata"]["resourceVersion"]}
-                given = {**self._spec(spec), "holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._cluster.replace_lease(self._namespace, {"metadata": meta, "spec": given})
+            record = _Record.read(lease, 2 * self._terms.lease)
+            if record.holder == self._identity:
+                given = {**self._spec(record), "holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._cluster.replace_lease(self._namespace, {"metadata": self._meta(lease), "spec": given})
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a Lease says. A field that is unusable has its default, and a sentence in `faults`."""
+
+    holder: str = ""
+    duration: float = 0.0
+    acquired: str = ""
+    transitions: int = 0
+    empty: bool = True
+    faults: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, lease: JSON, longest: float) -> _Record:
+        """`longest` is the most seconds that anybody of ours holds a Lease unrenewed: a longer time counts as that."""
+        spec = lease.get("spec")
+        if not isinstance(spec, dict) or not spec:
+            return cls(faults=() if not spec else ("spec must be an object",))
+        holder, duration, transitions = (
+            spec.get(name) for name in ("holderIdentity", "leaseDurationSeconds", "leaseTransitions")
+        )
+        faults = []
+        if not isinstance(holder, str | None):
+            faults.append("holderIdentity must be a string")
+            holder = ""
+        if duration is not None and not (_is_whole(duration) and 0 < duration <= longest):
+            faults.append(f"leaseDurationSeconds must be a whole number from 1 to {longest:g}")
+            duration = longest
+        if transitions is not None and not (_is_whole(transitions) and 0 <= transitions < _MOST_TRANSITIONS):
+            faults.append(f"leaseTransitions must be a whole number from 0 to {_MOST_TRANSITIONS - 1}")
+            transitions = 0
+        acquired = spec.get("acquireTime")
+        return cls(
+            holder or "",
+            duration or 0.0,
+            acquired if isinstance(acquired, str) else "",
+            transitions or 0,
+            False,
+            tuple(faults),
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

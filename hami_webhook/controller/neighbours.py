@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 from hami_webhook.assembly import Core
+from hami_webhook.controller.loops import contained
 from hami_webhook.controller.telling import Telling
 from hami_webhook.kube.objects import Node
 
 EVERY = 30.0
+LOOP = "node remarks"
 _NODES_AT_ONCE = 200
 """Nodes after which a pass lets others work."""
 
@@ -19,7 +21,7 @@ class Neighbours:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._telling = Telling(core.cluster)
+        self._telling = Telling(core.cluster, core.problems)
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """A pass every 30 seconds, until cancelled."""
@@ -32,10 +34,11 @@ class Neighbours:
         nodes = list(self._core.state.nodes())
         self._telling.keep_only({node.name for node in nodes})
         for number, node in enumerate(nodes, start=1):
-            said = dict(self._remarks(node))
-            for reason in {*said, *self._telling.reasons(node.name)}:
-                # kubectl looks for a node's events under its name in place of a UID
-                await self._telling.tell("Node", "", node.name, node.name, reason, said.get(reason, ""))
+            with contained(self._core.failures, LOOP, f"node {node.name}"):
+                said = dict(self._remarks(node))
+                for reason in {*said, *self._telling.reasons(node.name)}:
+                    # kubectl looks for a node's events under its name in place of a UID
+                    await self._telling.tell("Node", "", node.name, node.name, reason, said.get(reason, ""))
             if number % _NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)
 

@@ -29,6 +29,7 @@ _AFTER = 0.1
 """Seconds after a deadline at which it has surely passed."""
 
 _LONGEST_BACKOFF = 60.0
+LOOP = "quotas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class QuotaReconciler:
         self._failures: dict[str, int] = {}
         self._sightings = Sightings(pace.ttl)
         self._facts: dict[str, tuple[object, ...]] = {}
-        self._telling = Telling(core.cluster)
+        self._telling = Telling(core.cluster, core.problems)
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self.expired = 0
@@ -170,6 +171,11 @@ class QuotaReconciler:
                 continue
             except ClusterError as error:
                 logger.warning("recomputing quota %s/%s: %s; trying again", namespace, quota.name, error)
+                failed = True
+                continue
+            except Exception:
+                self._core.failures[LOOP] += 1
+                logger.exception("recomputing quota %s/%s failed; trying again", namespace, quota.name)
                 failed = True
                 continue
             self._sightings.confirm(result.confirmed, self._core.clock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
@@ -11,10 +12,11 @@ logger = logging.getLogger(__name__)
 
 
 class Telling:
-    """Remembers what was told of each object, by UID, and tells what is new."""
+    """Remembers what was told of each object, by UID, and tells what is new; `counts` are such problems by reason."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, counts: Counter[str]) -> None:
         self._cluster = cluster
+        self._counts = counts
         self._told: dict[str, dict[str, str]] = {}
 
     async def tell(
@@ -38,6 +40,8 @@ class Telling:
             logger.warning(
                 "can't record event %s on %s %s: %s", reason, kind, f"{namespace}/{name}".removeprefix("/"), error
             )
+        else:
+            self._counts[reason] += 1
 
     def reasons(self, uid: str) -> Collection[str]:
         """Of what was told of an object."""

@@ -242,6 +242,8 @@ def checked_device(obj: Any) -> tuple[str, JSON]:
     for place in ("labels", "annotations"):
         texts(meta.get(place), f"metadata.{place}")
     for index, item in enumerate(_sequence(_mapping(device.get("spec"), "spec").get("devices"), "spec.devices")):
+        if item is None:
+            raise MalformedObject(f"spec.devices[{index}] must be an object, not null")
         _mapping(item, f"spec.devices[{index}]")
     return _text(meta.get("name"), "metadata.name"), device
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -174,12 +174,29 @@ class CoreCollector:
         backend = gauge("hami_webhook_quota_backend", "1 for where the books are kept: status or memory.", ("backend",))
         backend.add_metric((self._quota_backend,), 1)
         yield backend
+        yield _counter("hami_webhook_problems", "Events recorded about objects.", "reason", self._core.problems)
+        yield _counter(
+            "hami_webhook_loop_failures", "Unexpected exceptions that loops survived.", "loop", self._core.failures
+        )
+        yield CounterMetricFamily(
+            "hami_webhook_policy_ignored",
+            "Namespaces of pods found with annotations that mean nothing there.",
+            value=len(self._core.ignored),
+        )
         unreadable = gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
         problems = [problem.kind for problem in self._core.state.problems()]
         problems += [_SINGULAR[Kind(kind)] for kind, _, _ in self._core.caches.unreadable]
         for kind in sorted(set(problems)):
             unreadable.add_metric((kind,), problems.count(kind))
         yield unreadable
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    """A counter with one label."""
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value, number in sorted(values.items()):
+        family.add_metric((value,), number)
+    return family
 
 
 def _answers(counts: ReviewCounts, name: str, what: str) -> Iterator[Metric]:

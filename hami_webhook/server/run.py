@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,9 +22,11 @@ from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.controller.duties import Duties, certificate_keeper, fetched, leader_election, reconcile
+from hami_webhook.controller.certificates import CertificateKeeper
+from hami_webhook.controller.duties import Duties, certificate_keeper, leader_election, reconcile
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.waker import Waker
 from hami_webhook.devices.registry import Vendors
@@ -166,7 +169,7 @@ async def running(
         return None if feed is not None and feed.synced else "caches are not synced yet"
 
     async def report(problem: str) -> None:
-        if settings.pod_name:
+        if settings.pod_name and "controller" in settings.roles:
             note = EventNote(
                 "Pod", settings.pod_namespace, settings.pod_name, "", "Warning", "PolicyFileRefused", problem
             )
@@ -198,8 +201,6 @@ async def running(
     replaced = waker.freed if waker is not None else lambda: None
     reload = PolicyReload(settings.policy_file, source, report, replaced)
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
-    if keeper is not None:
-        await fetched(keeper)
     tls = None
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
@@ -239,22 +240,20 @@ async def running(
         if extended is not None:
             await _listen(extended.listener, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(feed.run()), tasks.create_task(_ticking(core, waker))]
-            if reconciler is not None and alone:
-                jobs.append(tasks.create_task(reconcile(feed, reconciler)))
-            if reconciler is not None or keeper is not None:
-                duties = Duties(core, feed, reconciler, keeper, alone)
-                jobs.append(tasks.create_task(duties.do() if election is None else election.run(duties.do)))
-            if keeper is not None:
-                jobs.append(tasks.create_task(keeper.follow()))
+            loops = Loops(core.failures)
+            kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, waker)}
+            if reconciler is not None:
+                kept |= _controlling(core, feed, reconciler, keeper, loops, election, alone)
             if waker is not None:
-                jobs.append(tasks.create_task(waker.run()))
+                kept["scheduler wake-up"] = waker.run
             if extended is not None and extended.tls is not None:
-                jobs.append(tasks.create_task(extended.tls.watch(_CERTIFICATE_POLL)))
+                kept["extender certificate"] = partial(extended.tls.watch, _CERTIFICATE_POLL)
             if tls is not None:
-                jobs.append(tasks.create_task(tls.watch(_CERTIFICATE_POLL)))
+                kept["certificate files"] = partial(tls.watch, _CERTIFICATE_POLL)
             if settings.policy_file:
-                jobs.append(tasks.create_task(reload.watch(_POLICY_POLL)))
+                kept["policy file"] = partial(reload.watch, _POLICY_POLL)
+            jobs = [tasks.create_task(feed.run())]
+            jobs += [tasks.create_task(loops.keep(name, loop)) for name, loop in kept.items()]
             try:
                 yield Running(core, feed, main, metrics, extended.listener if extended else None, collector, leave)
                 await main.drain_and_stop()
@@ -266,6 +265,24 @@ async def running(
         await metrics.drain_and_stop()
         if extended is not None:
             await extended.listener.drain_and_stop()
+
+
+def _controlling(
+    core: Core,
+    feed: Feed,
+    reconciler: QuotaReconciler,
+    keeper: CertificateKeeper | None,
+    loops: Loops,
+    election: LeaderElection | None,
+    alone: bool,
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """The controller's loops."""
+    duties = Duties(core, feed, reconciler, keeper, loops, alone)
+    if election is None:
+        kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": duties.do}
+    else:
+        kept = {"leader election": partial(election.run, duties.do)}
+    return kept | ({"quotas": lambda: reconcile(feed, reconciler)} if alone else {})
 
 
 async def _ticking(core: Core, waker: Waker | None) -> NoReturn:
@@ -320,7 +337,7 @@ def _numbers(
     extended: Extending | None,
 ) -> Iterator[Number]:
     """What the process itself has to tell."""
-    leading = 1.0 if election is None or election.leading else 0.0
+    leading = 1.0 if reconciler is not None and (election is None or election.leading) else 0.0
     if extended is not None:
         counts = extended.extender.counts
         yield Number("hami_webhook_extender_filtered_total", "Pods that nodes were sought for.", counts.filtered)

@@ -236,6 +236,10 @@ BAD = [
         "must be loopback, or come with --extender-client-ca-file or --extender-t",
     ),
     ("--extender-bind-address 127.0.0.1:8080", "must differ from --http_bind"),
+    (
+        "--certificate-secret tls",
+        "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE",
+    ),
     ("--client-ca-file x", "--client-ca-file: needs --cert_file and --key_file"),
     ("--api-server-cidrs 10.0.0.1", '--api-server-cidrs "10.0.0.1": must be a comma list of CIDRs such as 10.0.0.0/28'),
     ("--api-server-cidrs 10.0.0.0/28,10.0.0.1/28", "10.0.0.1/28 isn't one"),

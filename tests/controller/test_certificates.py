@@ -4,31 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hami_webhook import pki
-from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.certificates import CertificateKeeper, Lifetimes, Place
+from hami_webhook.controller.telling import Telling
 
 KINDS = (Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS)
 DAY = 86400.0
+SINCE = "hami.io/next-ca-trusted-since"
+
+
+class Shown(MemoryCluster):
+    """A cluster whose reads may show other fields than what is stored."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.fields: dict[Kind, JSON] = {}
+        self.meta: JSON = {}
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
+        stored = await super().get(kind, name, namespace)
+        if kind not in self.fields:
+            return stored
+        return {**stored, **self.fields[kind], "metadata": {**stored["metadata"], **self.meta}}
 
 
 class Scene:
-    """A cluster with both configurations, a clock to turn, and replicas that keep their certificates."""
+    """A cluster with both configurations, a clock to turn, the leader, and replicas that mount the Secret."""
 
-    def __init__(self, folder: Path, *, configurations: bool = True) -> None:
+    def __init__(self, *, configurations: bool = True) -> None:
         self.now = 1_767_225_600.0
-        self.folder = folder
-        self.cluster = MemoryCluster(lambda: self.now)
-        self.alive: set[str] = set()
+        self.cluster = Shown(lambda: self.now)
+        self.mounted: dict[str, pki.KeyPair] = {}
+        self.problems: Counter[str] = Counter()
         self._configurations = configurations
+        self.keeper = CertificateKeeper(
+            self.cluster,
+            Place("hami-system", "hami-webhook-tls", "hami-webhook", "hami-webhook-admission"),
+            clock=lambda: self.now,
+            telling=Telling(self.cluster, self.problems),
+            lifetimes=Lifetimes(timedelta(days=300), timedelta(days=30)),
+        )
 
     async def prepare(self) -> None:
         await self.cluster.ensure_namespace("hami-system")
@@ -40,23 +69,33 @@ class Scene:
         hooks = [{"name": name, "clientConfig": {"service": {"name": "hami-webhook"}}} for name in ("a", "b")]
         await self.cluster.create(kind, {"metadata": {"name": "hami-webhook-admission"}, "webhooks": hooks})
 
-    def replica(self, name: str) -> CertificateKeeper:
-        self.alive.add(name)
-        return CertificateKeeper(
-            self.cluster,
-            Place("hami-system", "hami-webhook-tls", "hami-webhook", "hami-webhook-admission", name),
-            self.folder / name,
-            clock=lambda: self.now,
-            alive=self.alive.__contains__,
-            lifetimes=Lifetimes(timedelta(days=300), timedelta(days=30)),
-        )
+    async def stored(self) -> JSON:
+        return await self.cluster.get(Kind.SECRETS, "hami-webhook-tls", "hami-system")
 
     async def secret(self) -> dict[str, bytes]:
-        stored = await self.cluster.get(Kind.SECRETS, "hami-webhook-tls", "hami-system")
-        return {name: base64.b64decode(text) for name, text in stored["data"].items()}
+        return {name: base64.b64decode(text) for name, text in (await self.stored())["data"].items()}
 
-    def served(self, name: str) -> bytes:
-        return (self.folder / name / "tls.crt").read_bytes()
+    async def spoil(self, **data: bytes | None) -> None:
+        """Put something else into the Secret; `ca_crt` stands for `ca.crt`."""
+        encoded = {
+            name.replace("_", "."): None if value is None else base64.b64encode(value).decode()
+            for name, value in data.items()
+        }
+        await self.cluster.patch(Kind.SECRETS, "hami-webhook-tls", {"data": encoded}, "hami-system")
+
+    async def annotate(self, value: str) -> None:
+        patch = {"metadata": {"annotations": {SINCE: value}}}
+        await self.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
+
+    async def mount(self, name: str) -> None:
+        """Have kubelet bring a replica what the Secret has; a pair that can't be used is never served."""
+        data = await self.secret()
+        pair = pki.KeyPair(data.get("tls.crt", b""), data.get("tls.key", b""))
+        try:
+            pki.check_serving(pair, data.get("ca.crt", b""), "hami-webhook", "hami-system")
+        except pki.PkiError:
+            return
+        self.mounted[name] = pair
 
     async def bundles(self) -> set[bytes]:
         found: set[bytes] = set()
@@ -69,9 +108,32 @@ class Scene:
         """Every pair that a replica serves is signed by an authority that every webhook trusts."""
         for bundle in await self.bundles():
             authorities = [pki.read_certificate(pem) for pem in _split(bundle)]
-            for name in self.alive:
-                leaf = pki.read_certificate(self.served(name))
+            for name, pair in self.mounted.items():
+                leaf = pki.read_certificate(pair.certificate)
                 assert any(_signed_by(leaf, authority) for authority in authorities), f"{name} isn't trusted"
+
+    async def pass_time(self, seconds: float) -> None:
+        """The leader looks every ten seconds; what is mounted stays trusted throughout."""
+        for _ in range(int(seconds / 10)):
+            self.now += 10
+            await self.keeper.tend()
+            await self.check_trust()
+
+    async def settled(self) -> dict[str, bytes]:
+        """What the Secret has once nothing is due any more."""
+        await self.keeper.tend()
+        await self.keeper.tend()
+        assert self.keeper.injected
+        data = await self.secret()
+        now = datetime.fromtimestamp(self.now, UTC)
+        pki.check_authority(pki.KeyPair(data["ca.crt"], data["ca.key"]), now)
+        serving = pki.KeyPair(data["tls.crt"], data["tls.key"])
+        pki.check_serving(serving, data["ca.crt"], "hami-webhook", "hami-system")
+        return data
+
+    @property
+    def events(self) -> list[tuple[str, str, int]]:
+        return [(event.note.reason, event.note.message, event.count) for event in self.cluster.events]
 
 
 def _split(bundle: bytes) -> list[bytes]:
@@ -87,115 +149,337 @@ def _signed_by(leaf: Certificate, authority: Certificate) -> bool:
     return True
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def story(test: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
+    """Run an async test on a scene whose Secret is made and trusted."""
+
+    def run() -> None:
+        async def whole() -> None:
+            scene = Scene()
+            await scene.prepare()
+            await scene.settled()
+            await scene.mount("a")
+            await test(scene)
+
+        asyncio.run(whole())
+
+    return run
 
 
-def test_replicas_that_start_at_once_serve_one_pair(scene: Scene) -> None:
+def test_the_secret_is_made_marked_and_trusted() -> None:
     async def run() -> None:
+        scene = Scene()
         await scene.prepare()
-        replicas = [scene.replica(name) for name in ("a", "b", "c")]
-        await asyncio.gather(*(replica.fetch() for replica in replicas))
-        assert len({scene.served(name) for name in ("a", "b", "c")}) == 1
-        await replicas[0].tend()
-        await replicas[0].tend()
-        assert replicas[0].injected
+        await scene.keeper.tend()
+        assert not scene.keeper.injected
+        await scene.keeper.tend()
+        assert scene.keeper.injected
         assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
+        stored = await scene.stored()
+        assert stored["type"] == "kubernetes.io/tls"
+        assert stored["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami-webhook"}
+        assert scene.events == []
+
+    asyncio.run(run())
+
+
+@story
+async def test_a_serving_certificate_is_renewed_with_the_same_authority(scene: Scene) -> None:
+    first, authority = scene.mounted["a"], (await scene.secret())["ca.crt"]
+    for _ in range(40):
+        scene.now += DAY
+        await scene.keeper.tend()
+        await scene.mount("a")
         await scene.check_trust()
+    assert scene.mounted["a"] != first
+    assert (await scene.secret())["ca.crt"] == authority
+    assert pki.read_lifetime(scene.mounted["a"].certificate).not_after > datetime.fromtimestamp(scene.now, UTC)
 
-    asyncio.run(run())
+
+@story
+async def test_an_authority_is_replaced_without_a_moment_of_distrust(scene: Scene) -> None:
+    """One replica gets the new pair late; the former authority stays trusted until it expires, without its key."""
+    await scene.mount("late")
+    old = (await scene.secret())["ca.crt"]
+    scene.now += 210 * DAY
+    # the serving pairs have run out long ago here; what matters is who trusts whom
+    for _ in range(30):
+        await scene.pass_time(10)
+        await scene.mount("a")
+        await scene.check_trust()
+    data = await scene.secret()
+    assert data["ca.crt"] != old
+    assert data["old.crt"] == old
+    assert set(data) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
+    (bundle,) = await scene.bundles()
+    assert _split(bundle) == [old, data["ca.crt"]]
+    await scene.mount("late")
+    scene.now += 80 * DAY
+    await scene.pass_time(30)
+    assert "old.crt" in await scene.secret()
+    scene.now += 11 * DAY
+    await scene.pass_time(30)
+    assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
+    assert "old.crt" not in await scene.secret()
+    assert scene.events == []
 
 
-def test_a_serving_certificate_is_renewed_with_the_same_authority(scene: Scene) -> None:
+@story
+async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(scene: Scene) -> None:
+    scene.now += 210 * DAY
+    before = await scene.secret()
+    await scene.keeper.tend()
+    announced = (await scene.secret())["next.crt"]
+    await scene.keeper.tend()
+    (bundle,) = await scene.bundles()
+    assert _split(bundle) == [before["ca.crt"], announced]
+    assert SINCE not in (await scene.stored())["metadata"].get("annotations", {})
+    await scene.keeper.tend()
+    assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
+    scene.now += 29
+    await scene.keeper.tend()
+    assert (await scene.secret())["ca.crt"] == before["ca.crt"]
+    scene.now += 1
+    await scene.keeper.tend()
+    assert (await scene.secret())["ca.crt"] == announced
+
+
+def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
     async def run() -> None:
+        scene = Scene(configurations=False)
         await scene.prepare()
-        replica = scene.replica("a")
-        await replica.fetch()
-        first, authority = scene.served("a"), (await scene.secret())["ca.crt"]
-        for _ in range(40):
-            scene.now += DAY
-            await replica.tend()
-            await replica.fetch()
-            await scene.check_trust()
-        assert scene.served("a") != first
-        assert (await scene.secret())["ca.crt"] == authority
-        assert pki.read_lifetime(scene.served("a")).not_after > datetime.fromtimestamp(scene.now, UTC)
-
-    asyncio.run(run())
-
-
-def test_an_authority_is_replaced_without_a_moment_of_distrust(scene: Scene) -> None:
-    """One replica is slow to take the new pair; the old authority stays trusted until it has, or is gone."""
-
-    async def run() -> None:
-        await scene.prepare()
-        quick, slow = scene.replica("quick"), scene.replica("slow")
-        for replica in (quick, slow):
-            await replica.fetch()
-        old = (await scene.secret())["ca.crt"]
-        scene.now += 210 * DAY
-        # the serving pairs have run out long ago here; what matters is who trusts whom
-        for _ in range(30):
-            scene.now += 10
-            await quick.tend()
-            await scene.check_trust()
-            await quick.fetch()
-            await scene.check_trust()
-        assert (await scene.secret())["ca.crt"] != old
-        (bundle,) = await scene.bundles()
-        assert _split(bundle) == [old, (await scene.secret())["ca.crt"]]
-        await slow.fetch()
-        for _ in range(5):
-            await quick.tend()
-            await scene.check_trust()
-        assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
-        assert "old.crt" not in await scene.secret()
-
-    asyncio.run(run())
-
-
-def test_a_replica_that_is_gone_keeps_no_authority_alive(scene: Scene) -> None:
-    async def run() -> None:
-        await scene.prepare()
-        quick, gone = scene.replica("quick"), scene.replica("gone")
-        for replica in (quick, gone):
-            await replica.fetch()
-        scene.alive.discard("gone")
-        scene.now += 210 * DAY
-        for _ in range(30):
-            scene.now += 10
-            await quick.tend()
-            await quick.fetch()
-        assert "old.crt" not in await scene.secret()
-
-    asyncio.run(run())
-
-
-def test_nothing_is_renewed_before_a_configuration_is_there(tmp_path: Path) -> None:
-    async def run() -> None:
-        scene = Scene(tmp_path, configurations=False)
-        await scene.prepare()
-        replica = scene.replica("a")
-        await replica.fetch()
+        await scene.keeper.tend()
         scene.now += 290 * DAY
         before = await scene.secret()
-        await replica.tend()
+        await scene.keeper.tend()
         assert await scene.secret() == before
         await scene.configure(Kind.VALIDATING_WEBHOOKS)
-        await replica.tend()
-        await replica.tend()
+        await scene.keeper.tend()
+        await scene.keeper.tend()
         assert "next.crt" in await scene.secret()
 
     asyncio.run(run())
 
 
-def test_a_secret_of_somebody_else_is_told_of(scene: Scene) -> None:
+def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
     async def run() -> None:
+        scene = Scene()
         await scene.prepare()
         meta = {"name": "hami-webhook-tls", "namespace": "hami-system"}
         await scene.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
-        with pytest.raises(pki.PkiError, match=r"lacks ca.crt, ca.key, tls.key; delete it"):
-            await scene.replica("a").fetch()
+        for _ in range(3):
+            with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
+                await scene.keeper.tend()
+        assert (await scene.stored())["data"] == {"tls.crt": "eA=="}
+        message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
+        assert scene.events == [("CertificateSecretForeign", message, 1)]
+        assert scene.problems == {"CertificateSecretForeign": 1}
 
     asyncio.run(run())
+
+
+@story
+async def test_a_secret_that_an_earlier_version_made_is_ours(scene: Scene) -> None:
+    patch: JSON = {"metadata": {"labels": None, "annotations": {"serving.hami.io/hami-webhook-0": "1"}}}
+    await scene.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
+    await scene.keeper.tend()
+    await scene.spoil(tls_key=b"garbage")
+    await scene.settled()
+    assert "labels" in (await scene.stored())["metadata"]
+
+
+OTHER = pki.generate("other", "hami-system", now=datetime.fromtimestamp(1_767_225_600.0, UTC))
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        ({"tls_key": None}, "the serving key is not a readable, unencrypted PEM private key"),
+        ({"tls_crt": b"garbage"}, "the text holds no readable PEM certificate"),
+        ({"tls_crt": None, "tls_key": None}, "the text holds no readable PEM certificate"),
+        ({"tls_key": OTHER.serving.key}, "the serving key does not belong to its certificate"),
+        (
+            {"tls_crt": OTHER.serving.certificate, "tls_key": OTHER.serving.key},
+            "the authority did not sign the serving certificate",
+        ),
+    ],
+    ids=["no key", "garbage", "none", "another's key", "another's pair"],
+)
+def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
+    spoilt: dict[str, bytes | None], message: str
+) -> None:
+    @story
+    async def told(scene: Scene) -> None:
+        before = await scene.secret()
+        await scene.spoil(**spoilt)
+        await scene.keeper.tend()
+        after = await scene.settled()
+        assert after["ca.crt"] == before["ca.crt"]
+        assert after["tls.crt"] != before["tls.crt"]
+        await scene.check_trust()
+        assert scene.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
+        await scene.spoil(**spoilt)
+        await scene.keeper.tend()
+        await scene.settled()
+        assert scene.problems == {"CertificateUnusable": 2}
+
+    told()
+
+
+@story
+async def test_a_pair_for_another_service_is_replaced(scene: Scene) -> None:
+    data = await scene.secret()
+    now = datetime.fromtimestamp(scene.now, UTC)
+    pair = pki.issue(pki.KeyPair(data["ca.crt"], data["ca.key"]), "other", "hami-system", now=now)
+    await scene.spoil(tls_crt=pair.certificate, tls_key=pair.key)
+    await scene.settled()
+    assert scene.events[0][1].endswith("the serving certificate is not for hami-webhook.hami-system.svc")
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"ca_key": None},
+        {"ca_key": b"garbage"},
+        {"ca_key": OTHER.ca.key},
+        {"ca_crt": None},
+        {"ca_crt": b"garbage", "ca_key": b"garbage"},
+        {"ca_crt": OTHER.ca.certificate, "ca_key": OTHER.ca.certificate},
+        {"ca_crt": OTHER.serving.certificate, "ca_key": OTHER.serving.key},
+    ],
+    ids=["no key", "garbage key", "another's key", "no certificate", "garbage", "another's", "no authority"],
+)
+def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair_is_trusted(
+    spoilt: dict[str, bytes | None],
+) -> None:
+    @story
+    async def told(scene: Scene) -> None:
+        before = await scene.secret()
+        await scene.spoil(**spoilt)
+        await scene.keeper.tend()
+        data = await scene.secret()
+        assert data["ca.crt"] == before["ca.crt"], "the bundles still have it"
+        assert data["tls.crt"] == before["tls.crt"]
+        assert "next.crt" in data
+        await scene.pass_time(20)
+        assert (await scene.secret())["tls.crt"] == before["tls.crt"]
+        await scene.pass_time(40)
+        after = await scene.settled()
+        assert after["ca.crt"] == data["next.crt"]
+        assert after["old.crt"] == before["ca.crt"]
+        assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
+        reasons = [(reason, message.partition(":")[0]) for reason, message, _ in scene.events]
+        assert set(reasons) == {("CertificateUnusable", "ca.crt and ca.key")}
+        assert all(count == 1 for _, _, count in scene.events)
+
+    told()
+
+
+def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_trusted_stays_trusted() -> None:
+    """A replica goes on with the last pair that it could use."""
+
+    @story
+    async def told(scene: Scene) -> None:
+        before = await scene.secret()
+        await scene.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
+        await scene.keeper.tend()
+        await scene.check_trust()
+        after = await scene.settled()
+        assert after["ca.crt"] != before["ca.crt"]
+        assert after["old.crt"] == before["ca.crt"]
+        await scene.check_trust()
+        await scene.mount("a")
+        await scene.check_trust()
+        assert [count for _, _, count in scene.events] == [1]
+
+    told()
+
+
+@story
+async def test_an_authority_that_has_expired_is_replaced_at_once(scene: Scene) -> None:
+    before = await scene.secret()
+    scene.now += 301 * DAY
+    await scene.keeper.tend()
+    after = await scene.settled()
+    assert after["ca.crt"] != before["ca.crt"]
+    assert "old.crt" not in after
+    assert await scene.bundles() == {after["ca.crt"]}
+
+
+@story
+async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(scene: Scene) -> None:
+    before = await scene.secret()
+    await scene.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
+    await scene.keeper.tend()
+    after = await scene.settled()
+    assert await scene.bundles() == {after["ca.crt"]} != {before["ca.crt"]}
+    assert scene.events == []
+
+
+@pytest.mark.parametrize("value", ["garbage", "", "-1", "1e400", "9" * 400, "nan", "1767312000"])
+def test_an_absurd_annotation_is_written_anew(value: str) -> None:
+    """The last is a day ahead."""
+
+    @story
+    async def told(scene: Scene) -> None:
+        await scene.annotate(value)
+        await scene.keeper.tend()
+        assert SINCE not in ((await scene.stored())["metadata"].get("annotations") or {})
+        scene.now += 210 * DAY
+        for _ in range(3):
+            await scene.keeper.tend()
+        await scene.annotate("garbage")
+        await scene.keeper.tend()
+        assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
+        await scene.pass_time(30)
+        assert "old.crt" in await scene.settled()
+        assert scene.problems == {"CertificateUnusable": 2}
+
+    if value == "1767312000":
+        assert int(value) == 1_767_225_600 + DAY
+    told()
+
+
+@story
+async def test_a_next_authority_and_a_former_one_that_are_unusable_go(scene: Scene) -> None:
+    await scene.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
+    await scene.keeper.tend()
+    after = await scene.settled()
+    assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+    assert [message.partition(":")[0] for _, message, _ in scene.events] == ["next.crt and next.key"]
+
+
+ANY: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=8), below, max_size=3),
+    max_leaves=6,
+)
+PEM = st.sampled_from(
+    [OTHER.ca.certificate, OTHER.ca.key, OTHER.serving.certificate, OTHER.serving.key, OTHER.ca.certificate * 2, b"x"]
+)
+VALUE = PEM.map(lambda pem: base64.b64encode(pem).decode()) | ANY
+NAMES = ("ca.crt", "ca.key", "tls.crt", "tls.key", "next.crt", "next.key", "old.crt")
+DATA = st.dictionaries(st.sampled_from(NAMES), VALUE)
+HOOKS = ANY | st.lists(
+    st.fixed_dictionaries({}, optional={"clientConfig": ANY | st.fixed_dictionaries({"caBundle": VALUE})})
+)
+NOTES = ANY | st.fixed_dictionaries({SINCE: ANY})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=DATA | ANY, notes=NOTES, labels=ANY, hooks=HOOKS, version=st.none() | ANY)
+def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_again(
+    data: Any, notes: Any, labels: Any, hooks: Any, version: Any
+) -> None:
+    @story
+    async def told(scene: Scene) -> None:
+        scene.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
+        scene.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
+        for _ in range(3):
+            scene.now += 10
+            with contextlib.suppress(ClusterError, pki.PkiError):
+                await scene.keeper.tend()
+        scene.cluster.fields = {}
+        await scene.keeper.tend()
+        await scene.settled()
+
+    told()

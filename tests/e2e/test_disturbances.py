@@ -67,7 +67,7 @@ def test_the_certificate_changes_under_load(program: Deployment) -> None:
         for _ in range(3):
             for name in program.replicas:
                 serving = pki.issue(program.ca, "hami-webhook", SYSTEM, now=datetime.now(UTC))
-                pki.write_serving(program.folder / name, serving)
+                pki.write(program.folder / name, pki.Pair(program.ca, serving), force=True)
             time.sleep(2.5)
     finally:
         done.set()

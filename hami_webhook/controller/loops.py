@@ -1,0 +1,55 @@
+"""Loops that must not end: whatever an object or a programming error makes them raise is logged, counted, survived."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a loop that failed starts again; doubled with each failure until it ran for the longest pause."""
+
+
+@contextmanager
+def contained(failures: Counter[str], loop: str, about: str) -> Iterator[None]:
+    """Keep what is raised about one object from ending the loop that goes through all of them."""
+    try:
+        yield
+    except Exception:
+        failures[loop] += 1
+        logger.exception("%s: %s failed; going on without it", loop, about)
+
+
+class Loops:
+    """Runs loops until they are cancelled. `failures` counts unexpected exceptions by the loop's name."""
+
+    def __init__(
+        self,
+        failures: Counter[str],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._failures = failures
+        self._sleep = sleep
+        self._monotonic = monotonic
+
+    async def keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run `loop`, and start it again after a pause whenever it raises; returns when it does."""
+        pause = _FIRST_PAUSE
+        while True:
+            started = self._monotonic()
+            try:
+                return await loop()
+            except Exception:
+                if self._monotonic() - started >= _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE
+                self._failures[name] += 1
+                logger.exception("%s failed; starting it again in %g s", name, pause)
+            await self._sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)

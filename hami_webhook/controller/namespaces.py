@@ -1,0 +1,41 @@
+"""Warning events on Namespaces for annotations that mean nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from hami_webhook.assembly import Core, ignored_annotations
+from hami_webhook.controller.telling import Telling
+from hami_webhook.devices.owned import owned_in
+
+EVERY = 30.0
+
+
+class NamespaceAnnotations:
+    """Reports scheduler-owned annotations on Namespaces, again only when they changed."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._telling = Telling(core.cluster, core.problems)
+        self._reported: frozenset[str] = frozenset()
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """A pass every 30 seconds, until cancelled."""
+        while True:
+            await self.look()
+            await sleep(EVERY)
+
+    async def look(self) -> None:
+        """One pass over the namespaces."""
+        found: Mapping[str, str] = {
+            name: ignored_annotations(keys)
+            for name, namespace in self._core.caches.namespaces.items()
+            if (keys := self._owned(namespace.annotations))
+        }
+        for name in sorted(self._reported | found.keys()):
+            await self._telling.tell("Namespace", "", name, "", "PolicyIgnored", found.get(name, ""), topic=name)
+        self._reported = frozenset(found)
+
+    def _owned(self, annotations: Mapping[str, str]) -> list[str]:
+        return sorted({*owned_in(annotations), *(self._core.vendors.owned_annotations & annotations.keys())})
