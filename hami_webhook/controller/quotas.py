@@ -102,9 +102,11 @@ class QuotaReconciler:
         lost = self._sightings.quota(books, self._core.clock())
         if before is None or before.hard != after.hard or books.gone or lost or books.used.keys() != books.hard.keys():
             self.touch(after.namespace)
+        now = self._core.clock()
         for entry in books.ledger.values():
             if entry.state is not State.WAITING:
-                self._at(after.namespace, entry.time + self._pace.ttl + _AFTER)
+                expires = now if entry.expired(now, self._pace.ttl) else entry.time + self._pace.ttl + _AFTER
+                self._at(after.namespace, expires)
 
     def touch(self, namespace: str) -> None:
         """Recompute the namespace soon: debounced, but no later than 2 s after the first change."""

@@ -49,7 +49,8 @@ class Entry:
         return {key: max(self.amounts.get(key, 0), amounts.get(key, 0)) for key in {*self.amounts, *amounts}}
 
     def expired(self, now: float, ttl: float) -> bool:
-        return now - self.time >= ttl
+        """Whether the entry is older than `ttl`, or as far in the future, which no clock of ours is."""
+        return abs(now - self.time) >= ttl
 
 
 Ledger = Mapping[str, Entry]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 
 import pytest
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, node, pod, quota
@@ -72,6 +73,17 @@ async def test_an_entry_expires_although_recomputes_meanwhile_changed_nothing() 
         assert world.mem() == 0
         assert world.reconciler.expired == 1
         assert world.reconciler.drifted == 0
+
+
+@story
+async def test_an_entry_from_the_future_holds_nothing() -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.run(1)
+        entry = json.dumps({"x": {"s": "admitted", "t": 253402300799, "c": {MEM: 9000}}})
+        status = {"status": {"used": {MEM: "9000"}}, "metadata": {"annotations": {LEDGER: entry}}}
+        await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", status, TEAM)
+        await world.run(3)
+        assert world.mem() == 0
 
 
 @story

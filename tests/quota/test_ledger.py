@@ -57,6 +57,6 @@ def test_an_entry_that_cannot_be_read_is_left_out(text: str) -> None:
         assert decode(text[:-1] + f',"b":{good}}}') == {"b": Entry(State.WAITING, 1, {"k": 1})}
 
 
-@pytest.mark.parametrize(("age", "expired"), [(0, False), (44.9, False), (45, True), (-10, False)])
+@pytest.mark.parametrize(("age", "expired"), [(0, False), (44.9, False), (45, True), (-10, False), (-45, True)])
 def test_expiry(age: float, expired: bool) -> None:
     assert Entry(State.ADMITTED, 1000, {}).expired(1000 + age, 45) is expired
