@@ -26,6 +26,8 @@ from hami_webhook import pki
 ROOT = Path(__file__).parents[2]
 JSON = dict[str, Any]
 SYSTEM = "hami-system"
+BOTH = "hami-webhook-both"
+"""An account for processes that are webhook and controller in one, with the rights of both Deployments."""
 
 
 def eventually(what: Callable[[], Any], wanted: Any = True, seconds: float = 30.0) -> None:
@@ -160,6 +162,27 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         target.close()
 
 
+def both_roles() -> list[JSON]:
+    """The account, bound to what the manifests grant to the webhook and to the controller."""
+    api = "rbac.authorization.k8s.io"
+    account = {"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}
+    cluster = ("hami-webhook", "hami-webhook-controller", "hami-webhook-certificates")
+    roles = [("ClusterRole", name) for name in cluster] + [("Role", name) for name in cluster[1:]]
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": BOTH, "namespace": SYSTEM}},
+        *(
+            {
+                "apiVersion": f"{api}/v1",
+                "kind": f"{kind}Binding",
+                "metadata": {"name": f"e2e-{name}"} | ({"namespace": SYSTEM} if kind == "Role" else {}),
+                "roleRef": {"apiGroup": api, "kind": kind, "name": name},
+                "subjects": [account],
+            }
+            for kind, name in roles
+        ),
+    ]
+
+
 @dataclass
 class Deployment:
     """Replicas behind one address, and both webhook configurations naming it."""
@@ -168,7 +191,7 @@ class Deployment:
     folder: Path
     kubectl: Kubectl
     flags: tuple[str, ...] = ()
-    account: str = "hami-webhook"
+    account: str = BOTH
     through: Callable[[Path], Path] = lambda login: login
     """The kubeconfig that the replicas use, made from that of their account."""
     balancer: Balancer = field(default_factory=Balancer)
@@ -183,6 +206,7 @@ class Deployment:
         rendered = rendered.replace("DEV_SERVER", f"127.0.0.1:{self.balancer.port}")
         rendered = rendered.replace("CA_BUNDLE", base64.b64encode(self.ca.certificate).decode())
         self.kubectl("apply", "-f", "-", stdin=rendered)
+        self.kubectl.apply(*both_roles())
 
     def uninstall(self) -> None:
         kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"

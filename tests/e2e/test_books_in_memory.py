@@ -29,15 +29,16 @@ def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def reader(kubectl: Kubectl) -> list[JSON]:
-    """Our own account's rights but for that one."""
-    role = kubectl.get("clusterrole", "hami-webhook")
-    rules = [rule for rule in role["rules"] if "resourcequotas/status" not in rule["resources"]]
-    assert len(rules) == len(role["rules"]) - 1
+    """The rights of webhook and controller but for that one."""
+    roles = [kubectl.get("clusterrole", name)["rules"] for name in ("hami-webhook", "hami-webhook-controller")]
+    granted = [rule for rules in roles for rule in rules]
+    rules = [rule for rule in granted if "resourcequotas/status" not in rule["resources"]]
+    assert len(rules) == len(granted) - 2
     api = "rbac.authorization.k8s.io"
     subjects = [{"kind": "ServiceAccount", "name": READER, "namespace": SYSTEM}]
     meta, api_version = {"name": READER}, f"{api}/v1"
     bound = {"apiGroup": api, "kind": "ClusterRole", "name": READER}
-    local = {"apiGroup": api, "kind": "Role", "name": "hami-webhook"}
+    local = {"apiGroup": api, "kind": "Role", "name": "hami-webhook-controller"}
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": SYSTEM}},
         {"apiVersion": api_version, "kind": "ClusterRole", "metadata": meta, "rules": rules},

@@ -1,4 +1,4 @@
-"""The manifest's own service account: with it everything works, and every right it has is used."""
+"""The manifests' own service accounts: with them everything works, and every right that one has is used."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import SYSTEM, Deployment, Kubectl, deployed, eventually
+from .deployment import SYSTEM, Deployment, Kubectl, eventually
+from .kubelet import Kubelets
 from .objects import JSON, add_node, define_devices, gpu_node, namespace, pod, quota
+from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
+from .scheduling import scheduler_account
 
-ACCOUNT = f"system:serviceaccount:{SYSTEM}:hami-webhook"
 Right = tuple[str, str, str]
 """API group, resource with subresource, verb."""
 
@@ -25,23 +27,25 @@ MAY_I: Right = ("authorization.k8s.io", "selfsubjectaccessreviews", "create")
 
 
 @pytest.fixture
-def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
-    """Our program on a cluster that has nothing of an earlier one's: what it keeps, it has to create."""
-    kubectl = Kubectl(plane.kubeconfig)
-    define_devices(kubectl)
-    kubectl("delete", "--ignore-not-found", "-n", SYSTEM, "lease/hami-scheduler-controller", "secret/hami-webhook-tls")
-    with deployed(plane, tmp_path, "hami-webhook-0", flags=("--certificate-secret", "hami-webhook-tls")) as deployment:
-        yield deployment
+def before(plane: ControlPlane) -> int:
+    """How long the audit log is before the program starts: what earlier tests did with its accounts is theirs."""
+    return plane.audit_log.stat().st_size
 
 
-def granted(program: Deployment) -> set[Right]:
-    roles = [
-        program.kubectl.get("clusterrole", "hami-webhook"),
-        program.kubectl.get("role", "hami-webhook", "-n", SYSTEM),
-    ]
+@pytest.fixture
+def program(before: int, plane: ControlPlane, tmp_path: Path) -> Iterator[Roles]:
+    """All that is deployed, on a cluster that has nothing of an earlier one's: what it keeps, it has to create."""
+    define_devices(Kubectl(plane.kubeconfig))
+    with running_roles(plane, tmp_path, CONTROLLER, WEBHOOK, SCHEDULER) as roles:
+        yield roles
+
+
+def granted(kubectl: Kubectl, cluster_roles: tuple[str, ...], roles: tuple[str, ...] = ()) -> set[Right]:
+    found = [kubectl.get("clusterrole", name) for name in cluster_roles]
+    found += [kubectl.get("role", name, "-n", SYSTEM) for name in roles]
     return {
         (group, resource, verb)
-        for role in roles
+        for role in found
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -49,22 +53,29 @@ def granted(program: Deployment) -> set[Right]:
     }
 
 
-@pytest.fixture
-def before(plane: ControlPlane) -> int:
-    """How long the audit log is before the program starts: what earlier tests did with its account is theirs."""
-    return plane.audit_log.stat().st_size
+def bound(kubectl: Kubectl, account: str) -> set[tuple[str, str]]:
+    """Every role that is bound to one of our accounts, by kind and name."""
+    bindings = kubectl.get("clusterrolebindings")["items"] + kubectl.get("rolebindings", "-A")["items"]
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
+    return {(b["roleRef"]["kind"], b["roleRef"]["name"]) for b in bindings if subject in b.get("subjects", ())}
 
 
-def audited(plane: ControlPlane, since: int) -> list[JSON]:
+def audited(plane: ControlPlane, since: int, account: str) -> list[JSON]:
+    """What was asked of the API server as one of our accounts, but for the API's own description."""
     lines = plane.audit_log.read_bytes()[since:].decode().splitlines()
     entries = [json.loads(line) for line in lines if line.endswith("}")]
-    return [entry for entry in entries if entry["user"]["username"] == ACCOUNT]
+    user = f"system:serviceaccount:{SYSTEM}:{account}"
+    return [entry for entry in entries if entry["user"]["username"] == user and "objectRef" in entry]
 
 
 def right(entry: JSON) -> Right:
     about = entry["objectRef"]
     sub = about.get("subresource")
     return about.get("apiGroup", ""), about["resource"] + (f"/{sub}" if sub else ""), entry["verb"]
+
+
+def of_kube_scheduler(entry: JSON) -> bool:
+    return str(entry["userAgent"]).startswith("kube-scheduler/")
 
 
 def ask_about_an_unknown_namespace(program: Deployment) -> None:
@@ -88,28 +99,126 @@ def ask_about_an_unknown_namespace(program: Deployment) -> None:
         assert json.load(answer)["response"]["status"]["code"] == 503
 
 
-def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
-    before: int, program: Deployment, plane: ControlPlane
-) -> None:
+def events(kubectl: Kubectl, space: str, reason: str) -> list[int]:
+    """How often each event with a reason was seen."""
+    found = kubectl.get("events", "-n", space, "--field-selector", f"reason={reason}")
+    return [item["count"] for item in found["items"]]
+
+
+@pytest.fixture
+def kubelets(program: Roles) -> Iterator[Kubelets]:
+    """What allocates, and releases the locks of nodes."""
+    scheduler_account(program.kubectl)
+    running = Kubelets(program.installed.login("hami-device-plugin"))
+    yield running
+    running.close()
+
+
+def usable_node(kubectl: Kubectl, name: str, memory: int) -> None:
+    """A node with a card that kube-scheduler puts pods on."""
+    add_node(kubectl, gpu_node(name, memory), gpu=10)
+    status = {"status": {"capacity": {"pods": "500"}, "allocatable": {"pods": "500"}}}
+    kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
+
+
+def work(program: Roles) -> None:
+    """Have every Deployment do all that it ever does."""
     kubectl = program.kubectl
     space = namespace(kubectl)
-    add_node(kubectl, gpu_node("silent", 24576))  # its plugin offers nothing, so the handshake asks it
+    add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
-    kubectl.apply(quota(space, mem=5000))
+    usable_node(kubectl, "cards", 4096)
+    kubectl.apply(quota(space, mem=9000))
     # once both configurations trust the Secret's authority, reviews reach us
-    asked = pod(space, "p", gpu=1, gpumem=4000)
+    asked = pod(space, "p", gpu=1, gpumem=3000)
     eventually(lambda: kubectl.run("apply", "-f", "-", stdin=json.dumps(asked)).returncode, 0)
+    eventually(lambda: kubectl.get("pod", "p", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    # a pod that costs more where it is placed than at admission
+    kubectl.apply(pod(space, "share", gpu=1, gpumem_percentage=10))
+    eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    # a pod that is refused, and tried again with the same answer; then one that is placed once devices are freed
+    kubectl.apply(pod(space, "q", gpu=1, gpumem=3000))
+    eventually(lambda: max(events(kubectl, space, "FilteringFailed"), default=0) > 0, seconds=60)
+    kubectl("delete", "pod", "p", "-n", space)
+    eventually(lambda: kubectl.get("pod", "q", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
     # the same event twice is counted, not repeated
     for hard in (3000, 5000, 3000):
         kubectl.apply(quota(space, mem=hard))
         time.sleep(1.5)
-    events = "events", "-n", space, "--field-selector", "reason=QuotaExceeded"
-    eventually(lambda: [item["count"] for item in kubectl.get(*events)["items"]], [2])
-    ask_about_an_unknown_namespace(program)
-    kubectl("delete", "node", "silent")
+    eventually(lambda: events(kubectl, space, "QuotaExceeded"), [2])
+    # what is spoilt in the Secret is written anew
+    secret = "secret", "hami-webhook-tls", "-n", SYSTEM
+    kubectl("patch", *secret, "--type=merge", "-p", json.dumps({"data": {"tls.key": "eA=="}}))
+    eventually(lambda: kubectl.get(*secret)["data"]["tls.key"] != "eA==")
+    ask_about_an_unknown_namespace(program.installed)
+    kubectl("delete", "node", "silent", "cards")
 
-    eventually(lambda: granted(program) - {right(entry) for entry in audited(plane, before)}, set(), seconds=20)
-    entries = audited(plane, before)
-    assert {right(entry) for entry in entries} - granted(program) == {MAY_I}
-    # a 403 with the right granted is something else, such as a namespace that is being deleted
-    assert [e for e in entries if e["annotations"]["authorization.k8s.io/decision"] != "allow"] == []
+
+ROLES = {
+    WEBHOOK: (("hami-webhook",), ()),
+    CONTROLLER: (
+        ("hami-webhook-controller", "hami-webhook-certificates"),
+        ("hami-webhook-controller", "hami-webhook-certificates"),
+    ),
+    SCHEDULER: (("hami-scheduler",), ()),
+}
+"""The ClusterRoles and the Roles that our own container of each Deployment needs; kube-scheduler needs others."""
+
+
+def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
+    before: int, program: Roles, kubelets: Kubelets, plane: ControlPlane
+) -> None:
+    kubectl = program.kubectl
+    work(program)
+    assert kubelets.faults == []
+    for account, roles in ROLES.items():
+        rights = granted(kubectl, *roles)
+
+        def entries(account: str = account) -> list[JSON]:
+            return [entry for entry in audited(plane, before, account) if not of_kube_scheduler(entry)]
+
+        eventually(lambda: rights - set(map(right, entries())), set(), seconds=20)  # noqa: B023  called at once
+        assert set(map(right, entries())) - rights == {MAY_I}, account
+        # a 403 with the right granted is something else, such as a namespace that is being deleted
+        assert [e for e in entries() if e["annotations"]["authorization.k8s.io/decision"] != "allow"] == []
+
+
+def test_kube_scheduler_has_its_lease(before: int, program: Roles, plane: ControlPlane) -> None:
+    """As rendered, with its own account: leader, and refused nothing."""
+    holder = "lease", "hami-scheduler", "-n", SYSTEM
+    eventually(lambda: program.kubectl.run("get", *holder).returncode, 0, seconds=60)
+    assert program.kubectl.get(*holder)["spec"]["holderIdentity"]
+    verbs = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+    role = granted(program.kubectl, (), ("hami-scheduler",))
+    assert role == verbs
+
+    def used() -> set[Right]:
+        return {right(entry) for entry in audited(plane, before, SCHEDULER) if of_kube_scheduler(entry)}
+
+    eventually(lambda: verbs <= used(), seconds=30)
+    refused = [
+        entry
+        for entry in audited(plane, before, SCHEDULER)
+        if of_kube_scheduler(entry) and entry["annotations"]["authorization.k8s.io/decision"] != "allow"
+    ]
+    assert refused == []
+
+
+def test_no_account_has_another_role(program: Roles) -> None:
+    def of_ours(account: str) -> set[tuple[str, str]]:
+        return bound(program.kubectl, account)
+
+    assert of_ours(WEBHOOK) == {("ClusterRole", "hami-webhook")}
+    assert of_ours(CONTROLLER) == {
+        (kind, name)
+        for kind in ("ClusterRole", "Role")
+        for name in ("hami-webhook-controller", "hami-webhook-certificates")
+    }
+    assert of_ours(SCHEDULER) == {
+        ("ClusterRole", "hami-scheduler"),
+        ("Role", "hami-scheduler"),
+        ("ClusterRole", "system:kube-scheduler"),
+        ("ClusterRole", "system:volume-scheduler"),
+        ("Role", "extension-apiserver-authentication-reader"),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,29 @@ def objects(overlay: str, *kinds: str) -> list[dict[str, Any]]:
     return [found for found in rendered(overlay) if found["kind"] in kinds]
 
 
-def programs(overlay: str) -> dict[str, Settings]:
-    """What each container of ours runs with, by the Deployment's name."""
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    found = {}
+def containers(overlay: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every Deployment with each of its containers of ours."""
     for deployment in objects(overlay, "Deployment"):
         for container in deployment["spec"]["template"]["spec"]["containers"]:
-            verb, *flags = container.get("args") or [""]
-            if verb != "serve":
-                continue
-            fields = {"POD_NAME": "pod-0", "POD_NAMESPACE": deployment["metadata"]["namespace"]}
-            environment = {each["name"]: each.get("value", "") for each in container["env"]} | fields
-            found[deployment["metadata"]["name"]] = resolve(parser.parse_args(flags), environment)
-    return found
+            if (container.get("args") or [""])[0] == "serve":
+                yield deployment, container
+
+
+def settings_of(deployment: dict[str, Any], container: dict[str, Any]) -> Settings:
+    """What a container runs with."""
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    fields = {"POD_NAME": "pod-0", "POD_NAMESPACE": deployment["metadata"]["namespace"]}
+    environment = {each["name"]: each.get("value", "") for each in container["env"]} | fields
+    return resolve(parser.parse_args(container["args"][1:]), environment)
+
+
+def programs(overlay: str) -> dict[str, Settings]:
+    """What each Deployment's container of ours runs with."""
+    return {
+        deployment["metadata"]["name"]: settings_of(deployment, container)
+        for deployment, container in containers(overlay)
+    }
 
 
 def used_names(overlay: str) -> set[tuple[str, str]]:
@@ -86,3 +96,96 @@ def test_rights_name_what_the_programs_use(overlay: str) -> None:
         assert granted_names(overlay) == wanted
     else:
         assert granted_names(overlay) <= wanted
+
+
+INSTALLED = [overlay for overlay in NAMES if overlay != "dev"]
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_each_deployment_runs_with_flags_that_the_program_has_and_does_one_thing(overlay: str) -> None:
+    roles = {name: settings.roles for name, settings in programs(overlay).items()}
+    expected = {"hami-webhook": {"webhook"}, "hami-webhook-controller": {"controller"}, "hami-scheduler": {"extender"}}
+    assert roles == {name: role for name, role in expected.items() if overlay != "drop-in" or name != "hami-scheduler"}
+    for deployment, container in containers(overlay):
+        settings = settings_of(deployment, container)
+        assert settings.warnings == ()
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        open_ports = {"metrics": settings.metrics_bind_address.port}
+        if "webhook" in settings.roles:
+            open_ports["https"] = settings.http_bind.port
+        else:
+            assert settings.http_bind.is_loopback
+        assert ports == open_ports
+    controller = programs(overlay)["hami-webhook-controller"]
+    assert controller.leader_elect
+    assert controller.certificate_secret == ("" if overlay == "cert-manager" else "hami-webhook-tls")
+    assert not programs(overlay)["hami-webhook"].leader_elect
+    assert not programs(overlay)["hami-webhook"].certificate_secret
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_replicas_of_the_webhook_see_the_serving_pair_alone(overlay: str) -> None:
+    (deployment,) = [each for each, _ in containers(overlay) if each["metadata"]["name"] == "hami-webhook"]
+    spec = deployment["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if "secret" in each]
+    assert volume["secret"]["secretName"] == "hami-webhook-tls"
+    assert [item["key"] for item in volume["secret"]["items"]] == ["tls.crt", "tls.key"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    settings = programs(overlay)["hami-webhook"]
+    assert {settings.cert_file, settings.key_file} == {
+        f"{mount['mountPath']}/{name}" for name in ("tls.crt", "tls.key")
+    }
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_only_schedulers_and_device_plugins_may_write_allocations(overlay: str) -> None:
+    accounts = programs(overlay)["hami-webhook"].trusted_users
+    namespace = "kube-system" if overlay == "drop-in" else "hami-system"
+    assert accounts == {
+        f"system:serviceaccount:{namespace}:{name}" for name in ("hami-scheduler", "hami-device-plugin")
+    }
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_every_pod_has_an_account_a_network_policy_and_a_disruption_budget_of_its_own(overlay: str) -> None:
+    deployments = objects(overlay, "Deployment")
+    components = {each["metadata"]["name"]: each["spec"]["selector"]["matchLabels"] for each in deployments}
+    for kind, field in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
+        selected = {each["metadata"]["name"]: each["spec"][field]["matchLabels"] for each in objects(overlay, kind)}
+        assert selected == components
+    for deployment in deployments:
+        assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == deployment["metadata"]["name"]
+    exposed = [
+        each["metadata"]["name"] for each in objects(overlay, "Service") if each["spec"]["ports"][0]["port"] == 443
+    ]
+    assert exposed == ["hami-webhook"]
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_the_pods_pass_the_restricted_standard(overlay: str) -> None:
+    for deployment in objects(overlay, "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_with_cert_manager_nobody_of_ours_touches_certificates() -> None:
+    resources = {
+        resource
+        for role in objects("cert-manager", "Role", "ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert resources.isdisjoint({"secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"})
+
+
+def test_in_development_every_webhook_calls_the_developers_machine() -> None:
+    for configuration in objects("dev", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for hook in configuration["webhooks"]:
+            assert hook["clientConfig"]["url"].startswith("https://DEV_SERVER/")
+            assert set(hook["clientConfig"]) == {"url", "caBundle"}

@@ -1,0 +1,161 @@
+"""The rendered Deployments as processes: each container's own arguments, environment and service account.
+
+Only addresses and folders are the test's own. What kubelet would mount is written where the arguments then point.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hack.devcluster.plane import ControlPlane, free_ports
+
+from .deployment import ROOT, SYSTEM, Deployment, Kubectl, eventually
+
+JSON = dict[str, Any]
+WEBHOOK, CONTROLLER, SCHEDULER = "hami-webhook", "hami-webhook-controller", "hami-scheduler"
+_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap")
+
+
+@dataclass
+class Roles:
+    """What the overlay `default` deploys, against a real API server. The webhooks call the address of `installed`."""
+
+    plane: ControlPlane
+    folder: Path
+    kubectl: Kubectl
+    installed: Deployment
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rendered = self.kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "default"))
+        self.objects: list[JSON] = list(yaml.safe_load_all(rendered))
+        self.installed.install()
+        self.kubectl.apply(*(found for found in self.objects if found["kind"] in _RIGHTS))
+
+    def container(self, deployment: str, image: str) -> JSON:
+        (found,) = [
+            container
+            for obj in self.objects
+            if (obj["kind"], obj["metadata"]["name"]) == ("Deployment", deployment)
+            for container in obj["spec"]["template"]["spec"]["containers"]
+            if image in container["image"]
+        ]
+        assert isinstance(found, dict)
+        return found
+
+    def start(self, deployment: str) -> None:
+        """Start our container of a Deployment, and wait until it is ready."""
+        container = self.container(deployment, "hami-webhook")
+        folder = self.folder / deployment
+        folder.mkdir(parents=True, exist_ok=True)
+        addresses = ("--http_bind", "--metrics-bind-address", "--extender-bind-address")
+        ports = dict(zip(addresses, free_ports(3), strict=True))
+        arguments = []
+        for argument in container["args"]:
+            flag, _, value = argument.partition("=")
+            if flag in ports:
+                value = f"127.0.0.1:{ports[flag]}"
+            elif value.startswith("/"):
+                value = str(folder / Path(value).name)
+            arguments.append(f"{flag}={value}" if value else flag)
+        self._mount(container, folder)
+        environment = {**os.environ, "POD_NAME": f"{deployment}-0", "POD_NAMESPACE": SYSTEM}
+        environment |= {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        login = str(self.installed.login(deployment))
+        self._run(deployment, [sys.executable, "-m", "hami_webhook", *arguments, "--kubeconfig", login], environment)
+        self.ports[deployment] = ports["--metrics-bind-address"]
+        eventually(lambda: self.ready(deployment), seconds=60)
+        if deployment == WEBHOOK:
+            self.installed.balancer.backends = [ports["--http_bind"]]
+        if deployment == SCHEDULER:
+            self._start_kube_scheduler(ports["--extender-bind-address"], login)
+
+    def _mount(self, container: JSON, folder: Path) -> None:
+        for mount in container.get("volumeMounts", ()):
+            if mount["name"] == "configuration":
+                for name, text in self.kubectl.get("configmap", WEBHOOK, "-n", SYSTEM)["data"].items():
+                    (folder / name).write_text(text)
+            else:
+                secret = "secret", "hami-webhook-tls", "-n", SYSTEM
+                eventually(lambda: self.kubectl.run("get", *secret).returncode, 0)  # noqa: B023  called at once
+                for name in ("tls.crt", "tls.key"):
+                    (folder / name).write_bytes(base64.b64decode(self.kubectl.get(*secret)["data"][name]))
+
+    def _start_kube_scheduler(self, extender: int, login: str) -> None:
+        """The other container of the pod, with the rendered configuration and leader election."""
+        (configuration,) = [
+            found["data"]["kube-scheduler.yaml"]
+            for found in self.objects
+            if found["kind"] == "ConfigMap" and "kube-scheduler.yaml" in found["data"]
+        ]
+        document = yaml.safe_load(configuration)
+        document["clientConnection"] = {"kubeconfig": login}
+        document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender}"
+        path = self.folder / "kube-scheduler.yaml"
+        path.write_text(yaml.safe_dump(document))
+        (port,) = free_ports(1)
+        command: list[str | Path] = [
+            self.plane.programs / "kube-scheduler",
+            *(f"--config={path}", f"--authentication-kubeconfig={login}", f"--authorization-kubeconfig={login}"),
+            *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={self.folder / 'kube-scheduler'}"),
+        ]
+        self._run("kube-scheduler", command, dict(os.environ))
+
+    def _run(self, name: str, command: list[Any], environment: dict[str, str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
+
+    def ready(self, deployment: str) -> bool:
+        self.check_alive(deployment)
+        with suppress(OSError), urllib.request.urlopen(self._url(deployment, "readyz"), timeout=2) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def check_alive(self, name: str) -> None:
+        code = self.processes[name].poll()
+        assert code is None, f"{name} ended with {code}:\n{self.log(name)[-3000:]}"
+
+    def metrics(self, deployment: str) -> list[str]:
+        with urllib.request.urlopen(self._url(deployment, "metrics"), timeout=5) as answer:
+            return answer.read().decode().splitlines()
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _url(self, deployment: str, path: str) -> str:
+        return f"http://127.0.0.1:{self.ports[deployment]}/{path}"
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait(30)
+        self.installed.uninstall()
+        self.installed.balancer.close()
+
+
+@contextmanager
+def running_roles(plane: ControlPlane, folder: Path, *deployments: str) -> Iterator[Roles]:
+    """These Deployments, one replica each, on a cluster that has no Lease and no Secret of an earlier one."""
+    kubectl = Kubectl(plane.kubeconfig)
+    kubectl("delete", "--ignore-not-found", "-n", SYSTEM, "lease/hami-scheduler-controller", "lease/hami-scheduler")
+    kubectl("delete", "--ignore-not-found", "-n", SYSTEM, "secret/hami-webhook-tls")
+    roles = Roles(plane, folder, kubectl, Deployment(plane, folder, kubectl))
+    try:
+        for deployment in deployments:
+            roles.start(deployment)
+        yield roles
+    finally:
+        roles.close()

@@ -1,0 +1,96 @@
+"""hack/deploy with the API server's addresses: what it applies, and what it refuses before it applies anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KUBECTL = shutil.which("kubectl")
+
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl renders the overlays")
+
+RECORDING = """\
+#!/bin/sh
+case "$1" in
+kustomize) exec {kubectl} "$@" ;;
+apply) cat > {folder}/applied.yaml ;;
+esac
+"""
+
+
+def deploy(folder: Path, **environment: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]] | None]:
+    """What `hack/deploy up` does where kubectl only records what it is to apply; None: nothing."""
+    (folder / "kubectl").write_text(RECORDING.format(kubectl=KUBECTL, folder=folder))
+    (folder / "kubectl").chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / "hack" / "deploy", "up"],
+        env={"PATH": path, "TMPDIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    applied = folder / "applied.yaml"
+    return done, list(yaml.safe_load_all(applied.read_text())) if applied.exists() else None
+
+
+def sources(objects: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
+    """Where reviews may come from: by the network policy, and by the program's own setting."""
+    (policy,) = [o for o in objects if (o["kind"], o["metadata"]["name"]) == ("NetworkPolicy", "hami-webhook")]
+    (deployment,) = [o for o in objects if (o["kind"], o["metadata"]["name"]) == ("Deployment", "hami-webhook")]
+    (rule,) = [rule for rule in policy["spec"]["ingress"] if rule["ports"] == [{"port": "https"}]]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (value,) = [each["value"] for each in container["env"] if each["name"] == "HAMI_API_SERVER_CIDRS"]
+    return rule.get("from"), value
+
+
+@pytest.mark.parametrize("overlay", ["default", "cert-manager", "drop-in"])
+def test_the_api_servers_addresses_reach_the_network_policy_and_the_program(overlay: str, tmp_path: Path) -> None:
+    cidrs = "10.0.0.1/32, 10.0.0.2,fd00::/64"
+    done, applied = deploy(tmp_path, OVERLAY=overlay, API_SERVER_CIDRS=cidrs, IMAGE="registry.example/hami-webhook:1")
+    assert done.returncode == 0, done.stderr
+    assert applied is not None
+    blocks = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.1/32", "10.0.0.2/32", "fd00::/64")]
+    assert sources(applied) == (blocks, "10.0.0.1/32,10.0.0.2/32,fd00::/64")
+    images = {
+        container["image"]
+        for found in applied
+        if found["kind"] == "Deployment"
+        for container in found["spec"]["template"]["spec"]["containers"]
+    }
+    assert images - {"registry.k8s.io/kube-scheduler:v1.36.3"} == {"registry.example/hami-webhook:1"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["applied.yaml", "kubectl"]
+
+
+def test_without_them_reviews_may_come_from_anywhere(tmp_path: Path) -> None:
+    done, applied = deploy(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert applied is not None
+    assert sources(applied) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "reason"),
+    [
+        ("api.example", "'api.example' does not appear to be an IPv4 or IPv6 network"),
+        ("10.0.0.1/8", "10.0.0.1/8 has host bits set"),
+        ("10.0.0.1/32,10.0.0.2/33", "'10.0.0.2/33' does not appear to be an IPv4 or IPv6 network"),
+        (",", "and not empty"),
+        ('10.0.0.1"}}]', "does not appear to be an IPv4 or IPv6 network"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_applied(cidrs: str, reason: str, tmp_path: Path) -> None:
+    done, applied = deploy(tmp_path, API_SERVER_CIDRS=cidrs)
+    assert done.returncode == 1
+    assert done.stderr.startswith("deploy: API_SERVER_CIDRS must be a comma list of CIDRs such as 10.0.0.1/32,10.0.0.2")
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert applied is None
