@@ -347,3 +347,32 @@ def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
             told = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
             assert len(told) == 1, (what, err)
             assert told[0].startswith("hami-webhook: "), what
+
+
+@scenario
+async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_path, monkeypatch):
+    """It has no right to either: a refused policy file is in its log and counted, the event is the controller's."""
+    monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
+    path = tmp_path / "policy.yaml"
+    path.write_text("policies: 1")
+    cluster = await town(FULL)
+    env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
+    flags = ("--policy-file", str(path), "--roles", "webhook")
+    async with served(tmp_path / "tls", cluster, *flags, env=env, policies=Policies.EMPTY) as front:
+        await until(lambda: "policy_failures_total 1.0" in exposition(front.process.collector).decode())
+        assert "hami_webhook_leader 0.0" in exposition(front.process.collector).decode()
+    assert cluster.events == []
+
+
+@scenario
+async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, monkeypatch, caplog):
+    def fail(*_):
+        raise KeyError("metadata")
+
+    cluster = await town(FULL)
+    monkeypatch.setattr("hami_webhook.controller.namespaces.NamespaceAnnotations.look", fail)
+    async with served(tmp_path, cluster) as front:
+        failures = 'hami_webhook_loop_failures_total{loop="namespace annotations"} 1.0'
+        await until(lambda: failures in exposition(front.process.collector).decode())
+        assert (await front.review("/mutate", review(pod(gpu()))))["allowed"]
+    assert "namespace annotations failed; starting it again in 1 s" in caplog.text
