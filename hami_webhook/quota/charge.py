@@ -6,7 +6,7 @@ Amounts are integers in the quota's own units. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
@@ -258,9 +258,18 @@ def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, c
 
 
 def _add_foreign(sheet: _Sheet, scheduler: ForeignScheduler, pod: Pod, catalog: Catalog, now: float) -> None:
-    placed = scheduler.placed(pod, catalog, now)
-    sheet.placed |= placed is not None
-    sheet.tell(_declared(scheduler, pod, catalog) if placed is None else placed)
+    """Add what another scheduler's pod costs: by its allocation never less than the pod itself declares.
+
+    What depends on the card is as written: the least it could be is an estimate, of cards that are registered now.
+    """
+    placed, declared = scheduler.placed(pod, catalog, now), _declared(scheduler, pod, catalog)
+    if placed is None:
+        sheet.tell(declared)
+        return
+    exact = {key: amount for key, amount in declared.amounts.items() if key not in declared.floors}
+    amounts = {**placed.amounts, **{key: max(amount, placed.amounts.get(key, 0)) for key, amount in exact.items()}}
+    sheet.placed = True
+    sheet.tell(replace(placed, amounts=amounts))
 
 
 def _declared(scheduler: ForeignScheduler, pod: Pod, catalog: Catalog) -> Tally:

@@ -101,20 +101,26 @@ def test_10_1_a_pod_that_was_there_before_us_is_read_as_it_stands() -> None:
 
 # 10.2
 
+DECLARED = {"shared": 1, "core": 50, "ratio": 50, "gpu": 50}
+"""What the seed's pod says itself, whatever card it gets."""
+
 
 @pytest.mark.parametrize(
     ("entries", "debits"),
     [
         ([share(0, core="50", memory="11520Mi", ratio="50")],
-         {"shared": 1, "core": 50, "memory": A10 // 2, "ratio": 50, "gpu": 50}),
+         {"shared": 2, "core": 50, "memory": A10 // 2, "ratio": 50, "gpu": 50}),
         ([share(0, core="80", memory="8Gi", ratio="30"), share(1, core=10, memory=1, ratio=40)],
          {"shared": 2, "core": 90, "memory": 8 * GIB + 1, "ratio": 70, "gpu": 120}),
-        ([share(0, ratio="29")], {"shared": 1, "memory": A10 * 29 // 100, "ratio": 29, "gpu": 29}),
-        ([share(1, memory="8Gi")], {"shared": 1, "memory": 8 * GIB, "ratio": 35, "gpu": 35}),
-        ([share(0, memory="6681Mi", ratio="28")], {"shared": 1, "memory": 6681 * 2**20, "ratio": 28, "gpu": 28}),
+        ([share(0, ratio="29")], {"shared": 2, "core": 2, "memory": A10 * 29 // 100, "ratio": 29, "gpu": 29}),
+        ([share(1, memory="8Gi")], {"shared": 2, "core": 2, "memory": 8 * GIB, "ratio": 35, "gpu": 35}),
+        ([share(0, memory="6681Mi", ratio="28")],
+         {"shared": 2, "core": 2, "memory": 6681 * 2**20, "ratio": 28, "gpu": 28}),
     ],
 )  # fmt: skip
-def test_10_2_what_was_written_is_the_debit(entries: list[JSON], debits: JSON) -> None:
+def test_10_2_what_was_written_is_the_debit_but_for_what_the_pod_declares_above_it(
+    entries: list[JSON], debits: JSON
+) -> None:
     koords = a10s()
     koords.bind(seed_pod("p", shared=2, core=2, ratio=2), "n1", json.dumps({"gpu": entries}))
     assert koords.debits() == debits
@@ -125,12 +131,12 @@ def test_10_2_what_was_written_is_the_debit(entries: list[JSON], debits: JSON) -
 @pytest.mark.parametrize(
     ("entry", "debits", "lacking"),
     [
-        (share(9, core="10", ratio="50"), {"shared": 1, "core": 10, "ratio": 50, "gpu": 50}, "gpu-memory for minor 9"),
-        (share(9, memory="1Gi"), {"shared": 1, "memory": GIB}, "gpu-memory-ratio for minor 9"),
-        (share(0, core="10"), {"shared": 1, "core": 10, "gpu": 10}, "gpu-memory and koordinator.sh/gpu-memory-ratio"),
+        (share(9, core="60", ratio="55"), {"shared": 1, "core": 60, "ratio": 55, "gpu": 60}, "gpu-memory for minor 9"),
+        (share(9, memory="1Gi"), {**DECLARED, "memory": GIB}, "gpu-memory-ratio for minor 9"),
+        (share(0, core="10"), DECLARED, "gpu-memory and koordinator.sh/gpu-memory-ratio"),
     ],
 )
-def test_10_2_what_can_not_be_completed_counts_as_nothing_and_is_told(entry: JSON, debits: JSON, lacking: str) -> None:
+def test_10_2_what_can_not_be_completed_counts_as_declared_and_is_told(entry: JSON, debits: JSON, lacking: str) -> None:
     koords = a10s()
     koords.bind(seed_pod(), "n1", json.dumps({"gpu": [entry]}))
     assert koords.debits() == debits
@@ -140,6 +146,28 @@ def test_10_2_what_can_not_be_completed_counts_as_nothing_and_is_told(entry: JSO
         koords.node("n1", card(9))
         assert koords.debits().keys() >= {"memory", "ratio"}
         assert koords.charge("p").problems == ()
+
+
+@pytest.mark.parametrize(
+    "entry", [share(0, core=1, memory=1, ratio=1), share(0, core=0, memory="5Gi", ratio=0), share(0, ratio="1")]
+)
+def test_a_placed_pod_never_costs_less_than_it_declares(entry: JSON) -> None:
+    """Of each amount that the pod states itself; what the card decides is as Koordinator wrote it."""
+    koords = a10s()
+    koords.bind(seed_pod(), "n1", json.dumps({"gpu": [entry]}))
+    assert {key: amount for key, amount in koords.debits().items() if key != "memory"} == DECLARED
+    by_memory = asking("q", memory="8Gi", core=40)
+    koords.bind(by_memory, "n1", json.dumps({"gpu": [{**entry, "id": "GPU-1", "minor": 1}]}))
+    assert koords.debits("q").items() >= {"shared": 1, "core": 40, "memory": 8 * GIB}.items()
+
+
+def test_a_ratio_that_koordinator_rounds_down_is_never_corrected() -> None:
+    """6: in floating point, an exact 29 percent of a card becomes 28, which is below the estimate of admission."""
+    koords = a10s()
+    exact = A10 * 29 // 100
+    koords.bind(asking("p", memory=exact), "n1", json.dumps({"gpu": [share(0, memory=exact, ratio="27")]}))
+    assert koords.waiting(asking("q", memory=exact))["ratio"] == 28
+    assert koords.debits() == {"shared": 1, "memory": exact, "ratio": 27, "gpu": 27}
 
 
 @pytest.mark.parametrize("text", ["{", '{"gpu": 7}'])

@@ -78,13 +78,15 @@ def cost_of(square: Square, ids: str, manifest: JSON | None = None, node: str = 
     ("ids", "cost"),
     [
         ("GPU-m,NVIDIA,8000,30:", debits(1, 8000, 30)),
-        ("GPU-m,NVIDIA,1,30:GPU-x,NVIDIA,2,3:;GPU-m,NVIDIA,4,0:", debits(3, 7, 33)),
+        ("GPU-m,NVIDIA,1,30:GPU-x,NVIDIA,9000,3:;GPU-m,NVIDIA,4,0:", debits(3, 9005, 33)),
+        ("GPU-m,NVIDIA,1,30:GPU-x,NVIDIA,2,3:;GPU-m,NVIDIA,4,0:", debits(3, 8000, 33)),  # less than declared
         ("GPU-m[group2-0],NVIDIA,8000,0:", debits(1, 10240)),
-        ("GPU-m[group2-3],NVIDIA,8000,0:", debits(1, 5120)),
+        ("GPU-m[group2-3],NVIDIA,8000,0:", debits(1, 8000)),  # less than declared
         ("GPU-m[group2-4],NVIDIA,8000,0:", debits(1, 8000)),  # no such place
         ("GPU-m[group9-0],NVIDIA,8000,0:", debits(1, 8000)),
         ("GPU-x[group2-0],NVIDIA,8000,0:", debits(1, 8000)),  # no such card
-        ("GPU-m,NVIDIA,x,0:GPU-m,NVIDIA,9,0:", debits(1, 9)),
+        ("GPU-m,NVIDIA,x,0:GPU-m,NVIDIA,9,0:", debits(1, 8000)),  # less than declared
+        ("GPU-m,NVIDIA,x,0:GPU-m,NVIDIA,9000,0:", debits(1, 9000)),
         ("junk", debits(1, 8000)),  # nothing can be read: what was charged stays
     ],
 )
@@ -166,6 +168,21 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
         "limits.nvidia.com/gpu": 1,
         "limits.nvidia.com/gpumem": 700,
     }
+
+
+def test_no_amount_that_a_pod_states_is_debited_lower() -> None:
+    square = Square(MIXED)
+    assert cost_of(square, "GPU-a,NVIDIA,1,0:", asking(2, 3000, 40, name="u"), "n1").amounts == debits(2, 6000, 80)
+
+
+def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_larger() -> None:
+    """Half of a T4 stays half of a T4 when the T4's node has gone."""
+    square = Square(MIXED)
+    half = asking(1, percent=50, name="u")
+    assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
+    square.state.remove_node("n1")
+    assert square.waiting(asking(1, percent=50)) == debits(1, 20480)
+    assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
 
 
 # 13: instances given twice
