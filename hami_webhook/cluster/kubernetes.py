@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import NoReturn
+from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -37,6 +38,7 @@ from hami_webhook.cluster.api import (
 )
 from hami_webhook.cluster.events import EventCorrelator
 from hami_webhook.cluster.rate import TokenBucket
+from hami_webhook.kube.objects import is_subdomain
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ _PREFIXES = {
     Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
     Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
 }
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_LEASES = "/apis/coordination.k8s.io/v1"
 
 
 class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
@@ -105,7 +107,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def _list(self, kind: Kind, namespace: str, node: str) -> Listing:
         items: list[JSON] = []
         token = ""
-        only = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+        only = {"fieldSelector": f"spec.nodeName={_checked(node, 'node')}"} if node else {}
         while True:
             query = {"limit": str(PAGE), **only} | ({"continue": token} if token else {})
             page = await self.call("GET", _path(kind, namespace), query=query)
@@ -151,7 +153,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         return await self.call("PATCH", _path(kind, namespace, name), patch)
 
     async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
-        return await self.call("PATCH", _path(kind, namespace, name) + "/status", patch)
+        return await self.call("PATCH", _path(kind, namespace, name, "status"), patch)
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
         binding = {
@@ -160,16 +162,18 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             "metadata": {"name": pod, "namespace": namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self.call("POST", _path(Kind.PODS, namespace, pod) + "/binding", binding)
+        await self.call("POST", _path(Kind.PODS, namespace, pod, "binding"), binding)
 
     async def record_event(self, note: EventNote) -> None:
         recording = self._events.correlate(note, self._clock())
         if recording is None:
             return
-        path = f"/api/v1/namespaces/{recording.namespace}/events"
+        path = _joined("/api/v1", "events", recording.namespace)
         if not recording.create:
             try:
-                await self.call("PATCH", f"{path}/{recording.name}", recording.body)
+                await self.call(
+                    "PATCH", _joined("/api/v1", "events", recording.namespace, recording.name), recording.body
+                )
             except NotFound:  # events live for an hour
                 self._events.lost(recording)
                 again = self._events.correlate(note, self._clock())
@@ -183,13 +187,13 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         self._events.recorded(recording, self._clock())
 
     async def get_lease(self, namespace: str, name: str) -> JSON:
-        return await self.call("GET", f"{_LEASES.format(namespace)}/{name}")
+        return await self.call("GET", _joined(_LEASES, "leases", namespace, name))
 
     async def create_lease(self, namespace: str, lease: JSON) -> JSON:
-        return await self.call("POST", _LEASES.format(namespace), _lease(lease))
+        return await self.call("POST", _joined(_LEASES, "leases", namespace), _lease(lease))
 
     async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
-        return await self.call("PUT", f"{_LEASES.format(namespace)}/{lease['metadata']['name']}", _lease(lease))
+        return await self.call("PUT", _joined(_LEASES, "leases", namespace, lease["metadata"]["name"]), _lease(lease))
 
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""
@@ -256,9 +260,29 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         return response
 
 
-def _path(kind: Kind, namespace: str, name: str = "") -> str:
-    middle = f"/namespaces/{namespace}" if kind.namespaced and namespace else ""
-    return f"{_PREFIXES[kind]}{middle}/{kind.value}" + (f"/{name}" if name else "")
+def _path(kind: Kind, namespace: str, name: str | None = None, subresource: str = "") -> str:
+    within = namespace if kind.namespaced and (namespace or name is not None) else None
+    return _joined(_PREFIXES[kind], kind.value, within, name, subresource)
+
+
+def _joined(prefix: str, resource: str, namespace: str | None, name: str | None = None, subresource: str = "") -> str:
+    """The path of an object, of a collection if `name` is None, in any namespace if that is. Raises `Invalid`.
+
+    No text from outside leads anywhere else: an empty name would be the collection, `..` another resource.
+    """
+    segments = [resource] if namespace is None else ["namespaces", _checked(namespace, "namespace"), resource]
+    if name is not None:
+        segments += [_checked(name, resource), *([subresource] if subresource else [])]
+    return "/".join((prefix, *(quote(segment, safe="") for segment in segments)))
+
+
+def _checked(name: str, what: str) -> str:
+    if not is_subdomain(name):
+        raise Invalid(
+            f"{name[:100]!r} can't be the name of a {what.removesuffix('s')}: names are lower case letters, digits, "
+            "'-' and '.', begin and end with a letter or digit, and have at most 253 characters"
+        )
+    return name
 
 
 def _lease(lease: JSON) -> JSON:

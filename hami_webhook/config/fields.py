@@ -13,15 +13,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
 from hami_webhook.config.errors import found
+from hami_webhook.kube.objects import is_subdomain
 
 MAX_INT32 = 2**31 - 1
 MAX_PERCENT = 100
 
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LONGEST_NAME = 63
-_LONGEST_SUBDOMAIN = 253
 _QUOTA_PREFIX = "limits."
 _LONGEST_COMMON_WORD = _LONGEST_NAME - len("-devices-to-allocate")
 # Go's encoding/json and HAMi's structs write these words in capitals; the other words of a key are plain camel case.
@@ -35,13 +33,6 @@ _CAPITALISED = {
     "vgcu": "VGCU",
     "vmemory": "VMemory",
 }
-
-
-def is_subdomain(text: str) -> bool:
-    """Whether `text` is a DNS subdomain as Kubernetes names objects: lower case, digits, `-` and `.`, at most 253
-    characters.
-    """
-    return len(text) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_name(text: str, longest: int = _LONGEST_NAME) -> bool:

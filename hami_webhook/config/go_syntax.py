@@ -4,7 +4,7 @@ import ipaddress
 import re
 from typing import NamedTuple
 
-from hami_webhook.config.fields import is_subdomain
+from hami_webhook.kube.objects import is_subdomain
 
 _NANOSECONDS = {
     "ns": 1,

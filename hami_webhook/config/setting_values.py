@@ -5,8 +5,9 @@ from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
-from hami_webhook.config.fields import is_name, is_qualified, is_subdomain
+from hami_webhook.config.fields import is_name, is_qualified
 from hami_webhook.config.go_syntax import parse_go_duration
+from hami_webhook.kube.objects import is_subdomain
 
 ROLES = ("webhook", "controller", "extender")
 NODE_POLICIES = ("binpack", "spread")

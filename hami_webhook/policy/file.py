@@ -17,11 +17,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from hami_webhook.config.errors import ConfigError, cut, found, quoted
-from hami_webhook.config.fields import is_name, is_subdomain, refuse
+from hami_webhook.config.fields import is_name, refuse
 from hami_webhook.config.yaml_source import Located, parse_yaml
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.policy import WEIGHTS, Weights
+from hami_webhook.kube.objects import is_subdomain
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, Bounds, Policies, Rule
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
 
