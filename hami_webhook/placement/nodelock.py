@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.devices.placed import NODE
-from hami_webhook.kube.objects import Pod, format_time, parse_time
+from hami_webhook.kube.objects import Pod, format_time, is_subdomain, parse_time
 
 LOCK = COMMON_LOCK.annotation
 _TRIES = 5
@@ -37,10 +37,13 @@ class Held:
     @classmethod
     def read(cls, text: str) -> Held:
         """Raises ValueError for what is no lock's value."""
-        parts = text.split(",")
-        if len(parts) not in (1, 3):
-            raise ValueError(f"{text!r} isn't a time, or a time, a namespace and a pod")
-        return cls(parse_time(parts[0]), (parts[1], parts[2]) if len(parts) == 3 else None)
+        time, *holder = text.split(",")
+        try:
+            if len(holder) not in (0, 2) or not all(map(is_subdomain, holder)):
+                raise ValueError
+            return cls(parse_time(time), (holder[0], holder[1]) if holder else None)
+        except ValueError:
+            raise ValueError(f"{text[:100]!r} isn't a time, or a time, a namespace and a pod") from None
 
 
 class NodeLocks:
@@ -68,6 +71,8 @@ class NodeLocks:
         self._queues: dict[str, asyncio.Lock] = {}
         self._taken: dict[tuple[str, str], tuple[str, str]] = {}
         self._waiting: dict[str, int] = {}
+        self._first_seen: dict[tuple[str, str], tuple[str, float]] = {}
+        """By node and annotation a value whose time can't be believed, and when a bind saw it first."""
 
     @asynccontextmanager
     async def turn(self, node: str, pod: Pod | None = None) -> AsyncIterator[float]:
@@ -135,7 +140,7 @@ class NodeLocks:
         text: str | None = (meta.get("annotations") or {}).get(lock.annotation)
         if text is not None:
             held = self._read(node, text, lock)
-            if held is not None and self._clock() - held.since <= self._life(lock):
+            if held is not None:
                 if held.holder == (pod.namespace, pod.name):
                     return None
                 if not await self._holder_is_gone(held, node):
@@ -143,17 +148,41 @@ class NodeLocks:
         value = format_time(self._clock()) + (_owner(pod) if lock.names_holder else "")
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {lock.annotation: value}}}
         await self._cluster.patch(Kind.NODES, node, patch)
+        self._first_seen.pop((node, lock.annotation), None)
         self._taken[node, lock.annotation] = (_owner(pod), value)
         return None
 
     def _read(self, node: str, text: str, lock: NodeLock) -> Held | None:
-        """The lock as written; None for one that nobody can mean, of a lock that names no holder."""
+        """The lock if it counts; None for one that is too old, or that nobody can mean, of a lock without a holder.
+
+        A value that can't be read, or is of the future, was taken when it was first seen here. Raises `ClusterError`
+        for the former as long as it isn't too old, as HAMi does for ever.
+        """
+        now = self._clock()
+        held: Held | None = None
+        problem = ""
         try:
-            return Held.read(text)
+            held = Held.read(text)
         except ValueError as error:
             if not lock.names_holder:
                 return None
-            raise ClusterError(f"node {node}: {lock.annotation} can't be read: {error}") from error
+            problem = str(error)
+        since = held.since if held is not None and held.since <= now else self._seen_since(node, text, lock, now)
+        left = since + self._life(lock) - now
+        if left < 0:
+            return None
+        if held is None:
+            raise ClusterError(
+                f"node {node}: {lock.annotation} can't be read, and is ignored in {_spoken(round(left))}: {problem}"
+            )
+        return held
+
+    def _seen_since(self, node: str, text: str, lock: NodeLock, now: float) -> float:
+        """When a bind first met the lock with this value."""
+        known = self._first_seen.get((node, lock.annotation))
+        if known is None or known[0] != text:
+            known = self._first_seen[node, lock.annotation] = (text, now)
+        return known[1]
 
     def _life(self, lock: NodeLock) -> float:
         return self._expires if lock == COMMON_LOCK else lock.expires

@@ -87,19 +87,6 @@ def test_a_lock_is_read(text: str, since: float, holder: tuple[str, str] | None)
     assert Held.read(text) == Held(since, holder)
 
 
-@pytest.mark.parametrize("text", ["", "x", "2026-01-01T00:00:00Z,ns", "2026-01-01T00:00:00Z,a,b,c", "now,ns,p"])
-def test_what_is_no_lock_fails_at_once_and_stays(text: str) -> None:
-    async def story() -> None:
-        yard = Yard()
-        await yard.open(text)
-        with pytest.raises(ClusterError, match=r"node n: hami.io/mutex.lock can't be read"):
-            await yard.take(a_pod("p"))
-        assert yard.value() == text
-        assert yard.naps == []
-
-    drive(story())
-
-
 MINE = f"{at(0)},b,p"
 
 
