@@ -23,6 +23,9 @@ KUBELET_COUNTS = frozenset(
 )
 """Managed resources that a device plugin advertises in the same units: kube-scheduler's own count of them stands."""
 
+VENDORS = Vendors.from_config(builtin_device_config().config)
+FOREIGN = "|".join(sorted(key.replace(".", r"\\.") for key in VENDORS.foreign_annotations))
+RESERVATION = "hami.io/quota-reservation"
 OWNED = (
     r"^(hami\\.io/(vgpu-(node|time|mig-allocations)|bind-(time|phase)|kunlun-allocated|amd-cu-allocated"
     r"|.+-devices-(to-allocate|allocated))"
@@ -30,7 +33,8 @@ OWNED = (
     r"|AWS_NEURON_IDS|NEURON_(ALLOC_TIME|ALLOCATED|RESOURCE_TYPE)|CAMBRICON_DSMLU_(ASSIGNED|ASSIGHED|PROFILE)"
     r"|aws\\.amazon\\.com/predicate-node|metax-tech\\.com/(gpu-devices-allocated|predicate-time)"
     r"|enflame\\.com/gcu-(assigned.*|request-size)|iluvatar\\.ai/(gpu-assigned|predicate-.*)"
-    r"|mthreads\\.com/(gpu-index|predicate-(node|time)))$"
+    r"|mthreads\\.com/(gpu-index|predicate-(node|time))"
+    rf"|{FOREIGN})$"
 )
 """The scheduler-owned annotations as an RE2 expression, and perhaps a few more; the webhook itself looks exactly."""
 
@@ -58,7 +62,8 @@ CHANGED = (
     "[object.metadata.?annotations.orValue({}), oldObject.metadata.?annotations.orValue({})].exists(m, m.exists(k,\n"
     f"      k.matches('{OWNED}')\n"
     "      && object.metadata.?annotations[?k] != oldObject.metadata.?annotations[?k]))\n"
-    "      || object.metadata.?labels[?'hami.io/vgpu-node'] != oldObject.metadata.?labels[?'hami.io/vgpu-node']"
+    "      || object.metadata.?labels[?'hami.io/vgpu-node'] != oldObject.metadata.?labels[?'hami.io/vgpu-node']\n"
+    f"      || object.metadata.?annotations[?'{RESERVATION}'] != oldObject.metadata.?annotations[?'{RESERVATION}']"
 )
 
 
@@ -213,7 +218,7 @@ extenders:
 
 
 def managed_names() -> list[str]:
-    return sorted(Vendors.from_config(builtin_device_config().config).resource_names)
+    return sorted(VENDORS.resource_names)
 
 
 def governed_names() -> list[str]:
@@ -234,7 +239,7 @@ def render_webhooks() -> str:
 
 def render_scheduler() -> str:
     """manifests/scheduler/kube-scheduler.yaml"""
-    ours = sorted(Vendors.from_config(builtin_device_config().config).own_names - KUBELET_COUNTS)
+    ours = sorted(VENDORS.own_names - KUBELET_COUNTS)
     return SCHEDULER.format(managed="\n".join(f"  - {{name: {name}, ignoredByScheduler: true}}" for name in ours))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.gate import Amounts, Gate
-from hami_webhook.admission.pods import AdmissionRules, bad_request
+from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors

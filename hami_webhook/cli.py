@@ -25,7 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from hami_webhook import __version__, pki
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import (

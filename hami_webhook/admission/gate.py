@@ -12,11 +12,10 @@ from typing import Any, Protocol
 from hami_webhook.admission import policy
 from hami_webhook.admission.alike import Alike, shape_of
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.identities import AdmissionRules, User
 from hami_webhook.admission.pods import (
-    AdmissionRules,
     Ground,
     Mutation,
-    User,
     Welcome,
     governed_elsewhere,
     is_plain,
@@ -246,7 +245,7 @@ class Gate:
     async def _check_update(self, review: Review) -> None:
         old = read_pod(review.old_object, review.namespace)
         new = read_pod(review.object, review.namespace)
-        validate_update(old, new, User(review.username, frozenset(review.groups)), self._vendors, self._rules)
+        validate_update(old, new, _user_of(review), self._vendors, self._rules, self._reservation_key)
         refuse_ephemeral(review.object, self._vendors)
         await self._refuse_loosened(old, new)
 
@@ -279,6 +278,10 @@ def _is_pod(review: Review) -> bool:
     if review.kind != "Pod":
         raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
     return True
+
+
+def _user_of(review: Review) -> User:
+    return User(review.username, frozenset(review.groups))
 
 
 def _answer(done: Mutation, amounts: Amounts | None = None) -> Answer:

@@ -11,12 +11,13 @@ from typing import Any
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.fleet import NO_FLEET, Fleet
 from hami_webhook.devices.foreign.base import ForeignScheduler
 from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned, owned_in
+from hami_webhook.devices.owned import OWNED_LABELS, owned_in
 from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
@@ -24,26 +25,6 @@ from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.policy.rules import Policies
-
-_NODE_USER = "system:node:"
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionRules:
-    """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations."""
-
-    scheduler_name: str = ""
-    force_overwrite_default_scheduler: bool = True
-    trusted_users: frozenset[str] = frozenset()
-    trusted_groups: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Who sends the request, as the API server says."""
-
-    name: str = ""
-    groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +85,12 @@ def is_plain(raw: Mapping[str, Any], vendors: Vendors) -> bool:
 
 
 def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
-    """The scheduler-owned keys among annotations."""
-    return {*owned_in(annotations), *(vendors.owned_annotations & annotations.keys())}
+    """The scheduler-owned keys among annotations, those of other projects' schedulers included."""
+    return {
+        *owned_in(annotations),
+        *(vendors.owned_annotations & annotations.keys()),
+        *(vendors.foreign_annotations & annotations.keys()),
+    }
 
 
 def read_draft(raw: Mapping[str, Any], pod: Pod) -> PodDraft:
@@ -130,6 +115,9 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
         raise Denied(403, "pod has no containers")
     if pod.annotations:
         owned = _forged(pod.annotations, vendors)
+        for scheduler in vendors.foreign:
+            if scheduler.asks(pod):
+                owned.difference_update(scheduler.owned)  # removed by its `admit`, refused by its `check`
         if owned:
             raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
     if not OWNED_LABELS.isdisjoint(pod.labels):
@@ -269,7 +257,7 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     try:
         for scheduler in vendors.foreign:
             if is_mirror(pod):
-                refuse_owned(pod.annotations, scheduler.watched)
+                refuse_owned(pod.annotations, scheduler.owned)
             elif scheduler.asks(pod):
                 scheduler.check(pod, fleet)
         vendors.mixing.check(pod)
@@ -283,31 +271,13 @@ def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendo
     return asked
 
 
-def validate_update(old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules) -> None:
+def validate_update(
+    old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
+) -> None:
     """Check a change of a pod: scheduler-owned metadata only by those who own it, managed amounts by nobody."""
-    changed = sorted(
-        key
-        for key in {*old.annotations, *new.annotations}
-        if (is_scheduler_owned(key) or key in vendors.owned_annotations)
-        and old.annotations.get(key) != new.annotations.get(key)
-    )
-    if not _is_others_alone(old, vendors):  # Koordinator labels its pods so that HAMi's monitor finds them
-        changed += sorted(f"label {key}" for key in OWNED_LABELS if old.labels.get(key) != new.labels.get(key))
-    if changed and not _trusted(user, old, rules):
-        raise Denied(
-            403,
-            f"{changed[0]} is written by the scheduler and device plugins only; "
-            f"{user.name or 'this user'} may not add, change or remove it",
-        )
+    refuse_changes(old, new, user, vendors, rules, reservation)
     if names_managed(old, vendors) or names_managed(new, vendors):
         _refuse_other_amounts(old, new, vendors)
-
-
-def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
-    """Whether the pod is another scheduler's, and asks for no cards of ours."""
-    return any(scheduler.asks(pod) for scheduler in vendors.foreign) and not any(
-        vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
-    )
 
 
 def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:
@@ -397,13 +367,6 @@ def suspicions(draft: PodDraft) -> list[str]:
     """What is legal but hardly meant, a sentence each."""
     text = draft.annotations.get(GPU_POLICY)
     return [] if text is None else CardPolicy.parse(text).doubts()
-
-
-def _trusted(user: User, pod: Pod, rules: AdmissionRules) -> bool:
-    """Whether the user may write scheduler-owned metadata of the pod: a node only of pods bound to it."""
-    if user.name in rules.trusted_users or not user.groups.isdisjoint(rules.trusted_groups):
-        return True
-    return user.name.startswith(_NODE_USER) and pod.node_name != "" and user.name == _NODE_USER + pod.node_name
 
 
 def _written(container: Container | None, field: str) -> Mapping[str, Any]:

@@ -185,10 +185,22 @@ _IDENTITIES = (
         "service accounts of device plugins, which may write allocations too; spelt like the above",
     ),
     _list(
+        "volcano_service_accounts",
+        values.service_accounts,
+        "volcano-system/volcano-scheduler,kube-system/volcano-device-plugin",
+        "service accounts of Volcano's scheduler and vGPU device plugin, which may write what Volcano allocates",
+    ),
+    _list(
+        "koordinator_service_accounts",
+        values.service_accounts,
+        "koordinator-system/koord-scheduler",
+        "service accounts of Koordinator's scheduler, which may write what Koordinator allocates",
+    ),
+    _list(
         "allowed_identities",
         values.identities,
         "",
-        "more users, and groups as group:NAME, that may write allocations",
+        "more users, and groups as group:NAME, that may write allocations of any scheduler",
     ),
 )
 

@@ -17,6 +17,9 @@ from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, Ide
 
 _IGNORED = "ignored_flags"
 
+_ACCOUNTS = tuple(setting.name for setting in SETTINGS if setting.name.endswith("_service_accounts"))
+"""The settings that are service accounts, where a name without a namespace is one of this pod's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -61,6 +64,8 @@ class Settings:
     quota_max_ledger: int
     own_service_accounts: tuple[ServiceAccount, ...]
     device_plugin_service_accounts: tuple[ServiceAccount, ...]
+    volcano_service_accounts: tuple[ServiceAccount, ...]
+    koordinator_service_accounts: tuple[ServiceAccount, ...]
     allowed_identities: Identities
     kube_qps: float
     kube_burst: int
@@ -92,6 +97,15 @@ class Settings:
         """The user names that may write allocations: our own, the device plugins', and those allowed besides."""
         accounts = (*self.own_service_accounts, *self.device_plugin_service_accounts)
         return self.allowed_identities.users | {account.username for account in accounts}
+
+    @property
+    def foreign_users(self) -> dict[str, frozenset[str]]:
+        """The user names that may write the allocations of another project's scheduler, by its key."""
+        schedulers = {"volcano": self.volcano_service_accounts, "koordinator": self.koordinator_service_accounts}
+        return {
+            key: self.allowed_identities.users | {account.username for account in accounts}
+            for key, accounts in schedulers.items()
+        }
 
     @property
     def trusted_groups(self) -> frozenset[str]:
@@ -163,7 +177,7 @@ def resolve(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
     faults = [*_unplaced_accounts(values, given), *_conflicts(Settings(**values))]
     if faults:
         raise ConfigError(faults, warnings)
-    for name in ("own_service_accounts", "device_plugin_service_accounts"):
+    for name in _ACCOUNTS:
         values[name] = tuple(account for account in values[name] if account.namespace)
     return Settings(**values, warnings=tuple(warnings))
 
@@ -187,13 +201,13 @@ def _complete(values: dict[str, Any]) -> None:
     if values["leader_elect"]:
         values["leader_elect_resource_name"] = values["leader_elect_resource_name"] or values["scheduler_name"]
         values["leader_elect_resource_namespace"] = values["leader_elect_resource_namespace"] or namespace
-    for name in ("own_service_accounts", "device_plugin_service_accounts"):
+    for name in _ACCOUNTS:
         values[name] = tuple(ServiceAccount(account.namespace or namespace, account.name) for account in values[name])
 
 
 def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[str]:
     """Accounts someone named without a namespace while ours isn't known; the default ones then just don't count."""
-    for name in sorted({"own_service_accounts", "device_plugin_service_accounts"} & given):
+    for name in sorted(given.intersection(_ACCOUNTS)):
         for account in values[name]:
             if not account.namespace:
                 flag = "--" + name.replace("_", "-")

@@ -65,7 +65,9 @@ class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
     `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `governed` are the
-    ones that policy can speak of. `mixing` is the rule of one GPU manager per node.
+    ones that policy can speak of. `owned_annotations` are what only our scheduler and device plugins write on a pod,
+    `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule of one GPU manager per
+    node.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Vendors(Mapping[str, Vendor]):
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
+        self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
         self._names = {name: [v.key for v in vendors if name in v.resource_names] for name in self.own_names}
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}

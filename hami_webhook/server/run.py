@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from hami_webhook.admission.pods import AdmissionRules
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
@@ -59,6 +59,7 @@ def options_of(settings: Settings) -> Options:
             force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
             trusted_users=settings.trusted_users,
             trusted_groups=settings.trusted_groups,
+            foreign_users=settings.foreign_users,
         ),
         policies=place.Policies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         times=Times(ttl=settings.quota_reservation_ttl, lapse=settings.node_lock_timeout),

@@ -50,6 +50,13 @@ def test_the_defaults_are_those_of_the_chapters() -> None:
         "system:serviceaccount:hami:hami-device-plugin",
     }
     assert plain.trusted_groups == frozenset()
+    assert plain.foreign_users == {
+        "volcano": {
+            "system:serviceaccount:volcano-system:volcano-scheduler",
+            "system:serviceaccount:kube-system:volcano-device-plugin",
+        },
+        "koordinator": {"system:serviceaccount:koordinator-system:koord-scheduler"},
+    }
     assert plain.warnings == ()
 
 
@@ -134,6 +141,18 @@ def test_repeated_lists_are_joined() -> None:
         "system:serviceaccount:ns:c",
     }
     assert both.trusted_groups == {"ops"}
+
+
+def test_the_accounts_of_other_schedulers_are_replaced_and_allowed_identities_write_for_all() -> None:
+    line = "--volcano-service-accounts a/b,c --allowed-identities joe,group:ops"
+    env = {"POD_NAMESPACE": "ns", "HAMI_KOORDINATOR_SERVICE_ACCOUNTS": "k/s"}
+    found = settings_of(line, env)
+    assert found.foreign_users == {
+        "volcano": {"system:serviceaccount:a:b", "system:serviceaccount:ns:c", "joe"},
+        "koordinator": {"system:serviceaccount:k:s", "joe"},
+    }
+    assert {"joe", "system:serviceaccount:ns:hami-scheduler"} <= found.trusted_users
+    assert not found.trusted_users & {"system:serviceaccount:a:b", "system:serviceaccount:k:s"}
 
 
 def test_old_flags_are_ignored_and_said_to_be_while_those_of_klog_are_not_mentioned() -> None:
@@ -270,6 +289,11 @@ BAD = [
     ("--roles scheduler", '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one'),
     ("--roles ,", "must be a comma list of webhook, controller, extender, at least one"),
     ("--own-service-accounts x", '--own-service-accounts "x": must be NAMESPACE/x, as POD_NAMESPACE isn\'t set'),
+    (
+        "--volcano-service-accounts x",
+        '--volcano-service-accounts "x": must be NAMESPACE/x, as POD_NAMESPACE isn\'t set',
+    ),
+    ("--koordinator-service-accounts A/b", "must be a comma list of NAMESPACE/NAME or NAME; A/b isn't one"),
     ("--device-plugin-service-accounts a/b/c", "must be a comma list of NAMESPACE/NAME or NAME; a/b/c isn't one"),
     ("--device-plugin-service-accounts /b", "must be a comma list of NAMESPACE/NAME or NAME; /b isn't one"),
     ("--allowed-identities *", "without wildcards; * isn't one"),

@@ -17,7 +17,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.placement.place import Placement
 
-from .deployment import ROOT, SYSTEM, Kubectl
+from .deployment import ROOT, SYSTEM, Deployment, Kubectl
+from .tenants import tenant
 
 JSON = dict[str, Any]
 VENDORS = Vendors.from_config(builtin_device_config().config)
@@ -36,6 +37,26 @@ def scheduler_account(kubectl: Kubectl) -> None:
             "subjects": [{"kind": "ServiceAccount", "name": "hami-device-plugin", "namespace": SYSTEM}],
         },
     )
+
+
+def foreign_scheduler(deployment: Deployment, system: str, name: str) -> Kubectl:
+    """kubectl as the service account of another project's scheduler, which may patch and bind pods."""
+    rbac, role = "rbac.authorization.k8s.io", f"e2e-{name}"
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "update"]}
+    bindings = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
+    kind = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole"}
+    deployment.kubectl.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": system}},
+        {**kind, "metadata": {"name": role}, "rules": [pods, bindings]},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": system}],
+        },
+    )
+    return tenant(deployment.kubectl, deployment.plane, deployment.folder, system, role, name)
 
 
 def on_cluster(login: Path, work: Callable[[KubernetesCluster], Awaitable[Any]]) -> Any:

@@ -9,6 +9,7 @@ from hack.devcluster.plane import ControlPlane
 
 from .deployment import Kubectl, deployed, eventually
 from .objects import JSON, add_node, define_devices, namespace, quota
+from .scheduling import foreign_scheduler
 
 RATIO, MEMORY = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu-memory"
 KEYS = [f"limits.{name}" for name in ("koordinator.sh/gpu.shared", RATIO, MEMORY)]
@@ -37,7 +38,8 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
     def used() -> list[str | None]:
         return [kubectl.used(space).get(key) for key in KEYS]
 
-    with deployed(plane, tmp_path, "hami-webhook-0"):
+    with deployed(plane, tmp_path, "hami-webhook-0") as program:
+        koordinator = foreign_scheduler(program, "koordinator-system", "koord-scheduler")
         eventually(used, ["0", "0", "0"])
         kubectl.apply(half_a_card(space, "p"))
         assert used() == ["1", "50", "12079595520"]
@@ -48,7 +50,7 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
         # what koord-scheduler does: half of the larger card
         entry = {"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", RATIO: "50"}}
         note = "scheduling.koordinator.sh/device-allocated=" + json.dumps({"gpu": [entry]})
-        kubectl("annotate", "pod", "p", "-n", space, note)
+        koordinator("annotate", "pod", "p", "-n", space, note)
         target = {"apiVersion": "v1", "kind": "Node", "name": "koord-1"}
         binding = {
             "apiVersion": "v1",
@@ -57,7 +59,7 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
             "target": target,
         }
         path = f"/api/v1/namespaces/{space}/pods/p/binding"
-        kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+        koordinator("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
         eventually(used, ["1", "50", "42949672960"])
         told = kubectl("describe", "quota", "gpu-quota", "-n", space).split()
         assert told[told.index(KEYS[2]) + 1 :][:2] == ["40Gi", "60Gi"]

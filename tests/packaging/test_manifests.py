@@ -53,8 +53,9 @@ def test_the_extender_listens_where_kube_scheduler_asks() -> None:
 
 def test_every_webhook_names_every_managed_resource() -> None:
     mutating, validating = documents("base/webhooks.yaml")
-    validate, _, amounts, policy = validating["webhooks"]
-    for hook in (*mutating["webhooks"], validate, amounts, policy):
+    hooks = {hook["name"]: hook for hook in validating["webhooks"]}
+    by_resource = [hooks[f"{name}.webhook.hami.io"] for name in ("validate", "amounts", "policy")]
+    for hook in (*mutating["webhooks"], *by_resource):
         condition = hook["matchConditions"][-1]
         listed = re.findall(r"'([^'^]+/[^'^]+)'", condition["expression"].partition("annotations")[0])
         assert sorted(set(listed)) == sorted(VENDORS.resource_names)
@@ -64,6 +65,17 @@ def test_every_webhook_names_every_managed_resource() -> None:
 def test_the_guard_sees_every_annotation_that_is_ours(key: str) -> None:
     assert is_scheduler_owned(key)
     assert re.match(OWNED.replace("\\\\", "\\"), key)
+
+
+@pytest.mark.parametrize("key", sorted(VENDORS.foreign_annotations))
+def test_the_guard_sees_every_annotation_of_other_schedulers(key: str) -> None:
+    assert not is_scheduler_owned(key)
+    assert re.match(OWNED.replace("\\\\", "\\"), key)
+
+
+@pytest.mark.parametrize("key", ["volcano-sh/vgpu-node", "volcano.sh/vgpu-mode", "scheduling.koordinator.sh/gpu"])
+def test_the_guard_takes_other_schedulers_keys_literally(key: str) -> None:
+    assert not re.match(OWNED.replace("\\\\", "\\"), key)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def test_settings_reach_the_core_and_the_listeners():
     accounts = {"system:serviceaccount:ns:own", "system:serviceaccount:ns:plugin", "joe"}
     assert options.rules.trusted_users == accounts
     assert options.rules.trusted_groups == {"ops"}
+    assert options.rules.foreign_users == {
+        "volcano": {
+            "joe",
+            "system:serviceaccount:volcano-system:volcano-scheduler",
+            "system:serviceaccount:kube-system:volcano-device-plugin",
+        },
+        "koordinator": {"joe", "system:serviceaccount:koordinator-system:koord-scheduler"},
+    }
     assert (options.rules.scheduler_name, options.rules.force_overwrite_default_scheduler) == ("hami-scheduler", False)
     assert (options.times.ttl, options.times.lapse, options.charge_timeout, options.max_ledger) == (50, 60, 2, 7)
     assert (limits.max_request_bytes, limits.max_header_bytes, limits.request_timeout) == (2048, 4096, 9)

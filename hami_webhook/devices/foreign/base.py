@@ -126,9 +126,9 @@ class ForeignScheduler:
     `key`: its name, as its vendor appears in results. `scheduler_names`: `spec.schedulerName` of the pods it places;
     the first is the one injected where `injects_scheduler`. `quota_keys`: what a ResourceQuota may limit of its
     resources; `byte_keys` are those that count bytes, so that `40Gi` means what it says. `watched`: the pod annotations
-    on which the answer of `placed` depends. `reads_devices`: whether Koordinator's Device objects matter to it. `keys`:
-    what of its annotations policy can set and bound, and what it writes; without any choice or list policy is nothing
-    to it.
+    on which the answer of `placed` depends. `owned`, `owned_labels`: the annotations and labels of a pod that only it
+    and its device plugins write. `reads_devices`: whether Koordinator's Device objects matter to it. `keys`: what of
+    its annotations policy can set and bound, and what it writes; without any choice or list policy is nothing to it.
     """
 
     key: str
@@ -138,6 +138,8 @@ class ForeignScheduler:
     quota_keys: tuple[str, ...]
     byte_keys: frozenset[str] = frozenset()
     watched: tuple[str, ...] = ()
+    owned: tuple[str, ...] = ()
+    owned_labels: frozenset[str] = frozenset()
     reads_devices: bool = False
     keys: DeviceKeys = DeviceKeys("", general=False)
 
@@ -146,6 +148,10 @@ class ForeignScheduler:
         """Whether policy can say anything of its pods."""
         keys = self.keys
         return any((keys.choices, keys.use_uuid, keys.nouse_uuid, keys.use_type, keys.nouse_type))
+
+    def writes(self, key: str) -> bool:
+        """Whether its identities may write the pod annotation `key`."""
+        return key in self.owned
 
     def asks_something(self, pod: Pod | PodDraft) -> bool:
         """Whether a pod as its user wrote it asks for any card, not just for none of them."""

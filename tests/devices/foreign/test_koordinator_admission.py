@@ -362,11 +362,17 @@ def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
     named_node = {"hami.io/vgpu-node": "n1"}
     own, both = box(ratio=50), container(**{"nvidia.com/gpu": 1}, **named(ratio=50))
 
-    def write(made: JSON, **after: JSON) -> None:
+    rules = AdmissionRules(
+        foreign_users={"koordinator": frozenset({"koord-scheduler"}), "volcano": frozenset({"volcano-scheduler"})}
+    )
+
+    def write(made: JSON, user: str = "koord-scheduler", **after: JSON) -> None:
         before, later = (Pod.from_object(asking("p", made, **more)) for more in ({}, after))
-        validate_update(before, later, User("koord-scheduler"), CHART, AdmissionRules())
+        validate_update(before, later, User(user), CHART, rules)
 
     write(own, labels=named_node)
+    with pytest.raises(Denied, match=r"label hami\.io/vgpu-node is written by the scheduler"):
+        write(own, user="volcano-scheduler", labels=named_node)
     for made, after in ((own, {"notes": named_node}), (both, {"labels": named_node})):
         with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
             write(made, **after)

@@ -30,6 +30,7 @@ from hami_webhook.devices.foreign.koordinator.names import (
 from hami_webhook.devices.foreign.koordinator.request import OWN, Want, pod_total, read
 from hami_webhook.devices.foreign.koordinator.rules import check_amounts
 from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.devices.owned import OWNED_LABELS
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
@@ -43,6 +44,8 @@ class Koordinator(ForeignScheduler):
     quota_keys = QUOTA_KEYS
     byte_keys = BYTE_KEYS
     watched = (ALLOCATED,)
+    owned = SCHEDULERS_OWN
+    owned_labels = OWNED_LABELS  # for HAMi's monitor
     reads_devices = True
 
     def __init__(self, section: KoordinatorSection) -> None:

@@ -15,7 +15,7 @@ from hami_webhook.devices.foreign.volcano.admission import Admission
 from hami_webhook.devices.foreign.volcano.allocation import node_of, rows_of
 from hami_webhook.devices.foreign.volcano.cards import VolcanoCards
 from hami_webhook.devices.foreign.volcano.charge import Costs
-from hami_webhook.devices.foreign.volcano.names import ALLOCATED, BIND_PHASE, BIND_TIME, NODE
+from hami_webhook.devices.foreign.volcano.names import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
 from hami_webhook.devices.foreign.volcano.placement import predict
 from hami_webhook.devices.foreign.volcano.registration import Registry
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -26,6 +26,7 @@ from hami_webhook.kube.quantity import parse_whole
 class Volcano(ForeignScheduler):
     key = "volcano"
     watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
+    owned = OWNED
     keys = VolcanoCards.keys
 
     def __init__(self, section: VolcanoSection) -> None:
@@ -38,6 +39,9 @@ class Volcano(ForeignScheduler):
         self.resource_names = frozenset(self._cards.resource_names)
         keys = (self._costs.count_key, self._costs.memory_key, self._costs.core_key)
         self.quota_keys = tuple(key for key in keys if key)
+
+    def writes(self, key: str) -> bool:
+        return key in OWNED or ASCEND.fullmatch(key) is not None
 
     def asks_something(self, pod: Pod | PodDraft) -> bool:
         """A count of 0 takes away whatever else its container names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hami_webhook.devices.policy import ListRule, split_list
@@ -27,6 +28,13 @@ OWNED = (
     *("volcano.sh/predicate-time", "volcano.sh/gpu-index"),
 )
 """What only Volcano and the device plugin may write on a pod."""
+
+ASCEND = re.compile(
+    r"hami\.io/(?:vgpu-node|vgpu-time|bind-time|bind-phase|Ascend[-A-Za-z0-9_.]*-devices-(?:to-allocate|allocated))"
+    r"|huawei\.com/Ascend[-A-Za-z0-9_.]*"
+    r"|predicate-time"
+)
+"""HAMi's own keys that Volcano writes where it places HAMi's Ascend resources (chapter section 14)."""
 
 
 def mode_of(notes: Mapping[str, str]) -> str:

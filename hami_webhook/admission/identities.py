@@ -1,0 +1,105 @@
+"""Who may write the scheduler-owned metadata of a pod, by whatever request (security chapter, section 1).
+
+Our own scheduler and device plugins write our allocations, another project's identities those of their scheduler, and
+a node either for the pods that are bound to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.owned import OWNED_LABELS, is_scheduler_owned
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+
+_NODE_USER = "system:node:"
+_SCHEDULERS = "by the scheduler and device plugins only"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """What holds for every review: the scheduler's name, and who may write scheduler-owned annotations.
+
+    `foreign_users` may write the allocations of another project's scheduler, by its key; `trusted_groups` all.
+    """
+
+    scheduler_name: str = ""
+    force_overwrite_default_scheduler: bool = True
+    trusted_users: frozenset[str] = frozenset()
+    trusted_groups: frozenset[str] = frozenset()
+    foreign_users: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who sends the request, as the API server says."""
+
+    name: str = ""
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rights:
+    """What a user may write: everything, our own allocations, those of some other schedulers."""
+
+    all: bool
+    ours: bool
+    foreign: tuple[ForeignScheduler, ...]
+
+    @classmethod
+    def of(cls, user: User, vendors: Vendors, rules: AdmissionRules) -> _Rights:
+        """What the configured identities say of the user."""
+        foreign = (each for each in vendors.foreign if user.name in rules.foreign_users.get(each.key, ()))
+        return cls(not user.groups.isdisjoint(rules.trusted_groups), user.name in rules.trusted_users, tuple(foreign))
+
+    def denied(self, annotations: Iterable[str], labels: Iterable[str], vendors: Vendors) -> list[str]:
+        """The annotations, and then the labels, that the user may not write, as messages name them."""
+        if self.all:
+            return []
+        keys = (
+            key
+            for key in annotations
+            if key in vendors.foreign_annotations
+            or (not self.ours and (is_scheduler_owned(key) or key in vendors.owned_annotations))
+        )
+        denied = sorted(key for key in keys if not any(scheduler.writes(key) for scheduler in self.foreign))
+        return denied + ([] if self.ours else sorted(f"label {key}" for key in OWNED_LABELS.intersection(labels)))
+
+
+def refuse_changes(
+    old: Pod, new: Pod, user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
+) -> None:
+    """Deny an update of a pod that changes scheduler-owned metadata which the user may not write.
+
+    `reservation` is the annotation that is set with the pod's creation only; nobody may change it.
+    """
+    annotations, labels = _changed(old.annotations, new.annotations), _changed(old.labels, new.labels)
+    if reservation in annotations:
+        raise _denied(reservation, "when the pod is created only", user, "add, change or remove it")
+    if old.node_name and user.name == _NODE_USER + old.node_name:
+        return
+    rights = _Rights.of(user, vendors, rules)
+    if _is_others_alone(old, vendors):
+        labels = labels.difference(*(scheduler.owned_labels for scheduler in rights.foreign))
+    denied = rights.denied(annotations, labels, vendors)
+    if denied:
+        raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
+
+
+def _denied(key: str, writers: str, user: User, what: str) -> Denied:
+    return Denied(403, f"{key} is written {writers}; {user.name or 'this user'} may not {what}")
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
+    """The keys that were added, changed or removed."""
+    return {key for key in {*old, *new} if old.get(key) != new.get(key)}
+
+
+def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod is another scheduler's, and asks for no cards of ours."""
+    return any(scheduler.asks(pod) for scheduler in vendors.foreign) and not any(
+        vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
+    )

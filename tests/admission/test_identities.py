@@ -1,0 +1,135 @@
+"""Who may write which scheduler's allocations: on CREATE, on UPDATE of a pod and its status."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hami_webhook.admission.identities import AdmissionRules
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+
+from .reviews import SCHEDULER, NoTouch, container, cpu, gate, gpu, parsed, pod, refusal, review, update
+
+CHART = Vendors.from_config(builtin_device_config().config)
+VOLCANO, KOORDINATOR, OURS, OPERATOR = "volcano-scheduler", "koord-scheduler", "hami-scheduler", "operator"
+RULES = AdmissionRules(
+    scheduler_name=SCHEDULER,
+    trusted_users=frozenset({OURS, OPERATOR}),
+    trusted_groups=frozenset({"ops"}),
+    foreign_users={"volcano": frozenset({VOLCANO, OPERATOR}), "koordinator": frozenset({KOORDINATOR, OPERATOR})},
+)
+RESERVATION = "hami.io/quota-reservation"
+VOLCANOS = (
+    *("volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-node", "volcano.sh/vgpu-time"),
+    *("volcano.sh/bind-phase", "volcano.sh/bind-time", "volcano.sh/predicate-time", "volcano.sh/gpu-index"),
+)
+KOORDINATORS = tuple(
+    f"scheduling.koordinator.sh/{name}" for name in ("device-allocated", "bind-timestamp", "gpu-minors")
+)
+ASCENDS = ("hami.io/Ascend910B3-devices-allocated", "huawei.com/Ascend910B3", "predicate-time", "hami.io/bind-phase")
+HAMIS = ("hami.io/vgpu-devices-allocated", "hami.io/amd-cu-allocated", "BAIDU_COM_DEVICE_IDX")
+EVERYTHING = (*VOLCANOS, *KOORDINATORS, *ASCENDS, *HAMIS)
+MAY: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {
+    ("alice", ()): (),
+    ("", ()): (),
+    (OURS, ()): (*ASCENDS, *HAMIS),
+    (VOLCANO, ()): (*VOLCANOS, *ASCENDS),
+    (KOORDINATOR, ()): KOORDINATORS,
+    (OPERATOR, ()): EVERYTHING,
+    ("bob", ("ops",)): EVERYTHING,
+    ("system:node:n1", ("system:nodes",)): EVERYTHING,
+    ("system:node:n2", ("system:nodes",)): (),
+}
+"""The annotations that each user, by name and groups, may write on a pod that is bound to node n1."""
+
+
+def vgpu(**more: Any) -> Any:
+    return container("main", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 20000}, **more)
+
+
+def share() -> Any:
+    amounts = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-memory-ratio": 50}
+    return container("main", amounts, amounts)
+
+
+def send(written: Any, path: str = "validate") -> Any:
+    """The answer; nothing but the review may be looked at."""
+    return asyncio.run(getattr(gate(RULES, known=CHART, surroundings=NoTouch()), path)(parsed(written)))
+
+
+def create(obj: Any, path: str = "validate", user: str = "alice") -> Any:
+    written = review(obj, userInfo={"username": user})
+    return asyncio.run(getattr(gate(RULES, known=CHART), path)(parsed(written)))
+
+
+@pytest.mark.parametrize("one", [gpu(), vgpu(), share(), cpu()], ids=["gpu", "volcano", "koordinator", "cpu"])
+@pytest.mark.parametrize("subresource", ["", "status"])
+@pytest.mark.parametrize(("user", "groups"), MAY)
+def test_each_identity_changes_the_allocations_of_its_own_scheduler_only(
+    user: str, groups: tuple[str, ...], subresource: str, one: Any
+) -> None:
+    for key in EVERYTHING:
+        without, having = pod(one, node="n1"), pod(one, node="n1", annotations={key: "1"})
+        other = pod(one, node="n1", annotations={key: "2"})
+        for old, new in ((without, having), (having, without), (having, other)):
+            written = update(old, new, user, *groups, subresource=subresource)
+            if key in MAY[user, groups]:
+                send(written)
+            else:
+                assert refusal(send, written) == (
+                    403,
+                    f"{key} is written by the scheduler and device plugins only; "
+                    f"{user or 'this user'} may not add, change or remove it",
+                )
+
+
+@pytest.mark.parametrize("user", ["alice", OURS, VOLCANO, OPERATOR, "system:node:n1"])
+@pytest.mark.parametrize("subresource", ["", "status"])
+def test_nobody_changes_a_reservation_once_the_pod_exists(user: str, subresource: str) -> None:
+    without, having = pod(cpu(), node="n1"), pod(cpu(), node="n1", annotations={RESERVATION: "s"})
+    for old, new in ((without, having), (having, without), (having, pod(cpu(), annotations={RESERVATION: "t"}))):
+        code, message = refusal(send, update(old, new, user, "ops", subresource=subresource))
+        assert (code, message) == (
+            403,
+            f"{RESERVATION} is written when the pod is created only; {user} may not add, change or remove it",
+        )
+    send(update(having, pod(cpu(), annotations={RESERVATION: "s", "mine": "x"}), user, subresource=subresource))
+
+
+# on CREATE
+
+
+@pytest.mark.parametrize("step", ["mutate", "validate", "webhook"])
+@pytest.mark.parametrize("user", ["alice", VOLCANO, KOORDINATOR, OURS])
+@pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
+def test_a_new_pod_that_does_not_ask_its_scheduler_must_not_bring_an_allocation(key: str, user: str, step: str) -> None:
+    for one in (cpu(), gpu(), share() if key in VOLCANOS else vgpu()):
+        assert refusal(create, pod(one, annotations={key: "x"}), step, user) == (
+            403,
+            f"annotation {key} is written by the scheduler only; remove it from the pod",
+        )
+
+
+@pytest.mark.parametrize(("one", "keys"), [(vgpu(), VOLCANOS), (share(), KOORDINATORS)])
+def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_is_not(one: Any, keys: Any) -> None:
+    """Volcano chapter 5.4, Koordinator chapter 5.3: copies of a placed pod carry its allocation."""
+    for key in keys:
+        obj = pod(one, annotations={key: "x", "mine": "y"})
+        (removed,) = [each for each in create(obj, "mutate").patch if each["path"].startswith("/metadata/annotations")]
+        assert (removed["op"], key.replace("/", "~1") in removed["path"]) == ("remove", True)
+        assert f"annotation {key} is written by the scheduler only" in refusal(create, obj)[1]
+
+
+@pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
+def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
+    notes = {"kubernetes.io/config.mirror": "x", key: "x"}
+    mirror = pod(vgpu() if key in VOLCANOS else share(), node="n1", annotations=notes)
+    assert f"annotation {key} is written by the scheduler only" in refusal(create, mirror)[1]
+
+
+def test_a_scheduler_that_is_not_enabled_owns_nothing() -> None:
+    old, new = pod(cpu()), pod(cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
+    asyncio.run(gate(RULES, surroundings=NoTouch()).validate(parsed(update(old, new))))
