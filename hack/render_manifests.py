@@ -65,6 +65,7 @@ CHANGED = (
     "      || object.metadata.?labels[?'hami.io/vgpu-node'] != oldObject.metadata.?labels[?'hami.io/vgpu-node']\n"
     f"      || object.metadata.?annotations[?'{RESERVATION}'] != oldObject.metadata.?annotations[?'{RESERVATION}']"
 )
+BROUGHT = f"{FORGED}\n      || '{RESERVATION}' in object.metadata.?annotations.orValue({{}})"
 
 
 def changes_any(keys: list[str], indent: str) -> str:
@@ -130,12 +131,12 @@ webhooks:
     expression: >-
       {asks}
       || {forged}
-# What only the scheduler, device plugins and nodes may change on a pod.
+# What only the scheduler, device plugins and nodes may change on a pod; other subresources change no metadata.
 - name: guard.webhook.hami.io
   admissionReviewVersions: [v1]
   clientConfig: *validate
   rules:
-  - {{apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [UPDATE], scope: Namespaced}}
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods, pods/status], operations: [UPDATE], scope: Namespaced}}
   failurePolicy: Fail
   matchPolicy: Equivalent
   sideEffects: NoneOnDryRun
@@ -145,6 +146,21 @@ webhooks:
   - name: changes-an-allocation
     expression: >-
       {changed}
+# The API server merges the annotations and labels of a Binding into its pod.
+- name: bindings.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig: *validate
+  rules:
+  - {{apiGroups: [""], apiVersions: [v1], resources: [pods/binding, bindings], operations: [CREATE], scope: Namespaced}}
+  failurePolicy: Fail
+  matchPolicy: Equivalent
+  sideEffects: NoneOnDryRun
+  timeoutSeconds: 10
+  namespaceSelector: *others
+  matchConditions:
+  - name: brings-an-allocation
+    expression: >-
+      {brought}
 # Amounts can't change, and ephemeral containers can't ask for any.
 - name: amounts.webhook.hami.io
   admissionReviewVersions: [v1]
@@ -234,7 +250,9 @@ def render_webhooks() -> str:
         "object.spec.?initContainers.orValue([])\n      + object.spec.?ephemeralContainers.orValue([])",
     )
     governed = changes_any(governed_names(), "      ")
-    return TEMPLATE.format(asks=every, forged=FORGED, changed=CHANGED, asks_more=more, governed=governed)
+    return TEMPLATE.format(
+        asks=every, forged=FORGED, changed=CHANGED, brought=BROUGHT, asks_more=more, governed=governed
+    )
 
 
 def render_scheduler() -> str:

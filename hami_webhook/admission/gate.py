@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hami_webhook.admission import policy
 from hami_webhook.admission.alike import Alike, shape_of
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.identities import AdmissionRules, User
+from hami_webhook.admission.identities import AdmissionRules, User, refuse_binding
 from hami_webhook.admission.pods import (
     Ground,
     Mutation,
@@ -142,8 +142,10 @@ class Gate:
         return answer
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
-        """`/validate`: check, then charge as the very last step."""
-        if _is_changed_pod(review):
+        """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
+        if review.kind == "Binding":
+            refuse_binding(review.object, _user_of(review), self._vendors, self._rules, self._reservation_key)
+        elif _is_changed_pod(review):
             await self._check_update(review)
         if not _is_new_pod(review):
             return UNCHANGED
@@ -274,10 +276,10 @@ def _is_changed_pod(review: Review) -> bool:
 
 
 def _is_pod(review: Review) -> bool:
-    """True; another kind than Pod is a mistake in the webhook's configuration."""
-    if review.kind != "Pod":
+    """Whether it is a Pod, not a Binding; any other kind is a mistake in the webhook's configuration."""
+    if review.kind not in ("Pod", "Binding"):
         raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
-    return True
+    return review.kind == "Pod"
 
 
 def _user_of(review: Review) -> User:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign.base import ForeignScheduler
@@ -55,6 +56,10 @@ class _Rights:
         foreign = (each for each in vendors.foreign if user.name in rules.foreign_users.get(each.key, ()))
         return cls(not user.groups.isdisjoint(rules.trusted_groups), user.name in rules.trusted_users, tuple(foreign))
 
+    @property
+    def none(self) -> bool:
+        return not (self.all or self.ours or self.foreign)
+
     def denied(self, annotations: Iterable[str], labels: Iterable[str], vendors: Vendors) -> list[str]:
         """The annotations, and then the labels, that the user may not write, as messages name them."""
         if self.all:
@@ -87,6 +92,29 @@ def refuse_changes(
     denied = rights.denied(annotations, labels, vendors)
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "add, change or remove it")
+
+
+def refuse_binding(
+    binding: Mapping[str, Any], user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
+) -> None:
+    """Deny a Binding with scheduler-owned metadata that the user may not write: the API server merges it into the pod.
+
+    The `reservation` is allowed to every scheduler: Volcano copies all of the pod's annotations into its Bindings.
+    """
+    meta = _mapping(binding.get("metadata"), "metadata")
+    annotations, labels = (_mapping(meta.get(field), f"metadata.{field}") for field in ("annotations", "labels"))
+    rights = _Rights.of(user, vendors, rules)
+    denied = rights.denied(annotations, labels, vendors)
+    if reservation in annotations and rights.none:
+        denied.append(reservation)
+    if denied:
+        raise _denied(denied[0], _SCHEDULERS, user, "set it with a Binding")
+
+
+def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise Denied(400, f"the Binding can't be read: {path} must be an object")
+    return value or {}
 
 
 def _denied(key: str, writers: str, user: User, what: str) -> Denied:

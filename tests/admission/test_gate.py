@@ -397,5 +397,5 @@ async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 @scenario
 async def test_another_kind_is_a_mistake_in_the_configuration(path):
-    found = await denial(getattr(core_on(Broken()).gate, path)(create(pod(cpu()), kind={"kind": "Binding"})))
+    found = await denial(getattr(core_on(Broken()).gate, path)(create(pod(cpu()), kind={"kind": "Node"})))
     assert found.code == 400

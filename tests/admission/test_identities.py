@@ -1,4 +1,4 @@
-"""Who may write which scheduler's allocations: on CREATE, on UPDATE of a pod and its status."""
+"""Who may write which scheduler's allocations: on CREATE, on UPDATE of a pod and its status, and with a Binding."""
 
 from __future__ import annotations
 
@@ -65,6 +65,20 @@ def create(obj: Any, path: str = "validate", user: str = "alice") -> Any:
     return asyncio.run(getattr(gate(RULES, known=CHART), path)(parsed(written)))
 
 
+def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any) -> Any:
+    resource, _, subresource = path.partition("/")
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    obj = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p", **metadata}, "target": target}
+    more = {"subResource": subresource} if subresource else {}
+    return review(
+        obj,
+        kind={"group": "", "version": "v1", "kind": "Binding"},
+        resource={"group": "", "version": "v1", "resource": resource},
+        userInfo={"username": user, "groups": list(groups)},
+        **more,
+    )
+
+
 @pytest.mark.parametrize("one", [gpu(), vgpu(), share(), cpu()], ids=["gpu", "volcano", "koordinator", "cpu"])
 @pytest.mark.parametrize("subresource", ["", "status"])
 @pytest.mark.parametrize(("user", "groups"), MAY)
@@ -84,6 +98,60 @@ def test_each_identity_changes_the_allocations_of_its_own_scheduler_only(
                     f"{key} is written by the scheduler and device plugins only; "
                     f"{user or 'this user'} may not add, change or remove it",
                 )
+
+
+@pytest.mark.parametrize("path", ["pods/binding", "bindings"])
+@pytest.mark.parametrize("step", ["validate", "webhook"])
+@pytest.mark.parametrize(("user", "groups"), MAY)
+def test_each_identity_binds_with_the_allocations_of_its_own_scheduler_only(
+    user: str, groups: tuple[str, ...], step: str, path: str
+) -> None:
+    """A Binding doesn't say which node its pod is on, so no node has a right there."""
+    allowed = () if user.startswith("system:node:") else MAY[user, groups]
+    for key in EVERYTHING:
+        written = binding(user, *groups, path=path, annotations={key: "1", "mine": "x"})
+        if key in allowed:
+            send(written, step)
+        else:
+            assert refusal(send, written, step) == (
+                403,
+                f"{key} is written by the scheduler and device plugins only; "
+                f"{user or 'this user'} may not set it with a Binding",
+            )
+
+
+@pytest.mark.parametrize(("user", "allowed"), [("alice", False), (VOLCANO, False), (KOORDINATOR, False), (OURS, True)])
+def test_the_node_label_of_a_binding_is_ours(user: str, allowed: bool) -> None:
+    written = binding(user, labels={"hami.io/vgpu-node": "n1", "mine": "x"})
+    if allowed:
+        send(written)
+    else:
+        assert "label hami.io/vgpu-node is written by" in refusal(send, written)[1]
+
+
+@pytest.mark.parametrize("meta", [{}, {"annotations": {}}, {"annotations": {"a": "b"}, "labels": {"c": "d"}}])
+def test_everybody_binds_with_other_metadata(meta: Any) -> None:
+    send(binding("alice", **meta))
+
+
+def test_volcano_may_copy_a_pods_annotations_into_its_binding() -> None:
+    annotations = {RESERVATION: "s", "volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:", "mine": "x"}
+    send(binding(VOLCANO, annotations=annotations))
+    code, message = refusal(send, binding("alice", annotations={RESERVATION: "s"}))
+    assert (code, RESERVATION in message) == (403, True)
+
+
+@pytest.mark.parametrize("meta", [[], "x", {"annotations": []}, {"annotations": "x"}, {"labels": 7}])
+def test_a_binding_that_can_not_be_read_is_refused(meta: Any) -> None:
+    written = binding("alice")
+    written["request"]["object"]["metadata"] = meta
+    code, message = refusal(send, written)
+    assert code == 400
+    assert message.startswith("the Binding can't be read: metadata")
+
+
+def test_a_binding_is_nothing_to_mutate() -> None:
+    assert list(send(binding("alice", annotations={"mine": "x"}), "mutate").patch) == []
 
 
 @pytest.mark.parametrize("user", ["alice", OURS, VOLCANO, OPERATOR, "system:node:n1"])

@@ -160,6 +160,7 @@ def test_each_scheduler_writes_its_own_allocations_only(program: Deployment) -> 
     for who, foreign in ((volcano, device_allocated(1)), (koordinator, allocation(1))):
         for key, value in (*foreign.items(), *forged.items()):
             assert f"{key} is written by the scheduler" in annotate(who, space, "plain", {key: value})
+            assert f"{key} is written by the scheduler" in bind(who, space, "plain", {key: value})
     (left,) = kubectl.get("pod", "plain", "-n", space)["metadata"]["annotations"]
     assert left == "kubectl.kubernetes.io/last-applied-configuration"
 

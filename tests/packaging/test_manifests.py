@@ -78,6 +78,15 @@ def test_the_guard_takes_other_schedulers_keys_literally(key: str) -> None:
     assert not re.match(OWNED.replace("\\\\", "\\"), key)
 
 
+def test_every_request_that_can_write_metadata_of_a_pod_is_reviewed() -> None:
+    """Which subresources those are, tests/e2e/test_pod_subresources.py finds out."""
+    _, validating = documents("base/webhooks.yaml")
+    rules = {hook["name"]: hook["rules"][0] for hook in validating["webhooks"]}
+    guard, bindings = rules["guard.webhook.hami.io"], rules["bindings.webhook.hami.io"]
+    assert (guard["resources"], guard["operations"]) == (["pods", "pods/status"], ["UPDATE"])
+    assert (bindings["resources"], bindings["operations"]) == (["pods/binding", "bindings"], ["CREATE"])
+
+
 @pytest.mark.parametrize(
     "key",
     [
