@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from hami_webhook.devices.nodelock import NodeLock
 from hami_webhook.devices.placed import NODE
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
+from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota, is_subdomain
 from hami_webhook.placement.choice import Standing
 from hami_webhook.placement.fit import BadRequest, PodAsk, asked_vendors
 from hami_webhook.placement.nodelock import Contended, NodeLocks
@@ -95,9 +95,9 @@ class _Attempt:
 class Extender:
     """Answers a kube-scheduler. `ready` returns once the caches may be believed.
 
-    `quotas` are a namespace's quotas from the cache, None if that can't be believed. `refused` is told of every pod
-    that no node takes, and `placed` of those that got a place; `freed` is called when devices that were held for a pod
-    are let go.
+    `schedulers` are the names of the schedulers whose pods may be bound, none for any. `quotas` are a namespace's
+    quotas from the cache, None if that can't be believed. `refused` is told of every pod that no node takes, and
+    `placed` of those that got a place; `freed` is called when devices that were held for a pod are let go.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Extender:
         clock: Callable[[], float],
         ready: Callable[[], Awaitable[None]],
         quotas: Callable[[str], Sequence[ResourceQuota] | None],
+        schedulers: Callable[[], Collection[str]] = tuple,
         refused: Callable[[str], None] = lambda uid: None,
         placed: Callable[[str], None] = lambda uid: None,
         freed: Callable[[], None] = lambda: None,
@@ -125,6 +126,7 @@ class Extender:
         self._clock = clock
         self._ready = ready
         self._quotas = quotas
+        self._schedulers = schedulers
         self._refused = refused
         self._placed = placed
         self._freed = freed
@@ -260,7 +262,8 @@ class Extender:
 
     async def _checked_bind(self, binding: Binding) -> str:
         try:
-            pod = Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
+            found = await self._cluster.get(Kind.PODS, binding.name, binding.namespace)
+            pod = Pod.from_object(found)
         except NotFound:
             known = self._state.pod(binding.uid)
             if known is not None and (known.namespace, known.name) == (binding.namespace, binding.name):
@@ -272,6 +275,8 @@ class Extender:
             return f'pod "{binding.name}" is another one by now: its UID is {pod.uid}, not {binding.uid}'
         if pod.node_name:
             return "" if pod.node_name == binding.node else f"pod {pod.key} is bound to {pod.node_name} already"
+        if why := self._unbindable(pod, found):
+            return f"pod {pod.key} {why}"
         try:
             if await self._is_no_node(binding.node):
                 await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
@@ -282,6 +287,19 @@ class Extender:
         except (ClusterError, BadRequest, ValueError) as error:
             await self._placer.tell(pod, "Warning", "BindingFailed", str(error))
             return str(error)
+        return ""
+
+    def _unbindable(self, pod: Pod, found: JSON) -> str:
+        """Why the API server would refuse to bind the pod, or we do; empty if neither."""
+        if pod.deletion_time is not None:
+            return "is being deleted, cannot be assigned to a host"
+        if pod.terminal:
+            return f"has ended: its phase is {pod.phase}"
+        if found["spec"].get("schedulingGates"):
+            return "has non-empty .spec.schedulingGates"
+        ours = self._schedulers()
+        if ours and pod.scheduler_name not in ours:
+            return f"is to be bound by scheduler {pod.scheduler_name}, not by {' or '.join(sorted(ours))}"
         return ""
 
     async def _is_no_node(self, name: str) -> bool:
@@ -411,6 +429,9 @@ def decode_binding(body: Any) -> Binding | str:
     if not all(isinstance(value, str) and value for value in values):
         return "extender binding args must name PodName, PodNamespace, PodUID and Node"
     namespace, name, uid, node = (str(value) for value in values)
+    for what, value in (("PodNamespace", namespace), ("PodName", name), ("Node", node)):
+        if not is_subdomain(value):
+            return f"extender binding args: {what} {value[:100]!r} is no name that a Kubernetes object can have"
     return Binding(namespace, name, uid, node)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hami_webhook.admission.policy import Policies
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
 from hami_webhook.controller.feed import Feed
@@ -32,12 +34,26 @@ def a_node(core: Core) -> str | None:
     return next((view.name for view in core.state.views() if view.inventories), None)
 
 
-def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: ListenerLimits) -> Extending:
+def extending(
+    core: Core,
+    feed: Feed,
+    waker: Waker,
+    settings: Settings,
+    limits: ListenerLimits,
+    policies: Callable[[], Policies],
+) -> Extending:
     """The extender that the settings ask for. Raises `TlsError`."""
 
     def lock_seen(node: str, annotation: str) -> str | None:
         view = core.state.view(node)
         return view.node.annotations.get(annotation) if view is not None else None
+
+    def schedulers() -> set[str]:
+        """The names that admission gives: of the settings, and of policies; none where it leaves the pod's own."""
+        if not settings.scheduler_name:
+            return set()
+        named = {rule.scheduler_name for rule in policies().rules if rule.scheduler_name}
+        return {settings.scheduler_name, *named}
 
     locks = NodeLocks(
         core.cluster,
@@ -56,6 +72,7 @@ def extending(core: Core, feed: Feed, waker: Waker, settings: Settings, limits: 
         clock=core.clock,
         ready=feed.wait_synced,
         quotas=core.caches.quotas,
+        schedulers=schedulers,
         refused=waker.refused,
         placed=waker.settled,
         freed=waker.freed,

@@ -221,7 +221,9 @@ async def running(
     )
     alone = isinstance(cluster, QuotasInMemory)  # then nobody else can put these books right
     election = leader_election(core, settings) if settings.leader_elect else None
-    extended = extending(core, feed, waker, settings, limits) if waker is not None else None
+    extended = None
+    if waker is not None:
+        extended = extending(core, feed, waker, settings, limits, lambda: source.current)
     collector = CoreCollector(
         core,
         doors.counts,
