@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hami_webhook.admission.policy import Policies
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.waker import Waker
 from hami_webhook.placement.extender import Extender
 from hami_webhook.placement.nodelock import NodeLocks
+from hami_webhook.policy.rules import Policies
 from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.extender import MAX_BODY, ExtenderDoor
 from hami_webhook.server.listener import Listener, ListenerLimits
