@@ -41,7 +41,7 @@ def large(namespace: str, name: str, containers: int, asking: int = 1, **more: A
     return made
 
 
-@pytest.mark.parametrize(("containers", "asking"), [(10_000, 1), (5_000, 5_000)])
+@pytest.mark.parametrize(("containers", "asking"), [(14_000, 1), (7_000, 7_000)])
 def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
     program: Deployment, plane: ControlPlane, tmp_path: Path, containers: int, asking: int
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
     user = tenant(program.kubectl, plane, tmp_path, space)
     # With managedFields such a pod is too large for etcd; the API server drops them and tries again, as another UID. So
     # it is charged twice until the first charge, whose pod never appears, expires.
-    program.kubectl.apply(quota(space, gpu=2 * asking, mem=1_000_000))
+    program.kubectl.apply(quota(space, gpu=2 * asking, mem=2_000_000))
     user("create", "-f", "-", stdin=json.dumps(large(space, "large", containers, asking)))
 
     def used() -> JSON:
