@@ -188,7 +188,7 @@ def test_security_1_subresources_are_no_way_around(subresource):
 
 
 def test_everything_else_may_change_freely():
-    new = changed(BOUND, mine="2", other="x", hami__gpu_scheduler_policy="spread")
+    new = changed(BOUND, mine="2", other="x", hami__monitor="s")
     new["metadata"]["labels"] = {"a": "b"}
     new["spec"]["containers"][0] |= {"image": "other", "env": [{"name": "A", "value": "1"}]}
     new["spec"]["containers"][0]["resources"]["limits"] |= {"cpu": "4"}

@@ -98,6 +98,12 @@ def test_rights_name_what_the_programs_use(overlay: str) -> None:
         assert granted_names(overlay) <= wanted
 
 
+ANYBODY = (
+    "anyone who reaches it can post reviews and so tie up the quota of any namespace; set --client-ca-file or "
+    "--api-server-cidrs to accept them from API servers only"
+)
+"""What the program warns of until `make deploy` is given the API servers' addresses."""
+
 INSTALLED = [overlay for overlay in NAMES if overlay != "dev"]
 
 
@@ -108,7 +114,8 @@ def test_each_deployment_runs_with_flags_that_the_program_has_and_does_one_thing
     assert roles == {name: role for name, role in expected.items() if overlay != "drop-in" or name != "hami-scheduler"}
     for deployment, container in containers(overlay):
         settings = settings_of(deployment, container)
-        assert settings.warnings == ()
+        open_to_all = [f'--http_bind "{settings.http_bind}": {ANYBODY}'] if "webhook" in settings.roles else []
+        assert list(settings.warnings) == open_to_all
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         open_ports = {"metrics": settings.metrics_bind_address.port}
         if "webhook" in settings.roles:

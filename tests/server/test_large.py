@@ -1,9 +1,9 @@
-"""What a review of ten thousand containers does to the reviews of others, over real HTTPS."""
+"""What a review of thousands of containers does to the reviews of others, over real HTTPS."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import itertools
 
 from admission.reviews import GPU, MEM, body, gpu, pod, review
 from admission.scene import town
@@ -12,23 +12,20 @@ from .serving import AS_JSON, scenario, served
 
 
 @scenario
-async def test_reviews_of_ten_thousand_containers_hold_up_others_no_longer_than_one_of_them_takes(tmp_path):
-    large = body(review(pod(*(gpu(f"c{number}") for number in range(10_000)), uid="large")))
+async def test_between_two_large_reviews_others_are_answered(tmp_path):
+    large = body(review(pod(*(gpu(f"c{number}") for number in range(3_000)), uid="large")))
     small = body(review(pod(gpu(), uid="small")))
     async with served(tmp_path, await town({GPU: 10**9, MEM: 10**9})) as front:
+        answers = []
 
-        async def answered(content):
-            began = time.monotonic()
+        async def send(name, content):
             answer = await front.client.post("/mutate", content=content, headers=AS_JSON)
             assert answer.json()["response"]["allowed"]
-            return time.monotonic() - began
+            answers.append(name)
 
-        alone = await answered(large)
-        crowd = [asyncio.create_task(answered(large)) for _ in range(5)]
-        small_ones = []
+        crowd = [asyncio.create_task(send("large", large)) for _ in range(4)]
         while not all(task.done() for task in crowd):
-            small_ones.append(await answered(small))
-            await asyncio.sleep(0)
+            await send("small", small)
         await asyncio.gather(*crowd)
-        assert len(small_ones) > 10
-        assert sorted(small_ones)[-3] < 2 * alone + 0.1
+    assert answers.count("large") == 4
+    assert ("large", "large") not in itertools.pairwise(answers)
