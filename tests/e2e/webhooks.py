@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,11 +23,27 @@ JSON = dict[str, Any]
 
 @contextmanager
 def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterator[threading.Event]:
-    """Another validating webhook of the namespace, which allows every pod.
+    """A `slow_webhook` that answers for pods whose names begin with `prefix` only when the event is set."""
+    release = threading.Event()
 
-    It answers for those whose names begin with `prefix` only when the event is set: until then they are in flight.
+    def hold(name: str) -> None:
+        if name.startswith(prefix):
+            release.wait(20)
+
+    with slow_webhook(program, namespace, hold):
+        try:
+            yield release
+        finally:
+            release.set()
+
+
+@contextmanager
+def slow_webhook(program: Deployment, namespace: str, wait: Callable[[str], None]) -> Iterator[None]:
+    """Another validating webhook of the namespace, which allows every pod, by its name, after `wait`.
+
+    Until it answers, a pod is in flight: charged, and not there.
     """
-    release, called = threading.Event(), threading.Event()
+    called = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -35,8 +51,7 @@ def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterato
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
             called.set()
-            if request["name"].startswith(prefix):
-                release.wait(20)
+            wait(request["name"])
             response = {"uid": request["uid"], "allowed": True}
             kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
             body = json.dumps({**kind, "response": response}).encode()
@@ -50,8 +65,8 @@ def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterato
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    folder = program.folder / f"holding-{namespace}"
-    issued = pki.issue(program.ca, "holding", SYSTEM, now=datetime.now(UTC))
+    folder = program.folder / f"slow-{namespace}"
+    issued = pki.issue(program.ca, "slow", SYSTEM, now=datetime.now(UTC))
     pki.write(folder, pki.Pair(program.ca, issued), force=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
@@ -64,10 +79,10 @@ def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterato
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": f"holding-{namespace}"},
+            "metadata": {"name": f"slow-{namespace}"},
             "webhooks": [
                 {
-                    "name": "holding.example.com",
+                    "name": "slow.example.com",
                     "clientConfig": {
                         "url": f"https://127.0.0.1:{server.server_port}/",
                         "caBundle": base64.b64encode(program.ca.certificate).decode(),
@@ -85,10 +100,9 @@ def holding_webhook(program: Deployment, namespace: str, prefix: str) -> Iterato
     try:
         # the API server asks it from some moment on
         eventually(lambda: program.kubectl("create", "--dry-run=server", "-f", "-", stdin=probe) and called.is_set())
-        yield release
+        yield
     finally:
-        release.set()
-        program.kubectl("delete", "validatingwebhookconfiguration", f"holding-{namespace}")
+        program.kubectl("delete", "validatingwebhookconfiguration", f"slow-{namespace}")
         server.shutdown()
         server.server_close()
         thread.join(5)

@@ -350,7 +350,7 @@ def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
             what: stack.enter_context(process(*good, *flags)) for what, flags in unusable(tmp_path, taken).items()
         }
         for what, one in started.items():
-            out, err = one.communicate(timeout=20)
+            out, err = one.communicate(timeout=60)
             assert (one.returncode, out) == (2, ""), (what, err)
             told = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
             assert len(told) == 1, (what, err)

@@ -1,0 +1,94 @@
+"""Everything that happens to a namespace's pods and quotas, revision by revision of etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from hack.devcluster.plane import ControlPlane
+
+JSON = dict[str, Any]
+WATCHED = ("pods", "resourcequotas")
+
+
+class Revisions:
+    """Records while the block runs; then `replay` gives each revision's objects.
+
+    Resource versions are etcd's revisions, so those of two kinds have one order.
+    """
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self._plane = plane
+        self._path = f"{plane.server}/api/v1/namespaces/{namespace}"
+        self._events: list[tuple[int, str, JSON]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Revisions:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    def replay(self) -> Iterator[tuple[int, list[JSON], list[JSON]]]:
+        """Each revision with the pods and the quotas that there are from then on, by the API server's own objects."""
+        objects: dict[str, dict[str, JSON]] = {kind: {} for kind in WATCHED}
+        for revision, kind, event in sorted(self._events, key=lambda each: each[0]):
+            item = event["object"]
+            if event["type"] == "DELETED":
+                objects[kind].pop(item["metadata"]["uid"], None)
+            else:
+                assert event["type"] in ("ADDED", "MODIFIED"), event
+                objects[kind][item["metadata"]["uid"]] = item
+            yield revision, list(objects["pods"].values()), list(objects["resourcequotas"].values())
+
+    def newest(self, kind: str) -> int:
+        return max((revision for revision, known, _ in self._events if known == kind), default=0)
+
+    async def _start(self) -> None:
+        context = ssl.create_default_context(cafile=str(self._plane.authority.certificate))
+        context.load_cert_chain(self._plane.folder / "admin.crt", self._plane.folder / "admin.key")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context),
+            timeout=aiohttp.ClientTimeout(total=None),
+            read_bufsize=2**24,
+        )
+        self._tasks = []
+        for kind in WATCHED:
+            async with self._session.get(f"{self._path}/{kind}") as answer:
+                listing = await answer.json()
+            for item in listing["items"]:
+                self._events.append((int(item["metadata"]["resourceVersion"]), kind, {"type": "ADDED", "object": item}))
+            self._tasks.append(asyncio.create_task(self._watch(kind, listing["metadata"]["resourceVersion"])))
+
+    async def _stop(self) -> None:
+        ended = [task for task in self._tasks if task.done()]
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+        await asyncio.sleep(0.1)  # in which the loop ends what was aborted
+        assert not ended, f"a watch ended early, so something may be missing: {ended}"
+
+    async def _watch(self, kind: str, version: str) -> None:
+        url = f"{self._path}/{kind}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
+        async with self._session.get(url) as answer:
+            try:
+                async for line in answer.content:
+                    event = json.loads(line)
+                    self._events.append((int(event["object"]["metadata"]["resourceVersion"]), kind, event))
+            finally:
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()  # an orderly end would wait for the API server's
