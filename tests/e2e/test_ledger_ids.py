@@ -19,12 +19,16 @@ from .tenants import tenant
 from .webhooks import holding_webhook, post_review
 
 RESERVATION = "hami.io/quota-reservation"
+POOL = {"pool": "ledger-ids"}
+"""Labels of the node whose cards a percentage is of, whatever nodes other tests leave."""
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", "hami-webhook-1") as deployment:
-        add_node(deployment.kubectl, gpu_node("ids-80g", 81920, 81920), gpu=20)
+        node = gpu_node("ids-80g", 81920, 81920)
+        node["metadata"]["labels"] = POOL
+        add_node(deployment.kubectl, node, gpu=20)
         yield deployment
 
 
@@ -67,7 +71,9 @@ def test_an_admission_by_hand_lowers_no_charge(program: Deployment, plane: Contr
     program.kubectl.apply(quota(space, mem=131072))
     attacker = tenant(program.kubectl, plane, tmp_path, space)
     with ThreadPoolExecutor() as background, holding_webhook(program, space, "held") as release:
-        held = background.submit(create, attacker, pod(space, "held", gpu=2, gpumem_percentage=80))
+        asked = pod(space, "held", gpu=2, gpumem_percentage=80)
+        asked["spec"]["nodeSelector"] = POOL
+        held = background.submit(create, attacker, asked)
         eventually(lambda: attacker.used(space), {"gpumem": "131072"})
         (identity,) = attacker.ledger(space)
         forged = pod(space, "held", gpu=1, gpumem=8)
