@@ -101,7 +101,7 @@ POSSIBLE = {
     },
     SCHEDULER: {*ALL, "change a node", "change a pod", "delete a pod", "bind a pod", "write events"},
 }
-"""What the manifests do grant; docs/security-rights.md says what follows from it."""
+"""What the manifests do grant; docs/security.md says what follows from it."""
 
 
 def answer(plane: ControlPlane, token: str, method: str, path: str, body: object) -> int:
