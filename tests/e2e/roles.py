@@ -37,6 +37,8 @@ class Roles:
     installed: Deployment
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
+    """Where each Deployment answers probes."""
+    extender: int = 0
 
     def __post_init__(self) -> None:
         rendered = self.kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "default"))
@@ -44,20 +46,20 @@ class Roles:
         self.installed.install()
         self.kubectl.apply(*(found for found in self.objects if found["kind"] in _RIGHTS))
 
-    def container(self, deployment: str, image: str) -> JSON:
+    def pod_of(self, deployment: str) -> JSON:
+        """The pod that a Deployment makes."""
         (found,) = [
-            container
+            obj["spec"]["template"]["spec"]
             for obj in self.objects
             if (obj["kind"], obj["metadata"]["name"]) == ("Deployment", deployment)
-            for container in obj["spec"]["template"]["spec"]["containers"]
-            if image in container["image"]
         ]
         assert isinstance(found, dict)
         return found
 
     def start(self, deployment: str) -> None:
         """Start our container of a Deployment, and wait until it is ready."""
-        container = self.container(deployment, "hami-webhook")
+        spec = self.pod_of(deployment)
+        (container,) = [each for each in spec["containers"] if "hami-webhook" in each["image"]]
         folder = self.folder / deployment
         folder.mkdir(parents=True, exist_ok=True)
         addresses = ("--http_bind", "--metrics-bind-address", "--extender-bind-address")
@@ -70,30 +72,36 @@ class Roles:
             elif value.startswith("/"):
                 value = str(folder / Path(value).name)
             arguments.append(f"{flag}={value}" if value else flag)
-        self._mount(container, folder)
+        self._mount(spec, container, folder)
         environment = {**os.environ, "POD_NAME": f"{deployment}-0", "POD_NAMESPACE": SYSTEM}
         environment |= {each["name"]: each["value"] for each in container["env"] if "value" in each}
         login = str(self.installed.login(deployment))
         self._run(deployment, [sys.executable, "-m", "hami_webhook", *arguments, "--kubeconfig", login], environment)
-        self.ports[deployment] = ports["--metrics-bind-address"]
+        self.ports[deployment], self.extender = ports["--metrics-bind-address"], ports["--extender-bind-address"]
         eventually(lambda: self.ready(deployment), seconds=60)
         if deployment == WEBHOOK:
             self.installed.balancer.backends = [ports["--http_bind"]]
         if deployment == SCHEDULER:
-            self._start_kube_scheduler(ports["--extender-bind-address"], login)
+            self._start_kube_scheduler(login)
 
-    def _mount(self, container: JSON, folder: Path) -> None:
-        for mount in container.get("volumeMounts", ()):
-            if mount["name"] == "configuration":
-                for name, text in self.kubectl.get("configmap", WEBHOOK, "-n", SYSTEM)["data"].items():
+    def _mount(self, spec: JSON, container: JSON, folder: Path) -> None:
+        """Write the files of a container's volumes into one folder; a Secret is waited for, as kubelet does."""
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        for mount in container["volumeMounts"]:
+            volume = volumes[mount["name"]]
+            if "configMap" in volume:
+                for name, text in self.kubectl.get("configmap", volume["configMap"]["name"], "-n", SYSTEM)[
+                    "data"
+                ].items():
                     (folder / name).write_text(text)
             else:
-                secret = "secret", "hami-webhook-tls", "-n", SYSTEM
-                eventually(lambda: self.kubectl.run("get", *secret).returncode, 0)  # noqa: B023  called at once
-                for name in ("tls.crt", "tls.key"):
-                    (folder / name).write_bytes(base64.b64decode(self.kubectl.get(*secret)["data"][name]))
+                secret = "secret", volume["secret"]["secretName"], "-n", SYSTEM
+                self.kubectl("wait", "/".join(secret[:2]), *secret[2:], "--for=create", "--timeout=50s")
+                data = self.kubectl.get(*secret)["data"]
+                for item in volume["secret"]["items"]:
+                    (folder / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
 
-    def _start_kube_scheduler(self, extender: int, login: str) -> None:
+    def _start_kube_scheduler(self, login: str) -> None:
         """The other container of the pod, with the rendered configuration and leader election."""
         (configuration,) = [
             found["data"]["kube-scheduler.yaml"]
@@ -102,7 +110,7 @@ class Roles:
         ]
         document = yaml.safe_load(configuration)
         document["clientConnection"] = {"kubeconfig": login}
-        document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender}"
+        document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.extender}"
         path = self.folder / "kube-scheduler.yaml"
         path.write_text(yaml.safe_dump(document))
         (port,) = free_ports(1)

@@ -77,7 +77,12 @@ def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_pat
         assert images == ["registry.k8s.io/kube-scheduler:v1.36.3", "registry.example/hami-webhook:1"]
         # the restricted standard is enforced in the namespace, and refuses no pod of ours
         pods = kubectl.get("pods", "-n", "hami-system", "-l", "app.kubernetes.io/name=hami-webhook")
-        assert len(pods["items"]) == 4
+        assert len(pods["items"]) == 6
+        # the API server's addresses as a value
+        assert deploy("up", API_SERVER_CIDRS="10.0.0.1/8").stderr.startswith("deploy: API_SERVER_CIDRS must be")
+        assert "the replicas aren't ready" in deploy("up", API_SERVER_CIDRS="10.0.0.1/32,10.0.0.2").stderr
+        reviews, _ = kubectl.get("networkpolicy", "hami-webhook", "-n", "hami-system")["spec"]["ingress"]
+        assert reviews["from"] == [{"ipBlock": {"cidr": f"10.0.0.{host}/32"}} for host in (1, 2)]
     finally:
         assert deploy("down").returncode == 0
     left = kubectl.run("get", "validatingwebhookconfiguration", "hami-webhook-admission")

@@ -13,7 +13,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane
 
-from .deployment import SYSTEM, Deployment, Kubectl, eventually
+from .deployment import SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
 from .objects import JSON, add_node, define_devices, gpu_node, namespace, pod, quota
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
@@ -63,7 +63,8 @@ def bound(kubectl: Kubectl, account: str) -> set[tuple[str, str]]:
 def audited(plane: ControlPlane, since: int, account: str) -> list[JSON]:
     """What was asked of the API server as one of our accounts, but for the API's own description."""
     lines = plane.audit_log.read_bytes()[since:].decode().splitlines()
-    entries = [json.loads(line) for line in lines if line.endswith("}")]
+    # the first line and the last may be written just now
+    entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
     user = f"system:serviceaccount:{SYSTEM}:{account}"
     return [entry for entry in entries if entry["user"]["username"] == user and "objectRef" in entry]
 
@@ -78,8 +79,9 @@ def of_kube_scheduler(entry: JSON) -> bool:
     return str(entry["userAgent"]).startswith("kube-scheduler/")
 
 
-def ask_about_an_unknown_namespace(program: Deployment) -> None:
-    """A review of a pod whose namespace no cache knows: the program looks for itself."""
+def ask_about_an_unknown_namespace(program: Roles) -> None:
+    """A review and a filter request for a pod whose namespace no cache knows: the program looks for itself."""
+    stranger = pod("none-such", "p", gpu=1)
     review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -88,15 +90,22 @@ def ask_about_an_unknown_namespace(program: Deployment) -> None:
             "operation": "CREATE",
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
             "namespace": "none-such",
-            "object": pod("none-such", "p", gpu=1),
+            "object": stranger,
         },
     }
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    url = f"https://127.0.0.1:{program.balancer.port}/mutate"
+    url = f"https://127.0.0.1:{program.installed.balancer.port}/mutate"
     request = urllib.request.Request(url, json.dumps(review).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=10, context=context) as answer:
         assert json.load(answer)["response"]["status"]["code"] == 503
+    stranger["metadata"]["uid"] = "u"
+    asked = json.dumps({"Pod": stranger, "NodeNames": ["cards"]}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{program.extender}/filter", asked, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert "namespace none-such isn't known yet" in json.load(answer)["Error"]
 
 
 def events(kubectl: Kubectl, space: str, reason: str) -> list[int]:
@@ -151,7 +160,7 @@ def work(program: Roles) -> None:
     secret = "secret", "hami-webhook-tls", "-n", SYSTEM
     kubectl("patch", *secret, "--type=merge", "-p", json.dumps({"data": {"tls.key": "eA=="}}))
     eventually(lambda: kubectl.get(*secret)["data"]["tls.key"] != "eA==")
-    ask_about_an_unknown_namespace(program.installed)
+    ask_about_an_unknown_namespace(program)
     kubectl("delete", "node", "silent", "cards")
 
 
