@@ -28,7 +28,7 @@ from hami_webhook.policy.rules import Policies
 from hami_webhook.quota.books import Ask, Books, Refusal
 from hami_webhook.quota.charge import Charge, OverheardCatalog, charge_of, waiting_charge
 from hami_webhook.quota.charger import Charger
-from hami_webhook.quota.ledger import RESERVATION, Entry, reservation_id
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
 from hami_webhook.quota.recompute import Recomputer, Times
 
 logger = logging.getLogger(__name__)
@@ -166,15 +166,26 @@ class _Charging:
         return _Priced(self, pod, charge, not catalog.asked)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
-        """Whether no other pod carries the secret of a reservation, by a live list; False where that isn't known."""
+        """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
+
+        False where that isn't known. Pods are listed only if there is such a reservation: any tenant may bring secrets.
+        """
+        identity, cluster = reservation_id(secret), self.core.cluster
         try:
-            listing = await self.core.cluster.list(Kind.PODS, pod.namespace)
+            quotas = await cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
+            if not any(identity in decode(_annotations(item).get(LEDGER)) for item in quotas.items):
+                return False
+            pods = await cluster.list(Kind.PODS, pod.namespace)
         except ClusterError:
             return False
-        metas = [item["metadata"] for item in listing.items]
         return not any(
-            meta["uid"] != pod.uid and (meta.get("annotations") or {}).get(RESERVATION) == secret for meta in metas
+            item["metadata"]["uid"] != pod.uid and _annotations(item).get(RESERVATION) == secret for item in pods.items
         )
+
+
+def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    found: Mapping[str, str] = obj["metadata"].get("annotations") or {}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,15 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
 
 
 @scenario
+async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
+    cluster = Recorder(await with_ledger(**{SECRET: entry()}))
+    await core_on(cluster).gate.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "invented"})))
+    assert "list pods" not in cluster.calls
+    await core_on(cluster).gate.validate(create(pod(gpu(), uid="u2", annotations={RESERVATION: "s"})))
+    assert "list pods" in cluster.calls
+
+
+@scenario
 async def test_validate_after_the_webhook_renames_the_charge():
     cluster = await town(FULL)
     core = core_on(cluster)
