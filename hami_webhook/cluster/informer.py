@@ -56,8 +56,9 @@ class Informer:
     """Keeps a handler told of all objects of a kind. `run` it as a task.
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
-    What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer. An `optional` kind
-    that the cluster doesn't have, or doesn't let us list, has no objects: that is told like any other list.
+    What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer; `run` again lists
+    again. An `optional` kind that the cluster doesn't have, or doesn't let us list, has no objects: that is told like
+    any other list.
     """
 
     def __init__(
@@ -116,6 +117,9 @@ class Informer:
                 _log.warning("watching %s: %s: %s", self.kind.value, type(error).__name__, error)
                 delay = min(MAX_DELAY, BASE_DELAY * 2.0 ** min(self._failures, 32))
                 self._failures += 1
+            except Exception:
+                self._version = None  # an event that can't be followed would only come again
+                raise
             await self._sleep(delay * (0.5 + self._random() / 2))
 
     def _do_without(self, error: ClusterError) -> None:

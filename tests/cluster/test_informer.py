@@ -278,6 +278,25 @@ def test_a_handlers_bug_ends_the_run() -> None:
     asyncio.run(body())
 
 
+def test_an_event_that_is_no_object_ends_the_run_and_the_next_one_lists_again() -> None:
+    async def body() -> None:
+        event = WatchEvent(WatchType.ADDED, {"kind": "Status"})
+        listing = Listing([pod("team", "a")], "1")
+        script: Any = Scripted(listing, event, Listing([pod("team", "b")], "2"))
+        bench = Bench(script)
+        with pytest.raises(KeyError):
+            await bench.informer.run()
+        running = asyncio.create_task(bench.informer.run())
+        await bench.settle()
+        assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
+        assert script.versions == ["1", "2"]
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(body())
+
+
 class Uninstalled:
     """A cluster that doesn't have a kind, or doesn't let us list it, until `there`."""
 
