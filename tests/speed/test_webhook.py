@@ -36,7 +36,13 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
         doors = Doors(core.gate, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
-        scope = {"type": "http", "method": "POST", "path": "/mutate", "query_string": b"timeout=10s"}
+        scope = {
+            "type": "http",
+            "client": ("127.0.0.1", 1),
+            "method": "POST",
+            "path": "/mutate",
+            "query_string": b"timeout=10s",
+        }
         scope["headers"] = [(b"content-type", b"application/json")]
 
         async def answered(name: str) -> tuple[JSON, int]:
