@@ -238,7 +238,7 @@ def managed_names() -> list[str]:
 
 
 def governed_names() -> list[str]:
-    return sorted(governed_keys(Vendors.from_config(builtin_device_config().config).governed.values()))
+    return sorted(governed_keys(VENDORS.governed.values()))
 
 
 def render_webhooks() -> str:
