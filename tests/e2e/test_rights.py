@@ -134,6 +134,8 @@ def usable_node(kubectl: Kubectl, name: str, memory: int) -> None:
 def work(program: Roles) -> None:
     """Have every Deployment do all that it ever does."""
     kubectl = program.kubectl
+    # what waits since earlier tests would take the node's cards
+    kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
     space = namespace(kubectl)
     add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
