@@ -64,7 +64,7 @@ def required_changes(
     `asked` are the vendors whose cards the pod asks for; without any, nothing changes. What changed once changes no
     more. Raises `PolicyViolation` if a list leaves the pod with nothing.
     """
-    changes = _Changes(annotations)
+    changes = _ChangeWriter(annotations)
     _write_choices(changes, namespace, rules, asked)
     for listing in _listings(namespace, rules, asked):
         listing.write(changes)
@@ -121,7 +121,7 @@ class _Source:
         return cls(rule.name, f"policy {rule.name}")
 
 
-class _Changes:
+class _ChangeWriter:
     """The changes made to one pod's annotations, and who made them."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
@@ -171,7 +171,9 @@ def _same(one: str | None, other: str, *, folds: bool) -> bool:
     return (one or "").strip().lower() == other.strip().lower() if folds else one == other
 
 
-def _write_choices(changes: _Changes, namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]) -> None:
+def _write_choices(
+    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]
+) -> None:
     for key, folds in _choice_keys(asked).items():
         own = changes.annotations.get(key)
         if folds and own is not None and not own.strip():
@@ -241,7 +243,7 @@ class _Listing:
     def keys(self) -> tuple[str, ...]:
         return (*self.allow_keys, *self.deny_keys)
 
-    def write(self, changes: _Changes) -> None:
+    def write(self, changes: _ChangeWriter) -> None:
         """Cut the pod's lists down to the boundaries, add the denials. Raises `PolicyViolation` if nothing is left."""
         given = self.kind.lists(changes.annotations, self.allow_keys)
         own = self._in_all(given)

@@ -59,7 +59,7 @@ Ledger = Mapping[str, Entry]
 def reservation_id(secret: str) -> str:
     """The ledger id of a pod that was charged before it had a UID, from the secret in its annotation `RESERVATION`.
 
-    A digest: whoever reads the ledger doesn't learn the secret, and no UID is such an id.
+    A digest: a reader of the ledger doesn't learn the secret, and no UID is such an id.
     """
     return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
 
