@@ -1,0 +1,53 @@
+"""The specification in docs/spec: what code, tests and documents cite of it is there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted((ROOT / "docs" / "spec").glob("*.md"))
+FOLDERS = ("hami_webhook", "tests", "hack", "docs", "manifests")
+CITATION = re.compile(r"docs/spec/([\w-]+\.md)(?:#([\w.-]*\w))?")
+ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
+NUMBERED = re.compile(r"^#{2,4} ([A-D]?\d+(?:\.\d+)*)\.? ", re.MULTILINE)
+LINK = re.compile(r"\]\(([\w.-]+\.md)?(?:#([\w.-]+))?\)")
+
+
+def anchors(chapter: str) -> list[str]:
+    return ANCHOR.findall((ROOT / "docs" / "spec" / chapter).read_text())
+
+
+def texts() -> list[Path]:
+    found = [
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml")
+    ]
+    return [*sorted(found), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+
+
+def test_every_citation_names_a_section_that_exists() -> None:
+    cited = [(path, match) for path in texts() for match in CITATION.finditer(path.read_text())]
+    assert cited
+    for path, match in cited:
+        chapter, section = match.groups()
+        assert (ROOT / "docs" / "spec" / chapter).exists(), (path, match[0])
+        assert section is None or section in anchors(chapter), (path, match[0])
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_every_numbered_section_has_an_anchor_of_its_number(chapter: Path) -> None:
+    plain = re.sub(r"^```.*?^```", "", chapter.read_text(), flags=re.MULTILINE | re.DOTALL)
+    known = anchors(chapter.name)
+    assert [section for section in NUMBERED.findall(plain) if section not in known] == []
+    assert [anchor for anchor, times in Counter(known).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_every_link_among_chapters_resolves(chapter: Path) -> None:
+    for name, section in LINK.findall(chapter.read_text()):
+        target = name or chapter.name
+        assert (chapter.parent / target).exists(), name
+        assert not section or section in anchors(target), (name, section)
