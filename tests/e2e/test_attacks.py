@@ -58,6 +58,8 @@ class Client:
         self._context = ssl.create_default_context(cafile=str(plane.authority.certificate))
         self.faults: list[str] = []
         """Answers that say that a review raised what nobody expected."""
+        self.overruns = 0
+        """Requests refused by the quota."""
 
     def __call__(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, JSON]:
         """The status code and the object."""
@@ -70,6 +72,7 @@ class Client:
         except urllib.error.HTTPError as error:
             status = json.load(error)
             self.faults += [text for text in [status.get("message", "")] if "failed to judge" in text]
+            self.overruns += "exceeded quota" in status.get("message", "")
             return error.code, status
 
 
@@ -322,11 +325,12 @@ def test_600_random_actions_never_get_more_than_the_quota(
             assert all(held <= used(item, key) for item in quotas), (revision, key, held, quotas)
     assert [fault for fault in kubelets.faults if fault.startswith("card ")] == []
     assert [fault for attacker in attackers for fault in attacker.client.faults] == []
-    # it was a fight: pods were made, refused, placed and deleted, and the quota was full at times
+    # it was a fight: pods were made, refused, placed and deleted, and the quota was full again and again
     answers = sum((attacker.answers for attacker in attackers), Counter[tuple[str, int]]())
     assert sum(answers.values()) == CLIENTS * ACTIONS
     assert answers["create", 201] > 20
     assert answers["create", 403] > 20
-    assert most["limits.nvidia.com/gpu"] >= 6
+    assert sum(attacker.client.overruns for attacker in attackers) > 20
+    assert most["limits.nvidia.com/gpu"] > 2
     assert seen > 200
     assert len(kubelets.allocated) > 2
