@@ -14,7 +14,6 @@ FOLDERS = ("hami_webhook", "tests", "hack", "docs", "manifests")
 CITATION = re.compile(r"docs/spec/([\w-]+\.md)(?:#([\w.-]*\w))?")
 ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 NUMBERED = re.compile(r"^#{2,4} ([A-D]?\d+(?:\.\d+)*)\.? ", re.MULTILINE)
-LINK = re.compile(r"\]\(([\w.-]+\.md)?(?:#([\w.-]+))?\)")
 
 
 def anchors(chapter: str) -> list[str]:
@@ -43,11 +42,3 @@ def test_every_numbered_section_has_an_anchor_of_its_number(chapter: Path) -> No
     known = anchors(chapter.name)
     assert [section for section in NUMBERED.findall(plain) if section not in known] == []
     assert [anchor for anchor, times in Counter(known).items() if times > 1] == []
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
-def test_every_link_among_chapters_resolves(chapter: Path) -> None:
-    for name, section in LINK.findall(chapter.read_text()):
-        target = name or chapter.name
-        assert (chapter.parent / target).exists(), name
-        assert not section or section in anchors(target), (name, section)

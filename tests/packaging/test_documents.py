@@ -22,10 +22,12 @@ def functions(path: Path) -> frozenset[str]:
 
 
 @cache
-def headings(path: Path) -> frozenset[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+def anchors(path: Path) -> frozenset[str]:
+    """The anchors of a document: of its headings, as GitHub makes them, and those that it sets itself."""
+    text = path.read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    set_here = re.findall(r'^<a id="([^"]+)"></a>$', text, re.MULTILINE)
+    return frozenset((*(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles), *set_here))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -45,7 +47,7 @@ def test_every_link_inside_the_project_leads_somewhere(document: Path) -> None:
     for file, anchor in links:
         target = (document.parent / file).resolve() if file else document
         assert target.exists(), file
-        assert not anchor or anchor in headings(target), (file, anchor)
+        assert not anchor or anchor in anchors(target), (file, anchor)
 
 
 def test_every_promise_of_the_security_page_names_a_test() -> None:
