@@ -44,10 +44,16 @@ class Node:
 
 
 class Container:
-    """One container of a pod: it is started, probed and restarted in `run`. `changed` is called with each new state."""
+    """One container of a pod: it is started, probed and restarted in `run`. `changed` is called with each new state.
 
-    def __init__(self, node: Node, pod: JSON, spec: JSON, folder: Path, changed: Callable[[], None]) -> None:
+    An init container is restarted until it succeeds, and is ready then.
+    """
+
+    def __init__(
+        self, node: Node, pod: JSON, spec: JSON, folder: Path, changed: Callable[[], None], init: bool = False
+    ) -> None:
         self.spec = spec
+        self._init = init
         self._node = node
         self._pod = pod
         self._folder = folder
@@ -72,6 +78,10 @@ class Container:
     @property
     def exit_code(self) -> int:
         return int(self._state["terminated"]["exitCode"])
+
+    @property
+    def succeeded(self) -> bool:
+        return self.over and self.exit_code == 0
 
     @property
     def status(self) -> JSON:
@@ -112,7 +122,7 @@ class Container:
             async with _background(self._probe(process, pod_network.address)):
                 code = await process.wait()
             failures = 1 if clock() - since > _FORGOTTEN else failures + 1
-            self._started = self._ready = False
+            self._started, self._ready = False, self._init and code == 0
             # of a SIGKILL, unshare only says that it failed
             code = 128 + signal.SIGKILL if self._killed else code if code >= 0 else 128 - code
             self._killed = False
@@ -121,6 +131,8 @@ class Container:
             ended = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now()}
             self._set({"terminated": ended})
             policy = self._pod["spec"].get("restartPolicy", "Always")
+            if self._init and policy == "Always":
+                policy = "OnFailure"
             if policy == "Never" or (policy == "OnFailure" and code == 0) or self._ending:
                 return
             self._last = self._state
@@ -182,7 +194,7 @@ class Container:
             _log.info("%s: the startup probe failed for good", self._title)
             await self._end(process, self._pod["spec"].get("terminationGracePeriodSeconds", 30))
             return
-        self._started, self._ready = True, not readiness
+        self._started, self._ready = True, not readiness and not self._init
         self._changed()
         async with asyncio.TaskGroup() as group:
             if readiness:

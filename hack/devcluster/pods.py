@@ -34,7 +34,9 @@ class PodWorker:
         self._gone = False
         self._network = PodNetwork(f"hami{meta['uid'].replace('-', '')[:10]}", node.service, node.api_server)
         create = partial(Container, node, pod, folder=self._folder, changed=self._changed.set)
-        self._containers = [create(spec=spec) for spec in pod["spec"]["containers"]]
+        self._inits = [create(spec=spec, init=True) for spec in pod["spec"].get("initContainers") or []]
+        self._mains = [create(spec=spec) for spec in pod["spec"]["containers"]]
+        self._containers = [*self._inits, *self._mains]
         self._conditions: dict[str, JSON] = {}
         self._began = now()
 
@@ -101,8 +103,13 @@ class PodWorker:
                     container.wait("ContainerCreating", str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
         self._changed.set()
-        runs = [each.run(self._mounts(each.spec, volumes), self._network) for each in self._containers]
-        await asyncio.gather(*runs)
+        for container in self._mains if self._inits else ():
+            container.wait("PodInitializing")
+        for init in self._inits:
+            await init.run(self._mounts(init.spec, volumes), self._network)
+            if not init.succeeded:
+                return
+        await asyncio.gather(*(each.run(self._mounts(each.spec, volumes), self._network) for each in self._mains))
 
     def _mounts(self, container: JSON, volumes: Volumes) -> list[Mount]:
         """The volumes of a container at their paths: parents before what is mounted inside of them."""
@@ -116,7 +123,7 @@ class PodWorker:
     def _owner(self) -> Owner:
         context = self._pod["spec"].get("securityContext") or {}
         users = set()
-        for container in self._pod["spec"]["containers"]:
+        for container in (each.spec for each in self._containers):
             with contextlib.suppress(ConfigurationError):
                 image = find_image(self._node.images, container["image"])
                 users.add(Identity.of(self._pod, container, image).user)
@@ -124,10 +131,12 @@ class PodWorker:
 
     def _refuse_unsupported(self) -> None:
         spec = self._pod["spec"]
-        for name in ("initContainers", "hostNetwork", "readinessGates", "shareProcessNamespace"):
+        for name in ("hostNetwork", "readinessGates", "shareProcessNamespace"):
             if spec.get(name):
                 raise unsupported(f"the field {name}")
-        for container in spec["containers"]:
+        for container in (each.spec for each in self._containers):
+            if container.get("restartPolicy"):
+                raise unsupported("the field restartPolicy of a container")
             for mount in container.get("volumeMounts") or []:
                 if mount.get("subPath") or mount.get("subPathExpr"):
                     raise unsupported("the field subPath of a mount")
@@ -152,11 +161,12 @@ class PodWorker:
                 self._changed.set()
 
     def _status(self) -> JSON:
-        containers = [container.status for container in self._containers]
+        containers = [container.status for container in self._mains]
         ready = all(container["ready"] for container in containers)
+        inits = [init.status for init in self._inits]
         own = {
             "PodReadyToStartContainers": bool(self._network.address),
-            "Initialized": True,
+            "Initialized": all(init.succeeded for init in self._inits),
             "ContainersReady": ready,
             "Ready": ready,
         }
@@ -169,6 +179,7 @@ class PodWorker:
         return {
             "phase": self._phase(),
             "conditions": [*self._conditions.values(), *others],
+            **({"initContainerStatuses": inits} if inits else {}),
             "containerStatuses": containers,
             "startTime": self._began,
             "hostIP": network.HOST,
@@ -177,9 +188,11 @@ class PodWorker:
         }
 
     def _phase(self) -> str:
-        if all(container.over for container in self._containers):
-            return "Failed" if any(container.exit_code for container in self._containers) else "Succeeded"
-        return "Running" if all(container.ran for container in self._containers) else "Pending"
+        if any(init.over and not init.succeeded for init in self._inits):
+            return "Failed" if self._pod["spec"].get("restartPolicy") == "Never" else "Pending"
+        if all(container.over for container in self._mains):
+            return "Failed" if any(container.exit_code for container in self._mains) else "Succeeded"
+        return "Running" if all(container.ran for container in self._mains) else "Pending"
 
     async def _remove(self) -> None:
         """Report how the containers ended, and have the API server forget the pod."""

@@ -240,6 +240,41 @@ def test_how_a_pod_ends(kubectl: Kubectl) -> None:
     eventually(lambda: address in subprocess.check_output(["ip", "route"], text=True), False)
 
 
+def test_init_containers_run_in_order_until_each_succeeds(kubectl: Kubectl) -> None:
+    space = namespace(kubectl)
+    mounts = [*MOUNT, {"name": "shared", "mountPath": "/shared"}]
+    spec = {"volumes": [*VOLUME["volumes"], {"name": "shared", "emptyDir": {}}]}
+    shell = {"image": "hami-webhook", "volumeMounts": mounts}
+    first = "test -e /shared/tried && echo first >> /shared/said || { touch /shared/tried; exit 3; }"
+    second = "until test -e /etc/config/go; do sleep 0.1; done; echo second >> /shared/said"
+    spec["initContainers"] = [
+        {"name": "first", "command": ["sh", "-c", first], **shell},
+        {"name": "second", "command": ["sh", "-c", second], **shell},
+    ]
+    kubectl.apply(config(space), node_pod(space, "p", spec=spec, volumeMounts=mounts, readinessProbe=PROBE))
+
+    def inits() -> list[tuple[str, int, bool]]:
+        found = status(kubectl, space, "p").get("initContainerStatuses") or []
+        return [(next(iter(each["state"])), each["restartCount"], each["ready"]) for each in found]
+
+    eventually(inits, [("terminated", 1, True), ("running", 0, False)])
+    found = status(kubectl, space, "p")
+    assert found["phase"] == "Pending"
+    assert {each["type"]: each["status"] for each in found["conditions"]}["Initialized"] == "False"
+    assert waiting(kubectl, space, "p")() == "PodInitializing"
+    kubectl.apply(config(space, go=""))
+    address = ready(kubectl, space, "p")
+    assert fetch(address, "/shared/said") == "first\nsecond\n"
+    assert inits() == [("terminated", 1, True), ("terminated", 0, True)]
+    never = {
+        "restartPolicy": "Never",
+        "initContainers": [{"name": "bad", "image": "hami-webhook", "command": ["false"]}],
+    }
+    kubectl.apply(node_pod(space, "never", spec=never))
+    eventually(lambda: status(kubectl, space, "never")["phase"], "Failed")
+    assert waiting(kubectl, space, "never")() == "PodInitializing"
+
+
 @pytest.mark.parametrize(
     ("pod", "reason", "message"),
     [
