@@ -38,6 +38,7 @@ from hami_webhook.cluster.loading import (
     sort_objects,
 )
 from hami_webhook.config import (
+    SECTION_SWITCHES,
     ConfigError,
     LoadedDeviceConfig,
     add_flags,
@@ -52,7 +53,7 @@ from hami_webhook.explain.account import Explanation
 from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
 from hami_webhook.explain.show import show as show_explanation
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.placement import place
+from hami_webhook.placement import kube_scheduler, place
 from hami_webhook.policy.file import PolicyError, PolicyFile
 from hami_webhook.policy.rules import Policies
 from hami_webhook.server.embedded import serve_embedded
@@ -185,6 +186,19 @@ def _parser() -> argparse.ArgumentParser:
     verb = config.add_parser("check", help="parse a device-config.yaml and print what it means")
     verb.add_argument("file", metavar="FILE")
     verb.set_defaults(run=_check_config)
+    verb = config.add_parser(
+        "kube-scheduler",
+        help="write what kube-scheduler leaves to the extender into its configuration",
+        description="Fills in the managedResources of the one extender in a KubeSchedulerConfiguration that has none: "
+        "the resources that kube-scheduler leaves to us, by the device configuration.",
+    )
+    verb.add_argument("--from", dest="base", required=True, metavar="FILE", help="a KubeSchedulerConfiguration")
+    verb.add_argument("--to", metavar="FILE", help="where to write the result (default: standard output)")
+    verb.add_argument("--device-config-file", metavar="FILE", help="default: what HAMi's chart renders")
+    for section, switch in SECTION_SWITCHES.items():
+        flag = "--" + switch.replace("_", "-")
+        verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
+    verb.set_defaults(run=_configure_kube_scheduler)
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
@@ -374,6 +388,20 @@ def _check_config(arguments: argparse.Namespace) -> int:
         if section.needs_flag:
             console.print(f"  serve ignores it without {section.needs_flag}")
     _warn(loaded.warnings)
+    return 0
+
+
+def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
+    ignored = [section for section, switch in SECTION_SWITCHES.items() if not getattr(arguments, switch)]
+    config = _device_config(arguments.device_config_file).config.without(ignored)
+    text = kube_scheduler.fill_in(read_text(arguments.base), arguments.base, Vendors.from_config(config))
+    if arguments.to is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(arguments.to).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{arguments.to}: can't be written: {error.strerror}") from None
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from hami_webhook.config.describe import ResourceMeaning, SectionDescription, describe
 from hami_webhook.config.devices import (
+    SECTION_SWITCHES,
     AmdSection,
     AscendChip,
     AscendTemplate,
@@ -24,6 +25,7 @@ from hami_webhook.config.devices import (
 from hami_webhook.config.errors import ConfigError
 from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_go_duration, parse_listen_address
 from hami_webhook.config.load import (
+    FILE_NAME,
     LoadedDeviceConfig,
     builtin_device_config,
     load_device_config,
@@ -42,10 +44,13 @@ from hami_webhook.config.schedulers import (
 from hami_webhook.config.setting_table import SETTINGS, Setting
 from hami_webhook.config.setting_values import Identities, ServiceAccount
 from hami_webhook.config.settings import Settings, add_flags, resolve
+from hami_webhook.config.yaml_source import parse_yaml
 
 __all__ = [
+    "FILE_NAME",
     "KOORDINATOR_RESOURCES",
     "PLUGIN_MIG_GEOMETRIES",
+    "SECTION_SWITCHES",
     "SETTINGS",
     "AmdSection",
     "AscendChip",
@@ -86,6 +91,7 @@ __all__ = [
     "parse_go_bool",
     "parse_go_duration",
     "parse_listen_address",
+    "parse_yaml",
     "read_device_config",
     "read_text",
     "resolve",

@@ -57,6 +57,10 @@ class Cambricon(Vendor):
             model=model if "mlu" in model.lower() else "",
         )
 
+    @property
+    def kubelet_counted(self) -> tuple[str, ...]:
+        return self.memory_name, self.core_name
+
     # admission (5): what the vendor's plugin can't serve
 
     def doubts(self, container: ContainerDraft) -> Iterator[str]:

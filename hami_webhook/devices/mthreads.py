@@ -67,6 +67,10 @@ class Mthreads(Vendor):
         ONE_CARD_AT_A_TIME,
     )
 
+    @property
+    def kubelet_counted(self) -> tuple[str, ...]:
+        return self.memory_name, self.core_name
+
     # admission (chapter section 5)
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:

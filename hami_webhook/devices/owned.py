@@ -79,6 +79,12 @@ def is_scheduler_owned(key: str) -> bool:
     return key in _EXACT or _PATTERNS.fullmatch(key) is not None
 
 
+def owned_expression(more: Iterable[str] = ()) -> str:
+    """A regular expression, for RE2 and `re` alike, of the keys that `is_scheduler_owned` and of `more` besides."""
+    exact = sorted(key.replace(".", r"\.") for key in {*_EXACT, *more} if not _PATTERNS.fullmatch(key))
+    return f"^({'|'.join([*exact, _PATTERNS.pattern])})$"
+
+
 def owned_in(annotations: Iterable[str]) -> list[str]:
     """The scheduler-owned keys among `annotations`, sorted."""
     return sorted(key for key in annotations if is_scheduler_owned(key))

@@ -64,10 +64,11 @@ The first whose resources a pod names gives it a scheduler.
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
-    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place. `governed` are the
-    ones that policy can speak of. `owned_annotations` are what only our scheduler and device plugins write on a pod,
-    `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule of one GPU manager per
-    node.
+    `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
+    kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods ask for
+    them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
+    plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule of
+    one GPU manager per node.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Vendors(Mapping[str, Vendor]):
             **{scheduler.key: scheduler for scheduler in foreign if scheduler.governable},
         }
         self.own_names = frozenset(name for vendor in vendors for name in vendor.resource_names)
+        self.ignored_by_scheduler = self.own_names.difference(*(vendor.kubelet_counted for vendor in vendors))
         self.resource_names = self.own_names.union(*(scheduler.resource_names for scheduler in foreign))
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)

@@ -133,6 +133,11 @@ class Vendor:
         return tuple(name for name in (self.count_name, self.memory_name, self.core_name) if name)
 
     @property
+    def kubelet_counted(self) -> tuple[str, ...]:
+        """Those that a device plugin advertises in the units that pods ask in: kube-scheduler's own count stands."""
+        return ()
+
+    @property
     def inert(self) -> bool:
         """Whether nothing can ask for the vendor's cards, so that it registers and manages nothing."""
         return not self.count_name

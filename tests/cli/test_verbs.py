@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 from simulate.files import Simulate, card, container, node, pod
 
@@ -82,6 +83,23 @@ def test_unknown_keys_are_warned_of_once(command: Simulate) -> None:
     assert "colour" in line
 
 
+def test_kube_scheduler_s_configuration_is_filled_in(command: Simulate, tmp_path: Path) -> None:
+    text = "nvidia: {resourceCountName: a.b/gpu}\niluvatars: [{commonWord: BI, resourceCountName: a.b/bi}]\n"
+    base = command.file("base.yaml", "kind: KubeSchedulerConfiguration\nextenders: [{urlPrefix: x}]\n")
+    verb = "config", "kube-scheduler", "--from", base, "--device-config-file", command.file("c.yaml", text)
+    run = command.main(*verb)
+    assert (run.status, run.err) == (0, "")
+    (extender,) = yaml.safe_load(run.out)["extenders"]
+    assert extender == {"urlPrefix": "x", "managedResources": [{"name": "a.b/gpu", "ignoredByScheduler": True}]}
+    target = tmp_path / "out.yaml"
+    run = command.main(*verb, "--enable-iluvatar", "--to", str(target))
+    assert (run.status, run.out, run.err) == (0, "", "")
+    (extender,) = yaml.safe_load(target.read_text())["extenders"]
+    assert [each["name"] for each in extender["managedResources"]] == ["a.b/bi", "a.b/gpu"]
+    run = command.main(*verb, "--to", str(tmp_path))
+    assert (run.status, run.err) == (2, f"hami-webhook: {tmp_path}: can't be written: Is a directory\n")
+
+
 def test_the_version_names_what_was_built(command: Simulate) -> None:
     run = command.main("version")
     assert (run.status, run.err) == (0, "")
@@ -102,6 +120,7 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
         (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
         (["config"], ["check"]),
         (["config", "check"], ["FILE"]),
+        (["config", "kube-scheduler"], ["--from", "--to", "--device-config-file", "--enable-ascend"]),
         (["version"], ["usage: hami-webhook version"]),
     ],
     ids=lambda value: " ".join(value) or "the program" if isinstance(value, list) else None,

@@ -79,6 +79,10 @@ class SharedGcu(SlicedGcu):
     def resource_names(self) -> tuple[str, ...]:
         return (*super().resource_names, SHARED_GCU)
 
+    @property
+    def kubelet_counted(self) -> tuple[str, ...]:
+        return (SHARED_GCU,)
+
     # node side (chapter section 3)
 
     def inventory(self, node: Node) -> Inventory | None:

@@ -1,0 +1,83 @@
+"""The match conditions of our webhooks, as CEL: they follow from the device configuration.
+
+They name every managed resource, and every annotation that only schedulers write or that policy governs, so that the
+API server sends us no other pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from hami_webhook.devices.owned import OWNED_LABELS, owned_expression
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.evaluation import governed_keys
+from hami_webhook.quota.ledger import RESERVATION
+
+Conditions = Mapping[str, str]
+"""CEL expressions by the names of their conditions, all of which must hold."""
+
+_CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
+_EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
+_RESERVATION = f"'{RESERVATION}'"
+_ANNOTATIONS = "metadata.?annotations.orValue({})"
+_LABELS = "metadata.?labels.orValue({})"
+
+
+def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
+    """The conditions of each of our webhooks by its name."""
+    keys = vendors.owned_annotations | vendors.foreign_annotations
+    owned = owned_expression(keys).replace("\\", "\\\\")  # as a CEL string has it
+    asks = _asks(_CONTAINERS, vendors.resource_names)
+    forges = _forges(owned)
+    governed = _changes_any(governed_keys(vendors.governed.values()))
+    return {
+        "mutate.webhook.hami.io": {"asks-for-a-managed-resource": asks},
+        "validate.webhook.hami.io": {"asks-for-a-managed-resource-or-forges-an-allocation": f"{asks}\n|| {forges}"},
+        "guard.webhook.hami.io": {"changes-an-allocation": _changes_allocation(owned)},
+        "bindings.webhook.hami.io": {"brings-an-allocation": f"{forges}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"},
+        "amounts.webhook.hami.io": {
+            "concerns-a-managed-resource": _asks(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
+        },
+        "policy.webhook.hami.io": {"changes-what-policy-governs": governed, "asks-for-a-managed-resource": asks},
+    }
+
+
+def _asks(containers: str, names: Collection[str]) -> str:
+    """Some container names one of the resources, in limits or in requests."""
+    maps = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
+    return f"({containers}).exists(c,\n{maps}.exists(m, m.exists(r, r in [\n{_listed(names)}])))"
+
+
+def _forges(owned: str) -> str:
+    """What is created has what only schedulers write."""
+    labels = "".join(f"\n|| '{label}' in object.{_LABELS}" for label in sorted(OWNED_LABELS))
+    return f"object.{_ANNOTATIONS}.exists(k, k.matches('{owned}')){labels}"
+
+
+def _changes_allocation(owned: str) -> str:
+    """What only schedulers write changes, comes or goes."""
+    keys = [f"'{label}'" for label in sorted(OWNED_LABELS)]
+    labels = "".join(f"\n|| {_changes('labels', key)}" for key in keys)
+    return (
+        f"[object.{_ANNOTATIONS}, oldObject.{_ANNOTATIONS}].exists(m, m.exists(k,\n"
+        f"k.matches('{owned}')\n"
+        f"&& {_changes('annotations', 'k')}))"
+        f"{labels}\n"
+        f"|| {_changes('annotations', _RESERVATION)}"
+    )
+
+
+def _changes(entries: str, key: str) -> str:
+    """An annotation or a label changes, comes or goes; its key is a CEL expression."""
+    return f"object.metadata.?{entries}[?{key}] != oldObject.metadata.?{entries}[?{key}]"
+
+
+def _changes_any(keys: Collection[str]) -> str:
+    """One of the annotations changes, comes or goes."""
+    return f"[\n{_listed(keys)}].exists(k,\n{_changes('annotations', 'k')})"
+
+
+def _listed(names: Collection[str]) -> str:
+    """The items of a CEL list, four a line."""
+    items = [f"'{name}'" for name in sorted(names)]
+    return ",\n".join(f"  {', '.join(items[i : i + 4])}" for i in range(0, len(items), 4))

@@ -1,0 +1,93 @@
+"""Match conditions follow from the device configuration, whatever it names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hami_webhook.config import builtin_device_config, load_device_config
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.rules import GENERAL_CHOICES
+
+RENAMED = """\
+nvidia:
+  resourceCountName: hami.io/gpu
+  resourceMemoryName: hami.io/gpumem
+iluvatars:
+- {chipName: MR-V100, commonWord: Tian, resourceCountName: iluvatar.ai/tian}
+vnpus:
+  configs:
+  - {chipName: 910A, commonWord: NPU-9.1, resourceName: acme.com/npu, memoryAllocatable: 32768}
+"""
+CONFIGURATIONS = {
+    "built-in": Vendors.from_config(builtin_device_config().config),
+    "renamed": Vendors.from_config(load_device_config(RENAMED, "renamed").config),
+}
+BY_RESOURCE = ("mutate", "validate", "amounts", "policy")
+BY_ANNOTATION = ("validate", "guard", "bindings")
+
+
+def expression(vendors: Vendors, webhook: str) -> str:
+    """The last condition of a webhook."""
+    return list(match_conditions(vendors)[f"{webhook}.webhook.hami.io"].values())[-1]
+
+
+def looks_at(vendors: Vendors, webhook: str, key: str) -> bool:
+    """Whether an annotation makes the API server ask a webhook."""
+    (literal,) = re.findall(r"k\.matches\('(.+?)'\)", expression(vendors, webhook))
+    return re.search(literal.replace("\\\\", "\\"), key) is not None
+
+
+@pytest.fixture(params=CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def vendors(request: pytest.FixtureRequest) -> Vendors:
+    found: Vendors = request.param
+    return found
+
+
+@pytest.mark.parametrize("webhook", BY_RESOURCE)
+def test_every_managed_resource_is_named(vendors: Vendors, webhook: str) -> None:
+    listed = re.findall(r"'([^'^]+/[^'^]+)'", expression(vendors, webhook).partition("metadata")[0])
+    assert sorted(listed) == sorted(vendors.resource_names)
+
+
+@pytest.mark.parametrize("webhook", BY_ANNOTATION)
+def test_every_annotation_that_only_schedulers_write_is_seen(vendors: Vendors, webhook: str) -> None:
+    keys = vendors.owned_annotations | vendors.foreign_annotations
+    assert keys
+    assert [key for key in keys if not looks_at(vendors, webhook, key)] == []
+
+
+def test_a_renamed_chip_has_keys_that_only_its_configuration_knows() -> None:
+    key = "huawei.com/NPU-9.1"
+    assert not is_scheduler_owned(key)
+    assert [looks_at(vendors, "guard", key) for vendors in CONFIGURATIONS.values()] == [False, True]
+    assert not looks_at(CONFIGURATIONS["renamed"], "guard", "huawei.com/NPU-9x1")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hami.io/gpu-scheduler-policy",
+        "nvidia.com/use-gpuuuid",
+        "hami.io/use-xpu-uuid",
+        "team",
+        "hami.io/quota-reservation",
+        "volcano-sh/vgpu-node",
+        "volcano.sh/vgpu-mode",
+        "scheduling.koordinator.sh/gpu",
+        "x-predicate-time",
+        "predicate-time-x",
+    ],
+)
+def test_what_users_write_is_left_alone(vendors: Vendors, key: str) -> None:
+    assert not looks_at(vendors, "guard", key)
+
+
+def test_policy_sees_every_annotation_that_it_governs(vendors: Vendors) -> None:
+    conditions = match_conditions(vendors)["policy.webhook.hami.io"]
+    listed = re.findall(r"'([^']+)'", conditions["changes-what-policy-governs"])
+    keys = [key for vendor in vendors.governed.values() for key in (*vendor.keys.choices, *vendor.keys.lists)]
+    assert sorted(listed) == sorted({*GENERAL_CHOICES, *keys})
