@@ -16,6 +16,9 @@ from pathlib import Path
 import yaml
 
 from hack.devcluster.plane import ControlPlane, free_ports
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.placement.kube_scheduler import fill_in
 
 from .deployment import ROOT, SYSTEM, eventually
 
@@ -73,7 +76,8 @@ class HamiScheduler:
 
     def start_scheduler(self) -> None:
         """kube-scheduler with the manifests' own configuration; only addresses and the kubeconfig are ours."""
-        document = yaml.safe_load(CONFIGURATION.read_text())
+        vendors = Vendors.from_config(builtin_device_config().config)
+        document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
         document["clientConnection"] = {"kubeconfig": str(self.plane.scheduler_kubeconfig)}
         document["leaderElection"] = {"leaderElect": False}
         (extender,) = document["extenders"]

@@ -65,13 +65,9 @@ class Roles:
         addresses = ("--http_bind", "--metrics-bind-address", "--extender-bind-address")
         ports = dict(zip(addresses, free_ports(3), strict=True))
         arguments = []
-        for argument in container["args"]:
-            flag, _, value = argument.partition("=")
-            if flag in ports:
-                value = f"127.0.0.1:{ports[flag]}"
-            elif value.startswith("/"):
-                value = str(folder / Path(value).name)
-            arguments.append(f"{flag}={value}" if value else flag)
+        for argument in _located(container["args"], container, folder):
+            flag, _, _ = argument.partition("=")
+            arguments.append(f"{flag}=127.0.0.1:{ports[flag]}" if flag in ports else argument)
         self._mount(spec, container, folder)
         environment = {**os.environ, "POD_NAME": f"{deployment}-0", "POD_NAMESPACE": SYSTEM}
         environment |= {each["name"]: each["value"] for each in container["env"] if "value" in each}
@@ -82,33 +78,36 @@ class Roles:
         if deployment == WEBHOOK:
             self.installed.balancer.backends = [ports["--http_bind"]]
         if deployment == SCHEDULER:
-            self._start_kube_scheduler(login)
+            self._start_kube_scheduler(spec, login)
 
     def _mount(self, spec: JSON, container: JSON, folder: Path) -> None:
-        """Write the files of a container's volumes into one folder; a Secret is waited for, as kubelet does."""
+        """Write the files of a container's volumes into folders; a Secret is waited for, as kubelet does."""
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         for mount in container["volumeMounts"]:
-            volume = volumes[mount["name"]]
+            volume, files = volumes[mount["name"]], folder / mount["name"]
+            files.mkdir(exist_ok=True)
             if "configMap" in volume:
-                for name, text in self.kubectl.get("configmap", volume["configMap"]["name"], "-n", SYSTEM)[
-                    "data"
-                ].items():
-                    (folder / name).write_text(text)
-            else:
+                found = self.kubectl.get("configmap", volume["configMap"]["name"], "-n", SYSTEM)
+                for name, text in found["data"].items():
+                    (files / name).write_text(text)
+            elif "secret" in volume:
                 secret = "secret", volume["secret"]["secretName"], "-n", SYSTEM
                 self.kubectl("wait", "/".join(secret[:2]), *secret[2:], "--for=create", "--timeout=50s")
                 data = self.kubectl.get(*secret)["data"]
                 for item in volume["secret"]["items"]:
-                    (folder / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
+                    (files / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
 
-    def _start_kube_scheduler(self, login: str) -> None:
-        """The other container of the pod, with the rendered configuration and leader election."""
-        (configuration,) = [
-            found["data"]["kube-scheduler.yaml"]
-            for found in self.objects
-            if found["kind"] == "ConfigMap" and "kube-scheduler.yaml" in found["data"]
-        ]
-        document = yaml.safe_load(configuration)
+    def _start_kube_scheduler(self, spec: JSON, login: str) -> None:
+        """The other container of the pod, with the configuration of its init container, and leader election."""
+        (init,) = spec["initContainers"]
+        folder = self.folder / SCHEDULER
+        self._mount(spec, init, folder)
+        subprocess.run(
+            [sys.executable, "-m", "hami_webhook", *_located(init["args"], init, folder)], cwd=ROOT, check=True
+        )
+        (container,) = [each for each in spec["containers"] if each["name"] == "kube-scheduler"]
+        (configuration,) = [word for word in _located(container["command"], container, folder) if "--config=" in word]
+        document = yaml.safe_load(Path(configuration.removeprefix("--config=")).read_text())
         document["clientConnection"] = {"kubeconfig": login}
         document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.extender}"
         path = self.folder / "kube-scheduler.yaml"
@@ -152,6 +151,13 @@ class Roles:
             process.wait(30)
         self.installed.uninstall()
         self.installed.balancer.close()
+
+
+def _located(words: list[str], container: JSON, folder: Path) -> list[str]:
+    """A command line with what the container mounts where `_mount` puts it."""
+    for mount in container["volumeMounts"]:
+        words = [word.replace(f"={mount['mountPath']}/", f"={folder / mount['name']}/") for word in words]
+    return words
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_webhook.config import Settings, add_flags, resolve
+from hami_webhook.cli import main
+from hami_webhook.config import Settings, add_flags, builtin_device_config, load_device_config, resolve
+from hami_webhook.devices.registry import Vendors
 
 OVERLAYS = Path(__file__).parents[2] / "manifests" / "overlays"
 NAMES = sorted(path.name for path in OVERLAYS.iterdir())
@@ -174,11 +177,59 @@ def test_the_pods_pass_the_restricted_standard(overlay: str) -> None:
         spec = deployment["spec"]["template"]["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in spec["containers"]:
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
             security = container["securityContext"]
             assert security["allowPrivilegeEscalation"] is False
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def mounted(deployment: dict[str, Any], container: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The volume that a container has a file in, and the file's name there."""
+    folder, _, name = path.rpartition("/")
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == folder]
+    (volume,) = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == mount["name"]]
+    return volume, name
+
+
+@pytest.mark.parametrize("overlay", INSTALLED)
+def test_every_process_reads_the_one_device_configuration(overlay: str) -> None:
+    (found,) = [each for each in objects(overlay, "ConfigMap") if "device-config.yaml" in each["data"]]
+    # a name with a hash: pods are replaced when it changes
+    assert re.fullmatch(r"hami-device-config-\w+", found["metadata"]["name"])
+    for deployment, container in containers(overlay):
+        settings = settings_of(deployment, container)
+        volume, name = mounted(deployment, container, settings.device_config_file)
+        assert (volume["configMap"]["name"], name) == (found["metadata"]["name"], "device-config.yaml")
+        assert settings.ignored_sections == ()
+    assert load_device_config(found["data"]["device-config.yaml"], "rendered").warnings == ()
+
+
+@pytest.mark.parametrize("overlay", ["default", "cert-manager"])
+def test_kube_scheduler_reads_what_the_init_container_writes(overlay: str, tmp_path: Path) -> None:
+    (deployment,) = [each for each in objects(overlay, "Deployment") if each["metadata"]["name"] == "hami-scheduler"]
+    spec = deployment["spec"]["template"]["spec"]
+    (init,) = spec["initContainers"]
+    flags = dict(argument.partition("=")[::2] for argument in init["args"])
+    inputs = {}
+    for flag in ("--from", "--device-config-file"):
+        volume, name = mounted(deployment, init, flags[flag])
+        (data,) = [
+            o["data"] for o in objects(overlay, "ConfigMap") if o["metadata"]["name"] == volume["configMap"]["name"]
+        ]
+        inputs[flag] = tmp_path / f"{flag}.yaml"
+        inputs[flag].write_text(data[name])
+    written = tmp_path / "written.yaml"
+    arguments = [argument for argument in init["args"] if argument.partition("=")[0] not in {*inputs, "--to"}]
+    main([*arguments, *(f"{flag}={path}" for flag, path in inputs.items()), f"--to={written}"])
+    (scheduler,) = [each for each in spec["containers"] if each["name"] == "kube-scheduler"]
+    (read,) = [word.removeprefix("--config=") for word in scheduler["command"] if word.startswith("--config=")]
+    assert mounted(deployment, scheduler, read) == mounted(deployment, init, flags["--to"])
+    assert "emptyDir" in mounted(deployment, init, flags["--to"])[0]
+    (extender,) = yaml.safe_load(written.read_text())["extenders"]
+    vendors = Vendors.from_config(builtin_device_config().config)
+    assert {each["name"] for each in extender["managedResources"]} == vendors.ignored_by_scheduler
+    assert all(each["ignoredByScheduler"] for each in extender["managedResources"])
 
 
 def test_with_cert_manager_nobody_of_ours_touches_certificates() -> None:
