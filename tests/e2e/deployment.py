@@ -166,8 +166,9 @@ def both_roles() -> list[JSON]:
     """The account, bound to what the manifests grant to the webhook and to the controller."""
     api = "rbac.authorization.k8s.io"
     account = {"kind": "ServiceAccount", "name": BOTH, "namespace": SYSTEM}
-    cluster = ("hami-webhook", "hami-webhook-controller", "hami-webhook-certificates")
-    roles = [("ClusterRole", name) for name in cluster] + [("Role", name) for name in cluster[1:]]
+    cluster = ("hami-webhook", "hami-webhook-controller", "hami-webhook-configurations")
+    local = ("hami-webhook-controller", "hami-webhook-certificates")
+    roles = [*(("ClusterRole", name) for name in cluster), *(("Role", name) for name in local)]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": BOTH, "namespace": SYSTEM}},
         *(

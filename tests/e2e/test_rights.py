@@ -169,7 +169,7 @@ def work(program: Roles) -> None:
 ROLES = {
     WEBHOOK: (("hami-webhook",), ()),
     CONTROLLER: (
-        ("hami-webhook-controller", "hami-webhook-certificates"),
+        ("hami-webhook-controller", "hami-webhook-configurations"),
         ("hami-webhook-controller", "hami-webhook-certificates"),
     ),
     SCHEDULER: (("hami-scheduler",), ()),
@@ -222,9 +222,10 @@ def test_no_account_has_another_role(program: Roles) -> None:
 
     assert of_ours(WEBHOOK) == {("ClusterRole", "hami-webhook")}
     assert of_ours(CONTROLLER) == {
-        (kind, name)
-        for kind in ("ClusterRole", "Role")
-        for name in ("hami-webhook-controller", "hami-webhook-certificates")
+        ("ClusterRole", "hami-webhook-controller"),
+        ("ClusterRole", "hami-webhook-configurations"),
+        ("Role", "hami-webhook-controller"),
+        ("Role", "hami-webhook-certificates"),
     }
     assert of_ours(SCHEDULER) == {
         ("ClusterRole", "hami-scheduler"),
