@@ -120,7 +120,7 @@ _SERVERS = (
         "webhook_configuration",
         values.object_name,
         "hami-webhook-admission",
-        "webhook configurations whose caBundle a self-made authority is put into",
+        "webhook configurations whose conditions, and caBundle of a self-made authority, the controller keeps right",
     ),
     _number(
         "max_request_bytes",

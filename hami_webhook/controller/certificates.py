@@ -26,6 +26,7 @@ from typing import Any
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ _SETTLE = 30.0
 _AFTER_CONFLICT = 1.0
 _TRUSTED_SINCE = "hami.io/next-ca-trusted-since"
 _MANAGED_BY = {"app.kubernetes.io/managed-by": "hami-webhook"}
-_CONFIGURATIONS = (Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS)
 _NEXT, _NEXT_KEY, _FORMER = "next.crt", "next.key", "old.crt"
 
 
@@ -110,7 +110,7 @@ class CertificateKeeper:
     async def tend(self) -> None:
         """One step of what is due: repairs, then the bundles, then renewals. Raises `ClusterError`, `PkiError`."""
         secret = await self._read_or_make()
-        configurations = [(kind, found) for kind in _CONFIGURATIONS if (found := await self._configuration(kind))]
+        configurations = [(kind, found) for kind in CONFIGURATIONS if (found := await self._configuration(kind))]
         repairs = self._repairs(secret, [found for _, found in configurations])
         await self._report(secret, "CertificateUnusable", "; ".join(repairs.faults))
         if repairs.data or repairs.notes:
@@ -250,12 +250,12 @@ class CertificateKeeper:
         """Have a configuration trust the bundle; whether it read back so."""
         wanted = base64.b64encode(bundle).decode()
         changed = []
-        for hook in _webhooks(found):
+        for hook in webhooks_of(found):
             client = hook.get("clientConfig")
             changed.append(
                 {**hook, "clientConfig": {**(client if isinstance(client, dict) else {}), "caBundle": wanted}}
             )
-        if changed == _webhooks(found):
+        if changed == webhooks_of(found):
             return True
         meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
         await self._cluster.patch(kind, self._place.configuration, {"metadata": meta, "webhooks": changed})
@@ -283,14 +283,9 @@ def _seconds(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= 12 else -1
 
 
-def _webhooks(configuration: JSON) -> list[JSON]:
-    found = configuration.get("webhooks")
-    return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
-
-
 def _bundles(configurations: Iterable[JSON]) -> list[bytes]:
     """The `caBundle`s of all webhooks, each once."""
-    clients = (hook.get("clientConfig") for found in configurations for hook in _webhooks(found))
+    clients = (hook.get("clientConfig") for found in configurations for hook in webhooks_of(found))
     return list(dict.fromkeys(_decoded(client.get("caBundle")) for client in clients if isinstance(client, dict)))
 
 

@@ -1,4 +1,4 @@
-"""What one replica at a time does: recomputing quotas, handshakes, remarks on nodes and namespaces, certificates."""
+"""What one replica at a time does: quotas, handshakes, remarks on nodes and namespaces, certificates, webhooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
-from hami_webhook.controller import handshake, neighbours, quotas
+from hami_webhook.controller import handshake, neighbours, quotas, webhooks
 from hami_webhook.controller.certificates import CertificateKeeper, Place
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.handshake import Handshakes
@@ -20,6 +20,7 @@ from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.neighbours import Neighbours
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.webhooks import WebhookReconciler
 
 _LEASE_SUFFIX = "-controller"
 """Sets our lease apart from that of the kube-scheduler beside us, which has the name the settings give."""
@@ -33,6 +34,7 @@ class Duties:
     feed: Feed
     reconciler: QuotaReconciler
     keeper: CertificateKeeper | None
+    webhooks: WebhookReconciler
     loops: Loops
     each_for_itself: bool = False
 
@@ -41,6 +43,7 @@ class Duties:
         async with asyncio.TaskGroup() as tasks:
             if self.keeper is not None:
                 tasks.create_task(self.loops.keep("certificates", self.keeper.lead))
+            tasks.create_task(self.loops.keep(webhooks.LOOP, self.webhooks.lead))
             await self.feed.wait_synced()
             tasks.create_task(self.loops.keep(handshake.LOOP, Handshakes(self.core).run))
             tasks.create_task(self.loops.keep(neighbours.LOOP, Neighbours(self.core).run))
@@ -79,3 +82,8 @@ def certificate_keeper(core: Core, settings: Settings) -> CertificateKeeper:
         settings.pod_namespace, settings.certificate_secret, settings.webhook_service, settings.webhook_configuration
     )
     return CertificateKeeper(core.cluster, place, clock=core.clock, telling=Telling(core.cluster, core.problems))
+
+
+def webhook_reconciler(core: Core, settings: Settings) -> WebhookReconciler:
+    telling = Telling(core.cluster, core.problems)
+    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, telling)

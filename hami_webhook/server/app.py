@@ -81,7 +81,12 @@ class Sources:
 
 
 class Doors:
-    """The routes, over a gate. `ready` says whether the process may be sent reviews, and why not."""
+    """The routes, over a gate.
+
+    `ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see to
+    although it may. That is in the answer of `/readyz` and doesn't make it fail: no replica gets better by being taken
+    out of service, and a rollout would stop for what only an administrator can change.
+    """
 
     def __init__(
         self,
@@ -90,12 +95,14 @@ class Doors:
         *,
         ready: Callable[[], str | None],
         metrics: Callable[[], bytes],
+        remark: Callable[[], str] = lambda: "",
         sources: Sources | None = None,
     ) -> None:
         self._gate = gate
         self._limits = limits
         self._ready = ready
         self._metrics = metrics
+        self._remark = remark
         self._sources = sources or Sources()
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self.counts = ReviewCounts()
@@ -137,7 +144,10 @@ class Doors:
 
     async def _readyz(self, _: Request) -> Response:
         problem = self._ready()
-        return Response() if problem is None else PlainTextResponse(problem + "\n", 503)
+        if problem is not None:
+            return PlainTextResponse(f"{problem}\n", 503)
+        remark = self._remark()
+        return PlainTextResponse(f"{remark}\n") if remark else Response()
 
     async def _show_metrics(self, _: Request) -> Response:
         return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -23,12 +23,13 @@ from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.certificates import CertificateKeeper
-from hami_webhook.controller.duties import Duties, certificate_keeper, leader_election, reconcile
+from hami_webhook.controller.duties import Duties, certificate_keeper, leader_election, reconcile, webhook_reconciler
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.waker import Waker
+from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.placement import place
 from hami_webhook.policy.file import PolicySource
@@ -192,10 +193,12 @@ async def running(
     waker = Waker(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     feed = Feed(core, reconciler, waker)
     limits = limits_of(settings)
+    webhooks = webhook_reconciler(core, settings)
     doors = Doors(
         core.gate,
         limits,
         ready=not_ready,
+        remark=lambda: webhooks.problem,
         metrics=lambda: exposition(collector),
         sources=Sources(settings.api_server_cidrs),
     )
@@ -227,7 +230,7 @@ async def running(
     collector = CoreCollector(
         core,
         doors.counts,
-        lambda: _numbers(main, tls, source, reload, reconciler, election, extended),
+        lambda: _numbers(main, tls, source, reload, reconciler, webhooks, election, extended),
         extender=extended.counts if extended is not None else None,
         legacy=settings.legacy_metrics,
         quota_backend="memory" if alone else "status",
@@ -246,7 +249,7 @@ async def running(
             loops = Loops(core.failures)
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, waker)}
             if reconciler is not None:
-                kept |= _controlling(core, feed, reconciler, keeper, loops, election, alone)
+                kept |= _controlling(core, feed, reconciler, keeper, webhooks, loops, election, alone)
             if waker is not None:
                 kept["scheduler wake-up"] = waker.run
             if extended is not None and extended.tls is not None:
@@ -275,12 +278,13 @@ def _controlling(
     feed: Feed,
     reconciler: QuotaReconciler,
     keeper: CertificateKeeper | None,
+    webhooks: WebhookReconciler,
     loops: Loops,
     election: LeaderElection | None,
     alone: bool,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """The controller's loops."""
-    duties = Duties(core, feed, reconciler, keeper, loops, alone)
+    duties = Duties(core, feed, reconciler, keeper, webhooks, loops, alone)
     if election is None:
         kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": duties.do}
     else:
@@ -336,6 +340,7 @@ def _numbers(
     source: PolicySource,
     reload: PolicyReload,
     reconciler: QuotaReconciler | None,
+    webhooks: WebhookReconciler,
     election: LeaderElection | None,
     extended: Extending | None,
 ) -> Iterator[Number]:
@@ -352,6 +357,11 @@ def _numbers(
         yield Number("hami_webhook_quota_expired_total", "Charges whose pod never came.", reconciler.expired)
         yield Number(
             "hami_webhook_quota_drift_total", "Recomputes that corrected used for no event.", reconciler.drifted
+        )
+        yield Number(
+            "hami_webhook_wrong_webhook_configurations",
+            "Webhook configurations whose conditions aren't known to be right and can't be put right.",
+            webhooks.problems,
         )
     yield Number("hami_webhook_refused_total", "Requests and connections beyond the limits.", main.refused)
     yield Number("hami_webhook_policy_rules", "Rules of the policy file in force.", len(source.current.rules))

@@ -263,6 +263,11 @@ class Deployment:
             return bool(answer.status == 200)
         return False
 
+    def readiness(self, name: str) -> str:
+        """What a replica that is ready says besides."""
+        with urllib.request.urlopen(self._url(name, "readyz"), timeout=5) as answer:
+            return str(answer.read().decode())
+
     def metric(self, name: str, metric: str) -> float:
         with urllib.request.urlopen(self._url(name, "metrics"), timeout=5) as answer:
             lines = answer.read().decode().splitlines()

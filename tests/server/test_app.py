@@ -18,7 +18,7 @@ from admission.scene import FULL, Hung, core_on, ledger, spent, town
 
 from hami_webhook import pki
 from hami_webhook.admission.gate import Answer
-from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.server.app import Doors, Sources
 from hami_webhook.server.large import LARGE
 from hami_webhook.server.listener import ListenerLimits
@@ -103,6 +103,28 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         assert answer.headers["connection"] == "close"
         assert (await front.client.get("/healthz")).status_code == 200
         assert (await front.review("/validate", review(pod(gpu(), uid="u"))))["allowed"], "it still serves"
+
+
+@scenario
+async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path):
+    cluster = await town()
+    opened = [{"name": "validate.webhook.hami.io", "matchConditions": [], "failurePolicy": "Fail"}]
+    configuration = {"metadata": {"name": "hami-webhook-admission"}, "webhooks": opened}
+    await cluster.create(Kind.VALIDATING_WEBHOOKS, configuration)
+
+    async def forbid(step):
+        if step == "patch:before":
+            raise Forbidden("may not patch")
+
+    cluster.pause = forbid
+    async with served(tmp_path, cluster, "--roles", "controller") as front:
+        while not (answer := await front.client.get("/readyz")).text:  # noqa: ASYNC110 the loop has no event for it
+            await asyncio.sleep(0.005)
+        assert answer.status_code == 200
+        assert "matchConditions of validate.webhook.hami.io differ from what the device configuration" in answer.text
+        metrics = (await front.client.get("/metrics")).text.splitlines()
+        assert "hami_webhook_wrong_webhook_configurations 1.0" in metrics
+        assert front.process.core.problems["WebhookConditionsDiffer"] == 1
 
 
 @scenario

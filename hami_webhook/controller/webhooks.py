@@ -1,0 +1,148 @@
+"""Our webhook configurations, compared with the device configuration and put right by the leader.
+
+Match conditions are ours: an API server that goes by others sends us too few pods, or every one. So those of our
+webhooks, which are known by their names, become what they must be. What else somebody edited is reported only: it may
+be meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.controller.telling import Telling
+from hami_webhook.devices.registry import Vendors
+
+logger = logging.getLogger(__name__)
+
+LOOP = "webhook configurations"
+EVERY = 10.0
+"""Seconds between two looks."""
+_AFTER_CONFLICT = 1.0
+
+CONFIGURATIONS = {
+    Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
+    Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
+}
+
+
+def webhooks_of(configuration: JSON) -> list[JSON]:
+    """The webhooks of a configuration."""
+    found = configuration.get("webhooks")
+    return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
+
+
+class WebhookReconciler:
+    """Keeps the match conditions of the configurations called `name`, of which there may be one, both or none.
+
+    `problem` says what is wrong and can't be put right with our rights; empty if nothing.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, telling: Telling) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._telling = telling
+        self._problems: dict[Kind, str] = {}
+        self._logged: dict[Kind, str] = {}
+        self._wanted = {
+            hook: [{"name": each, "expression": expression} for each, expression in conditions.items()]
+            for hook, conditions in match_conditions(vendors).items()
+        }
+
+    @property
+    def problem(self) -> str:
+        return "; ".join(problem for problem in self._problems.values() if problem)
+
+    @property
+    def problems(self) -> int:
+        """The configurations that can't be put right."""
+        return sum(map(bool, self._problems.values()))
+
+    async def lead(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Compare and put right, until cancelled: what the leader does."""
+        try:
+            while True:
+                await sleep(EVERY if await self.reconcile() else _AFTER_CONFLICT)
+        finally:
+            self._problems.clear()
+
+    async def reconcile(self) -> bool:
+        """Look at the configurations once; False if somebody else wrote one meanwhile."""
+        settled = True
+        for kind in CONFIGURATIONS:
+            try:
+                problem = await self._reconcile(kind)
+            except Conflict:
+                settled = False
+                continue
+            except ClusterError as error:
+                self._log(kind, f"{CONFIGURATIONS[kind]} {self._name} can't be compared: {error}")
+                continue
+            self._log(kind, problem)
+            self._problems[kind] = problem
+        return settled
+
+    def _log(self, kind: Kind, problem: str) -> None:
+        """Log what is wrong with a configuration, once as long as it is the same."""
+        if problem not in ("", self._logged.get(kind)):
+            logger.warning("%s", problem)
+        self._logged[kind] = problem
+
+    async def _reconcile(self, kind: Kind) -> str:
+        """Put a configuration right; what is wrong with it that can't be."""
+        subject = f"{CONFIGURATIONS[kind]} {self._name}"
+        try:
+            found = await self._cluster.get(kind, self._name)
+        except NotFound:
+            return ""
+        except Forbidden as error:
+            problem = f"{subject} can't be compared with the device configuration: {error}"
+            await self._tell(kind, "", "WebhookConditionsUnknown", problem)
+            return problem
+        uid = str(found["metadata"].get("uid", ""))
+        await self._tell(kind, uid, "WebhookConfigurationEdited", self._edited(kind, found))
+        hooks = webhooks_of(found)
+        changed = [self._corrected(hook) for hook in hooks]
+        names = [str(new["name"]) for old, new in zip(hooks, changed, strict=True) if old != new]
+        problem = ""
+        if names:
+            meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
+            try:
+                await self._cluster.patch(kind, self._name, {"metadata": meta, "webhooks": changed})
+            except Forbidden as error:
+                problem = f"{subject}: {_differ(names)}, and can't be put right: {error}"
+        mended = f"{_differ(names)}, and were put right" if names and not problem else ""
+        await self._tell(kind, uid, "WebhookConditionsMended", mended)
+        await self._tell(kind, uid, "WebhookConditionsDiffer", problem)
+        return problem
+
+    def _corrected(self, hook: JSON) -> JSON:
+        wanted = self._wanted.get(str(hook.get("name")))
+        if wanted is None or hook.get("matchConditions") == wanted:
+            return hook
+        return {**hook, "matchConditions": wanted}
+
+    def _edited(self, kind: Kind, found: JSON) -> str:
+        """What somebody changed that we leave as it is."""
+        hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
+        mutating = "mutate.webhook.hami.io"
+        ours = [mutating] if kind is Kind.MUTATING_WEBHOOKS else sorted(self._wanted.keys() - {mutating})
+        missing = [name for name in ours if name not in hooks]
+        ignoring = [name for name in ours if name in hooks and hooks[name].get("failurePolicy") == "Ignore"]
+        sentences = []
+        if missing:
+            sentences.append(f"{', '.join(missing)} missing: apply the manifests again")
+        if ignoring:
+            danger = "pods pass without a charge while no replica answers"
+            sentences.append(f"failurePolicy of {', '.join(ignoring)} is Ignore: {danger}")
+        return "; ".join(sentences)
+
+    async def _tell(self, kind: Kind, uid: str, reason: str, message: str) -> None:
+        await self._telling.tell(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
+
+
+def _differ(names: list[str]) -> str:
+    return f"matchConditions of {', '.join(names)} differ from what the device configuration demands"

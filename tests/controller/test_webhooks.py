@@ -1,0 +1,242 @@
+"""Webhook configurations that somebody edited, on the embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config, load_device_config
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.webhooks import WebhookReconciler
+from hami_webhook.devices.registry import Vendors
+
+NAME = "hami-webhook-admission"
+MANIFEST = Path(__file__).parents[2] / "manifests" / "base" / "webhooks.yaml"
+BUILTIN = Vendors.from_config(builtin_device_config().config)
+RENAMED = Vendors.from_config(load_device_config("nvidia: {resourceCountName: hami.io/gpu}", "renamed").config)
+MUTATING, VALIDATING = Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS
+DIFFER = "differ from what the device configuration demands"
+
+
+class Scene:
+    """A cluster with both configurations as rendered, and the leader with a device configuration."""
+
+    def __init__(self, vendors: Vendors = BUILTIN) -> None:
+        self.cluster = MemoryCluster(lambda: 1_767_225_600.0)
+        self.counts: Counter[str] = Counter()
+        self.reconciler = WebhookReconciler(self.cluster, NAME, vendors, Telling(self.cluster, self.counts))
+
+    async def install(self, *kinds: Kind) -> None:
+        for kind, configuration in zip((MUTATING, VALIDATING), yaml.safe_load_all(MANIFEST.read_text()), strict=True):
+            if kind in (kinds or (MUTATING, VALIDATING)):
+                await self.cluster.create(kind, configuration)
+
+    async def webhooks(self, kind: Kind) -> dict[str, JSON]:
+        found = copy.deepcopy(await self.cluster.get(kind, NAME))
+        return {hook["name"]: hook for hook in found["webhooks"]}
+
+    async def edit(self, kind: Kind, edit: Callable[[dict[str, JSON]], None]) -> None:
+        """Change a configuration's webhooks by name, as `kubectl edit` does."""
+        hooks = await self.webhooks(kind)
+        edit(hooks)
+        await self.cluster.patch(kind, NAME, {"webhooks": list(hooks.values())})
+
+    def events(self) -> list[tuple[str, str, str]]:
+        return [(event.note.kind, event.note.reason, event.note.message) for event in self.cluster.events]
+
+
+def opened(hooks: dict[str, JSON]) -> None:
+    """Let every pod pass the guard."""
+    hooks["guard.webhook.hami.io"]["matchConditions"] = [{"name": "never", "expression": "false"}]
+
+
+def test_what_is_as_rendered_is_left_alone() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        before = [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
+        assert await scene.reconciler.reconcile()
+        assert [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)] == before
+        assert scene.events() == []
+        assert scene.reconciler.problem == ""
+
+    asyncio.run(run())
+
+
+def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -> None:
+    async def run() -> None:
+        scene = Scene(RENAMED)
+        await scene.install()
+        other = {"name": "other.example", "matchConditions": [{"name": "mine", "expression": "true"}]}
+        await scene.edit(VALIDATING, lambda hooks: hooks.update(other=other))
+        before = await scene.webhooks(VALIDATING)
+        await scene.reconciler.reconcile()
+        after = await scene.webhooks(VALIDATING)
+        asking = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
+        assert asking == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
+        for name in match_conditions(RENAMED).keys() & after.keys():
+            before[name]["matchConditions"] = after[name]["matchConditions"]
+        assert after == before
+        assert "'hami.io/gpu'" in str((await scene.webhooks(MUTATING))["mutate.webhook.hami.io"]["matchConditions"])
+        assert await scene.reconciler.reconcile()
+        assert scene.reconciler.problem == ""
+
+    asyncio.run(run())
+
+
+def test_an_edited_condition_is_put_right_with_an_event_each_time() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        for times in (1, 2):
+            await scene.edit(VALIDATING, opened)
+            await scene.reconciler.reconcile()
+            (hook,) = [hook for name, hook in (await scene.webhooks(VALIDATING)).items() if name.startswith("guard")]
+            assert [condition["name"] for condition in hook["matchConditions"]] == ["changes-an-allocation"]
+            message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were put right"
+            assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
+            assert scene.counts == {"WebhookConditionsMended": times}
+            await scene.reconciler.reconcile()
+        assert scene.reconciler.problem == ""
+
+    asyncio.run(run())
+
+
+def test_without_the_right_to_patch_it_says_what_differs() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, opened)
+
+        async def forbid(step: str) -> None:
+            if step == "patch:before":
+                raise Forbidden("may not patch")
+
+        scene.cluster.pause = forbid
+        for _ in range(2):
+            assert await scene.reconciler.reconcile()
+            subject = f"ValidatingWebhookConfiguration {NAME}"
+            problem = (
+                f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be put right: may not patch"
+            )
+            assert scene.reconciler.problem == problem
+            assert scene.reconciler.problems == 1
+            assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]
+            assert scene.counts == {"WebhookConditionsDiffer": 1}
+        scene.cluster.pause = None
+        await scene.reconciler.reconcile()
+        assert (scene.reconciler.problem, scene.reconciler.problems) == ("", 0)
+
+    asyncio.run(run())
+
+
+def test_without_the_right_to_read_it_says_so() -> None:
+    async def run() -> None:
+        scene = Scene()
+
+        async def forbid(step: str) -> None:
+            if step == "get:before":
+                raise Forbidden("may not get")
+
+        scene.cluster.pause = forbid
+        await scene.reconciler.reconcile()
+        assert scene.reconciler.problems == 2
+        said = f"WebhookConfiguration {NAME} can't be compared with the device configuration: may not get"
+        assert scene.reconciler.problem == f"Mutating{said}; Validating{said}"
+        assert {reason for _, reason, _ in scene.events()} == {"WebhookConditionsUnknown"}
+
+    asyncio.run(run())
+
+
+def test_configurations_that_are_not_there_are_no_problem() -> None:
+    async def run() -> None:
+        scene = Scene(RENAMED)
+        await scene.install(VALIDATING)
+        await scene.reconciler.reconcile()
+        assert scene.reconciler.problem == ""
+        assert "'hami.io/gpu'" in str(await scene.webhooks(VALIDATING))
+
+    asyncio.run(run())
+
+
+def test_other_edits_are_reported_and_left() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+
+        def edit(hooks: dict[str, JSON]) -> None:
+            del hooks["guard.webhook.hami.io"]
+            hooks["validate.webhook.hami.io"]["failurePolicy"] = "Ignore"
+
+        await scene.edit(VALIDATING, edit)
+        before = await scene.webhooks(VALIDATING)
+        await scene.reconciler.reconcile()
+        await scene.reconciler.reconcile()
+        assert await scene.webhooks(VALIDATING) == before
+        message = (
+            "guard.webhook.hami.io missing: apply the manifests again; failurePolicy of validate.webhook.hami.io is "
+            "Ignore: pods pass without a charge while no replica answers"
+        )
+        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+
+    asyncio.run(run())
+
+
+def test_somebody_else_s_write_meanwhile_is_kept() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, opened)
+
+        def bundle(hooks: dict[str, JSON]) -> None:
+            for hook in hooks.values():
+                hook["clientConfig"]["caBundle"] = "bmV3"
+
+        async def write(step: str) -> None:
+            if step == "patch:before":
+                scene.cluster.pause = None
+                await scene.edit(VALIDATING, bundle)
+
+        scene.cluster.pause = write
+        assert not await scene.reconciler.reconcile()
+        assert await scene.reconciler.reconcile()
+        hooks = (await scene.webhooks(VALIDATING)).values()
+        assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {"bmV3"}
+        assert scene.counts == {"WebhookConditionsMended": 1}
+
+    asyncio.run(run())
+
+
+def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, opened)
+        pauses = []
+
+        async def fail(step: str) -> None:
+            if step == "get:before":
+                raise Unavailable("down")
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            scene.cluster.pause = None
+            if len(pauses) == 3:
+                raise asyncio.CancelledError
+
+        scene.cluster.pause = fail
+        with pytest.raises(asyncio.CancelledError):
+            await scene.reconciler.lead(sleep)
+        assert pauses == [10.0, 10.0, 10.0]
+        assert scene.counts == {"WebhookConditionsMended": 1}
+
+    asyncio.run(run())

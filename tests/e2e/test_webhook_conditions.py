@@ -1,0 +1,72 @@
+"""What the controller says of webhook conditions that it may not put right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, Kubectl, both_roles, deployed, eventually
+
+NAME = "hami-webhook-admission"
+ROLE = "hami-webhook-configurations"
+BINDING = f"e2e-{ROLE}"
+
+
+@pytest.fixture
+def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path, "a") as deployment:
+        yield deployment
+
+
+def first_condition(kubectl: Kubectl) -> str:
+    found = kubectl.get("validatingwebhookconfiguration", NAME)["webhooks"][0]["matchConditions"][0]
+    return str(found["expression"])
+
+
+def edit(kubectl: Kubectl) -> None:
+    """Let every pod pass the first webhook, as somebody with `kubectl edit` may."""
+    change = [{"op": "replace", "path": "/webhooks/0/matchConditions/0/expression", "value": "false"}]
+    kubectl("patch", "validatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(change))
+
+
+def messages(kubectl: Kubectl, reason: str) -> list[str]:
+    found = kubectl.get("events", "-A", "--field-selector", f"reason={reason}")["items"]
+    return [item["message"] for item in found]
+
+
+def test_an_edited_condition_is_put_right_or_reported(program: Deployment) -> None:
+    kubectl = program.kubectl
+    rendered = first_condition(kubectl)
+    edit(kubectl)
+    eventually(lambda: first_condition(kubectl), rendered)
+    eventually(lambda: any("were put right" in text for text in messages(kubectl, "WebhookConditionsMended")))
+    assert program.readiness("a") == ""
+    # with the right to read only
+    role = kubectl.get("clusterrole", ROLE)
+    read = [{"op": "replace", "path": "/rules/0/verbs", "value": ["get"]}]
+    kubectl("patch", "clusterrole", ROLE, "--type=json", "-p", json.dumps(read))
+    try:
+        edit(kubectl)
+        eventually(lambda: program.metric("a", "hami_webhook_wrong_webhook_configurations"), 1.0)
+        said = program.readiness("a")
+        assert "matchConditions of validate.webhook.hami.io differ from what the device configuration demands" in said
+        assert "can't be put right: " in said
+        eventually(lambda: any("can't be put right: " in text for text in messages(kubectl, "WebhookConditionsDiffer")))
+        assert first_condition(kubectl) == "false"
+        assert program.ready("a")
+        # without any
+        kubectl("delete", "clusterrolebinding", BINDING)
+        unknown = "can't be compared with the device configuration: "
+        eventually(lambda: program.readiness("a").count(unknown), 2)
+        assert program.metric("a", "hami_webhook_wrong_webhook_configurations") == 2.0
+        assert messages(kubectl, "WebhookConditionsUnknown")
+    finally:
+        kubectl("replace", "-f", "-", stdin=json.dumps(role | {"metadata": {"name": ROLE}}))
+        kubectl.apply(*both_roles())
+    eventually(lambda: program.metric("a", "hami_webhook_wrong_webhook_configurations"), 0.0)
+    assert first_condition(kubectl) == rendered
