@@ -36,7 +36,7 @@ controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler a
 e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
 
-deploy: ## install on the cluster of the current kubeconfig (OVERLAY=default|cert-manager|drop-in IMAGE=… API_SERVER_CIDRS=…)
+deploy: $(if $(CONFIG),$(RUNTIME)) ## install on the cluster of the current kubeconfig (OVERLAY=… IMAGE=… CONFIG=device-config.yaml API_SERVER_CIDRS=…)
 	@hack/deploy up
 
 undeploy: ## take it away again

@@ -36,12 +36,11 @@ class Cluster:
     folder: Path
     """For what the test writes."""
 
-    def deploy(self, verb: str, overlay: str, meanwhile: Callable[[], None] = lambda: None) -> str:
-        """`hack/deploy`, with something else done while it waits; what it printed."""
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "KUBECONFIG": str(self.plane.kubeconfig)}
+    def deploy(self, verb: str, meanwhile: Callable[[], None] = lambda: None, **variables: str) -> str:
+        """`hack/deploy` with its variables, with something else done while it waits; what it printed."""
         with subprocess.Popen(
             [ROOT / "hack" / "deploy", verb],
-            env=environment | {"OVERLAY": overlay},
+            env=self.environment(self.kubectl) | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -54,6 +53,24 @@ class Cluster:
                 raise
         assert process.returncode == 0, output + self.logs()
         return output
+
+    def environment(self, user: Kubectl) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), "KUBECONFIG": str(user.kubeconfig)}
+
+    def refused(self, user: Kubectl, **variables: str) -> str:
+        """What `hack/deploy up` says that installs nothing."""
+        before = self.objects()
+        done = subprocess.run(
+            [ROOT / "hack" / "deploy", "up"],
+            env=self.environment(user) | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1, done.stdout
+        assert self.objects() == before
+        return done.stderr
 
     def logs(self) -> str:
         """The end of every container's log, and of the kubelet's."""
@@ -75,13 +92,15 @@ def cluster(plane_with_node: ControlPlane, tmp_path: Path) -> Cluster:
 
 
 @contextlib.contextmanager
-def installed(cluster: Cluster, overlay: str, meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
+def installed(
+    cluster: Cluster, overlay: str, meanwhile: Callable[[], None] = lambda: None, **variables: str
+) -> Iterator[str]:
     """`make deploy`, and `make undeploy` at the end of the block, which must leave nothing; what the first printed."""
     before = cluster.objects()
     try:
-        yield cluster.deploy("up", overlay, meanwhile)
+        yield cluster.deploy("up", meanwhile, OVERLAY=overlay, **variables)
     finally:
-        cluster.deploy("down", overlay)
+        cluster.deploy("down", OVERLAY=overlay)
     eventually(lambda: cluster.objects() - before, set(), seconds=30)
 
 
@@ -256,3 +275,131 @@ def bind(kubectl: Kubectl, space: str, name: str, node: str) -> None:
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": space}, "target": target}
     kubectl("create", "--raw", f"/api/v1/namespaces/{space}/pods/{name}/binding", "-f", "-", stdin=json.dumps(binding))
+
+
+RENAMED = """\
+nvidia:
+  resourceCountName: hami.io/gpu
+  resourceMemoryName: hami.io/gpumem
+  resourceMemoryPercentageName: hami.io/gpumem-percentage
+  resourceCoreName: hami.io/gpucores
+  defaultGPUNum: 1
+"""
+
+
+def renamed(found: JSON) -> JSON:
+    """An object with the resources of `RENAMED` instead of NVIDIA's."""
+    changed: JSON = json.loads(json.dumps(found).replace("nvidia.com/", "hami.io/"))
+    return changed
+
+
+def used(kubectl: Kubectl, space: str) -> JSON:
+    found: JSON = kubectl.get("resourcequota", "gpu-quota", "-n", space)["status"].get("used") or {}
+    return found
+
+
+def test_resources_of_other_names_take_one_file(cluster: Cluster, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    path = cluster.folder / "device-config.yaml"
+    path.write_text(RENAMED)
+    with installed(cluster, "default", CONFIG=str(path)) as output, device_plugins(cluster):
+        check_rollout(cluster, output)
+        user.apply(renamed(card_pod(space, "p", 2000)))
+        assert used(kubectl, space) == {"limits.hami.io/gpu": "1", "limits.hami.io/gpumem": "2k"}
+        refused = user.refused(renamed(card_pod(space, "q", 5000)))
+        assert "exceeded quota: gpu-quota, requested: limits.hami.io/gpumem=5000, used: " in refused
+        # the node has no such capacity: kube-scheduler leaves these names to the extender
+        eventually(lambda: user.get("pod", "p", "-n", space)["spec"].get("nodeName"), card_node, seconds=60)
+        notes = user.get("pod", "p", "-n", space)["metadata"]["annotations"]
+        assert notes[ALLOCATED] == f"{card_node}-0,NVIDIA,2000,0:;"
+        user("delete", "pod", "p", "-n", space)
+        eventually(lambda: used(kubectl, space), {"limits.hami.io/gpu": "0", "limits.hami.io/gpumem": "0"})
+        check_conditions_come_back(kubectl)
+        check_replicas(cluster)
+
+
+def check_conditions_come_back(kubectl: Kubectl) -> None:
+    """A condition that somebody edits is put right by the controller, which says so."""
+    kind = "validatingwebhookconfiguration"
+
+    def conditions() -> list[JSON]:
+        hooks = kubectl.get(kind, "hami-webhook-admission")["webhooks"]
+        return [hook["matchConditions"] for hook in hooks]
+
+    before = conditions()
+    edit = [{"op": "replace", "path": "/webhooks/0/matchConditions/0/expression", "value": "false"}]
+    kubectl("patch", kind, "hami-webhook-admission", "--type=json", "-p", json.dumps(edit))
+    eventually(conditions, before)
+    reason = "get", "events", "-A", "--field-selector", "reason=WebhookConditionsMended", "-o", "name"
+    eventually(lambda: kubectl(*reason) != "")
+
+
+def test_another_device_configuration_replaces_the_pods(cluster: Cluster) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    path = cluster.folder / "device-config.yaml"
+    path.write_text(RENAMED)
+    with installed(cluster, "default"):
+        before = {item["metadata"]["name"] for item in system_pods(kubectl)}
+        cluster.deploy("up", CONFIG=str(path))
+        eventually(lambda: before & {item["metadata"]["name"] for item in system_pods(kubectl)}, set(), seconds=90)
+        check_replicas(cluster)
+        # the controller of before may have put its conditions back until it ended
+        eventually(lambda: charged(user, space), "1", seconds=60)
+
+
+def charged(user: Kubectl, space: str) -> str | None:
+    """What the quota counts of a new pod, which is the only one and doesn't stay."""
+    user.apply(renamed(card_pod(space, "p", 2000)))
+    found = used(user, space).get("limits.hami.io/gpu")
+    user("delete", "pod", "p", "-n", space, "--grace-period=0", "--force")
+    return found
+
+
+def test_what_cannot_be_installed_is_refused_before_anything_is_applied(cluster: Cluster) -> None:
+    kubectl = cluster.kubectl
+    broken = cluster.folder / "device-config.yaml"
+    broken.write_text("nvidia:\n  resourceCountName: gpu\n")
+    refused = cluster.refused(kubectl, CONFIG=str(broken))
+    assert f"{broken}:2: nvidia.resourceCountName: must be a resource name" in refused
+    for kind in DEFINITIONS:
+        kubectl("delete", "--ignore-not-found", "crd", f"{kind.lower()}s.cert-manager.io")
+    kinds = "api-resources", "--api-group=cert-manager.io", "-o", "name"
+    eventually(lambda: kubectl(*kinds), "")
+    assert "needs cert-manager, which this cluster doesn't have" in cluster.refused(kubectl, OVERLAY="cert-manager")
+    user = tenant(kubectl, cluster.plane, cluster.folder, namespace(kubectl))
+    assert "may not create: namespaces clusterroles clusterrolebindings" in cluster.refused(user)
+    nobody = Kubectl(cluster.folder / "none")
+    nobody.kubeconfig.write_text(
+        cluster.plane.kubeconfig.read_text().replace(cluster.plane.server, "https://127.0.0.1:9")
+    )
+    assert "the cluster of the current kubeconfig doesn't answer" in cluster.refused(nobody)
+
+
+def test_a_process_with_a_broken_device_configuration_says_the_line(cluster: Cluster) -> None:
+    """What `make deploy` refuses may come another way: `kubectl edit`, a GitOps tool."""
+    kubectl = cluster.kubectl
+    with installed(cluster, "default"):
+        (held,) = [
+            item
+            for item in kubectl.get("configmaps", "-n", SYSTEM)["items"]
+            if item["metadata"]["name"].startswith("hami-device-config-")
+        ]
+        text = {"data": {"device-config.yaml": "nvidia:\n  resourceCountName: gpu\n"}}
+        kubectl("patch", "configmap", held["metadata"]["name"], "-n", SYSTEM, "--type=merge", "-p", json.dumps(text))
+        for component in ("webhook", "controller", "hami-scheduler"):
+            labels = f"app.kubernetes.io/component={component}"
+            kubectl("delete", "pods", "-n", SYSTEM, "-l", labels, "--wait=false")
+        said = "device-config.yaml:2: nvidia.resourceCountName: must be a resource name"
+        wanted = {"webhook.log", "controller.log", "configure.log"}
+        folder = cluster.plane.folder / "pods"
+        eventually(
+            lambda: {log.name for log in folder.glob(f"{SYSTEM}_*/*.log") if said in log.read_text()},
+            wanted,
+            seconds=60,
+        )

@@ -1,4 +1,4 @@
-"""hack/deploy with the API server's addresses: what it applies, and what it refuses before it applies anything."""
+"""hack/deploy with its variables: what it applies, and what it refuses before it applies anything."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_webhook.config import load_device_config
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.devices.registry import Vendors
+
 ROOT = Path(__file__).parents[2]
 KUBECTL = shutil.which("kubectl")
 
@@ -20,14 +24,21 @@ RECORDING = """\
 #!/bin/sh
 case "$1" in
 kustomize) exec {kubectl} "$@" ;;
+api-resources) echo certificates.cert-manager.io ;;
 apply) cat > {folder}/applied.yaml ;;
 esac
 """
 
 
-def deploy(folder: Path, **environment: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]] | None]:
-    """What `hack/deploy up` does where kubectl only records what it is to apply; None: nothing."""
-    (folder / "kubectl").write_text(RECORDING.format(kubectl=KUBECTL, folder=folder))
+def deploy(
+    folder: Path, recording: str = "", **environment: str
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]] | None]:
+    """What `hack/deploy up` does where kubectl only records what it is to apply; None: nothing.
+
+    `recording` is what that kubectl does first.
+    """
+    script = RECORDING.format(kubectl=KUBECTL, folder=folder)
+    (folder / "kubectl").write_text(script.replace("#!/bin/sh\n", f"#!/bin/sh\n{recording}"))
     (folder / "kubectl").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -92,5 +103,77 @@ def test_nonsense_is_refused_before_anything_is_applied(cidrs: str, reason: str,
     assert done.returncode == 1
     assert done.stderr.startswith("deploy: API_SERVER_CIDRS must be a comma list of CIDRs such as 10.0.0.1/32,10.0.0.2")
     assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert applied is None
+
+
+def test_everything_follows_from_another_device_configuration(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "nvidia:\n  resourceCountName: hami.io/gpu\n  resourceMemoryName: hami.io/mem\n"
+    )
+    done, applied = deploy(tmp_path, CONFIG=str(tmp_path / "mine.yaml"), API_SERVER_CIDRS="10.0.0.1/32")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert applied is not None
+    assert sources(applied)[1] == "10.0.0.1/32"
+    (held,) = [o for o in applied if o["kind"] == "ConfigMap" and "device-config.yaml" in o["data"]]
+    assert held["data"]["device-config.yaml"] == (tmp_path / "mine.yaml").read_text()
+    volumes = [
+        volume["configMap"]["name"]
+        for found in applied
+        if found["kind"] == "Deployment"
+        for volume in found["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "device-config"
+    ]
+    assert volumes == [held["metadata"]["name"]] * 3
+    vendors = Vendors.from_config(load_device_config(held["data"]["device-config.yaml"], "mine.yaml").config)
+    conditions = {
+        hook["name"]: {each["name"]: each["expression"] for each in hook["matchConditions"]}
+        for found in applied
+        if found["kind"].endswith("WebhookConfiguration")
+        for hook in found["webhooks"]
+    }
+    assert conditions == match_conditions(vendors)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["applied.yaml", "kubectl", "mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nvidia:\n  resourceCountName: gpu\n", "{path}:2: nvidia.resourceCountName: must be a resource name"),
+        ("nvidia:\n  a: [", "{path}:3: is not valid YAML"),
+        ("", "{path}: is empty"),
+        (None, "deploy: CONFIG must name a device-config.yaml: there is no file {path}"),
+    ],
+)
+def test_a_device_configuration_that_cannot_be_used_is_refused(text: str | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    if text is not None:
+        path.write_text(text)
+    done, applied = deploy(tmp_path, CONFIG=str(path))
+    assert done.returncode == 1
+    assert reason.format(path=path) in done.stderr
+    if text is not None:
+        assert done.stderr.splitlines()[-1] == "deploy: nothing was applied, as CONFIG can't be used"
+    assert applied is None
+
+
+@pytest.mark.parametrize(
+    ("refusing", "reason"),
+    [
+        ("get", "deploy: the cluster of the current kubeconfig doesn't answer"),
+        (
+            "api-resources",
+            "deploy: OVERLAY=cert-manager needs cert-manager, which this cluster doesn't have: install it",
+        ),
+        (
+            "auth",
+            "deploy: the user of the current kubeconfig may not create: namespaces clusterroles clusterrolebindings",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_take_it_is_left_alone(refusing: str, reason: str, tmp_path: Path) -> None:
+    done, applied = deploy(tmp_path, recording=f'[ "$1" != {refusing} ] || exit 1\n', OVERLAY="cert-manager")
+    assert done.returncode == 1
+    assert done.stderr.startswith(reason)
     assert len(done.stderr.splitlines()) == 1
     assert applied is None
