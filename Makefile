@@ -5,7 +5,7 @@ RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test run lint format certs bench clean setup controlplane e2e image deploy undeploy deploy-dev
+.PHONY: help demo test run lint format certs bench clean setup controlplane e2e image release deploy undeploy deploy-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make control
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)
 	@hack/image build
 	@$(BIN)/python -m pytest tests/image
+
+release: $(DEV) ## write the wheel, manifests, bill of materials and checksums of this version into dist/ (IMAGE=REGISTRY/hami-webhook)
+	@$(BIN)/python -m hack.release
 
 deploy: $(if $(CONFIG),$(RUNTIME)) ## install on the cluster of the current kubeconfig (OVERLAY=… IMAGE=… CONFIG=device-config.yaml API_SERVER_CIDRS=…)
 	@hack/deploy up

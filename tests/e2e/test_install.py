@@ -1,9 +1,8 @@
-"""What the Dockerfile's install step and the overlays give, as far as that can be run without a container engine."""
+"""What the overlays give on a real API server without nodes."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,26 +10,6 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import ROOT, Kubectl
-
-
-def test_the_wheel_installs_into_a_clean_environment(tmp_path: Path) -> None:
-    """The Dockerfile's own commands, with folders of ours."""
-
-    def run(*command: str | Path) -> str:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    python = tmp_path / "environment" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ".")
-    (wheel,) = tmp_path.glob("*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
-    run(*pip, "--python", python, "install", "--no-compile", "-c", "constraints.txt", wheel)
-    program = tmp_path / "environment" / "bin" / "hami-webhook"
-    assert run(program, "version").startswith("hami-webhook ")
-    example = ROOT / "manifests" / "examples" / "nvidia.yaml"
-    assert '"allowed": true' in run(program, "simulate", "-o", "json", example)
 
 
 @pytest.mark.parametrize("overlay", ["default", "cert-manager", "drop-in", "dev"])

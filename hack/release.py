@@ -1,0 +1,154 @@
+"""Writes what a release consists of into dist/: `make release`, or `python -m hack.release`.
+
+The wheel, a one-file manifest for each overlay, the bill of materials of the runtime environment (CycloneDX) and the
+checksums of them all. A release is made of a commit: the same commit gives the same bytes again.
+
+IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from hami_webhook import __version__
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+OVERLAYS = {
+    "install.yaml": "default",
+    "install-cert-manager.yaml": "cert-manager",
+    "install-drop-in.yaml": "drop-in",
+}
+"""The one-file manifests, and the overlay that each is."""
+
+IN_OVERLAYS = "image: hami-webhook:latest"
+NAME = re.compile(r"([a-z0-9][a-z0-9.-]*(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9][a-z0-9._-]*")
+
+
+class ReleaseError(Exception):
+    """Why no release can be made, in a sentence."""
+
+
+def run(*command: str | Path, **variables: str) -> str:
+    """What a command prints; fails where it does, with what it said."""
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise ReleaseError(f"{command[0]} isn't on the PATH, and a release needs it") from None
+    if done.returncode != 0:
+        raise ReleaseError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}".rstrip())
+    return done.stdout
+
+
+def section(changelog: str, heading: str) -> str | None:
+    """What the changelog has under `## heading`; None if it has no such heading."""
+    found = re.search(rf"^## {re.escape(heading)}\b[^\n]*\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    return found[1] if found else None
+
+
+def check(changelog: str, image: str) -> None:
+    """Raise a `ReleaseError` if the tree isn't that of a release."""
+    changed = [line[3:] for line in run("git", "status", "--porcelain").splitlines()]
+    if changed:
+        raise ReleaseError(
+            f"the tree differs from its commit ({', '.join(changed[:3])}{' …' if len(changed) > 3 else ''}); "
+            "commit or stash that first, as a release is made of a commit"
+        )
+    told = section(changelog, __version__)
+    if told is None:
+        raise ReleaseError(
+            f"CHANGELOG.md has no heading '## {__version__}', the version in hami_webhook/__init__.py; "
+            "write what this version changes under one"
+        )
+    if "\n### Upgrading\n" not in f"\n{told}":
+        raise ReleaseError(
+            f"CHANGELOG.md has no '### Upgrading' under '## {__version__}'; say there what an upgrade takes"
+        )
+    if section(changelog, "Unreleased"):
+        raise ReleaseError(
+            f"CHANGELOG.md has changes under '## Unreleased' that version {__version__} would bring; raise __version__ "
+            "in hami_webhook/__init__.py, and rename that heading to it"
+        )
+    tag = f"v{__version__}"
+    if run("git", "tag", "--list", tag) and tag not in run("git", "tag", "--points-at", "HEAD").split():
+        raise ReleaseError(f"the tag {tag} is on another commit; raise __version__, or check that commit out")
+    if not NAME.fullmatch(image):
+        raise ReleaseError(
+            f"IMAGE must be an image's name without a tag, such as registry.example/hami-webhook, not {image!r}"
+        )
+
+
+def manifest(overlay: str, image: str) -> str:
+    """An overlay with the image of this version."""
+    rendered = run("kubectl", "kustomize", ROOT / "manifests" / "overlays" / overlay)
+    return rendered.replace(IN_OVERLAYS, f"image: {image}:{__version__}")
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Install the wheel with the versions of constraints.txt, and nothing else; the environment's Python."""
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", python)
+    run(*pip, "install", "--no-compile", "-c", "constraints.txt", wheel)
+    told = run(folder / "bin" / "hami-webhook", "version")
+    if not told.startswith(f"hami-webhook {__version__} "):
+        raise ReleaseError(f"the wheel's program should be {__version__} and says: {told.strip()}")
+    return python
+
+
+def bill_of_materials(python: Path, to: Path) -> None:
+    """What is installed in an environment, in CycloneDX's format."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as ours:  # in pyproject.toml the version is dynamic
+        ours.write(f'[project]\nname = "hami-webhook"\nversion = "{__version__}"\n')
+        ours.flush()
+        described = ("--pyproject", ours.name, "--output-reproducible", "--output-format", "JSON")
+        run(sys.executable, "-m", "cyclonedx_py", "environment", *described, "--output-file", to, python)
+
+
+def checksums(folder: Path) -> str:
+    """The files of a folder as `sha256sum --check` reads them."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
+
+
+def release(image: str) -> list[Path]:
+    """Make the files in dist/; those of before go."""
+    check((ROOT / "CHANGELOG.md").read_text(), image)
+    epoch = run("git", "log", "-1", "--format=%ct").strip()
+    with tempfile.TemporaryDirectory(prefix="hami-webhook-release-") as work:
+        made = Path(work) / "dist"
+        made.mkdir()
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", made, SOURCE_DATE_EPOCH=epoch)
+        (wheel,) = made.glob("*.whl")
+        for name, overlay in OVERLAYS.items():
+            (made / name).write_text(manifest(overlay, image))
+        bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
+        (made / "SHA256SUMS").write_text(checksums(made))
+        shutil.rmtree(DIST, ignore_errors=True)
+        shutil.copytree(made, DIST)
+    return sorted(DIST.iterdir())
+
+
+def main() -> int:
+    try:
+        files = release(os.environ.get("IMAGE") or "hami-webhook")
+    except ReleaseError as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    for path in files:
+        print(path.relative_to(ROOT))
+    print(f"release: version {__version__}; to publish it: git tag v{__version__} && git push origin v{__version__}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a release is refused for, and what the changelog says of every version."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack import release
+from hami_webhook import __version__
+
+ROOT = Path(__file__).parents[2]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+HEADINGS = re.findall(r"^## (\S+)", CHANGELOG, re.MULTILINE)
+GOOD = f"# Changelog\n\n## {__version__}\n\n### Upgrading\n\nNothing.\n"
+
+
+def test_the_changelog_has_every_version_once_and_the_newest_first() -> None:
+    versions = [heading for heading in HEADINGS if heading != "Unreleased"]
+    assert HEADINGS in (versions, ["Unreleased", *versions])
+    numbers = [tuple(map(int, version.split("."))) for version in versions]
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert __version__ == versions[0]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_changelog_says_what_an_upgrade_takes(heading: str) -> None:
+    told = release.section(CHANGELOG, heading)
+    assert told is not None
+    assert re.search(r"^### Upgrading\n\n\S", told, re.MULTILINE)
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A repository with one commit, in place of this one."""
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    return tmp_path
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = "-c", "user.name=Release", "-c", "user.email=release@example.org"
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, timeout=60)
+
+
+def refusal(changelog: str, image: str = "hami-webhook") -> str:
+    with pytest.raises(release.ReleaseError) as found:
+        release.check(changelog, image)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["hami-webhook", "registry.example/hami-webhook", "registry.example:5000/a/b/hami-webhook", "localhost:5000/h"],
+)
+def test_a_commit_with_its_changelog_can_be_released(clean: Path, image: str) -> None:
+    release.check(GOOD, image)
+    git(clean, "tag", f"v{__version__}")
+    release.check(GOOD, image)
+
+
+def test_a_tree_that_differs_from_its_commit_is_refused(clean: Path) -> None:
+    (clean / "file").write_text("2")
+    assert refusal(GOOD).startswith("the tree differs from its commit (file); commit or stash that first")
+    git(clean, "commit", "-q", "-a", "-m", "two")
+    (clean / "more").write_text("")
+    assert "(more)" in refusal(GOOD)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("changelog", "reason"),
+    [
+        ("# Changelog\n", f"CHANGELOG.md has no heading '## {__version__}', the version in hami_webhook/__init__.py"),
+        (GOOD.replace(__version__, f"{__version__}1"), f"CHANGELOG.md has no heading '## {__version__}'"),
+        (f"## {__version__}\n\n- Less.\n", f"CHANGELOG.md has no '### Upgrading' under '## {__version__}'"),
+        (f"## {__version__}\n\n## 0.0.1\n\n### Upgrading\n", "CHANGELOG.md has no '### Upgrading' under"),
+        (f"## Unreleased\n\n- More.\n\n{GOOD}", "CHANGELOG.md has changes under '## Unreleased'"),
+    ],
+)
+def test_a_changelog_that_doesnt_have_the_version_is_refused(changelog: str, reason: str) -> None:
+    assert refusal(changelog).startswith(reason)
+
+
+def test_a_version_that_is_tagged_already_is_refused(clean: Path) -> None:
+    git(clean, "tag", f"v{__version__}")
+    git(clean, "commit", "-q", "--allow-empty", "-m", "two")
+    assert refusal(GOOD).startswith(f"the tag v{__version__} is on another commit; raise __version__")
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("image", ["hami-webhook:1", "Hami", "a b", "registry.example/", "-x"])
+def test_an_image_that_no_registry_can_have_is_refused(image: str) -> None:
+    assert refusal(GOOD, image).startswith("IMAGE must be an image's name without a tag, such as registry.example/hami")
+
+
+def test_it_ends_with_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hack.release"],
+        cwd=ROOT,
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "release: git isn't on the PATH, and a release needs it\n"
