@@ -80,11 +80,11 @@ def test_the_table_has_every_number(command: Simulate) -> None:
         assert told in placed.out, placed.out
 
 
-def test_the_example_of_the_readme_says_what_the_readme_says(command: Simulate) -> None:
+def test_the_example_of_the_page_says_what_the_page_says(command: Simulate) -> None:
     run = command.main("explain", "--cluster", str(EXAMPLES / "waiting.yaml"), "-o", "json", "team-a/serve")
     changes = [step["text"] for change in run.result["changes"] for step in change["steps"]]
-    readme = (EXAMPLES.parents[1] / "README.md").read_text()
-    assert [text for text in changes if text not in readme] == []
+    page = (EXAMPLES.parents[1] / "docs" / "explain.md").read_text()
+    assert [text for text in changes if text not in page] == []
     assert {account["reason"] for account in run.result["nodes"]} == {"2/2 CardInsufficientMemory", "node unregistered"}
 
 

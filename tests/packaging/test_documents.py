@@ -1,15 +1,20 @@
-"""The documents name tests, files and headings that exist."""
+"""The documents name tests, files and headings that exist, and the README's example is right."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
+
+from hami_webhook.cli import main
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "manifests" / "examples"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -57,3 +62,31 @@ def test_every_promise_of_the_security_page_names_a_test() -> None:
     rows = [row for table in tables for row in table.splitlines()]
     assert len(rows) > 30
     assert [row for row in rows if "`tests/" not in row.rpartition(" | ")[2]] == []
+
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(README.splitlines()) <= 130
+
+
+def test_the_quota_of_the_readme_refuses_as_the_readme_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    quota = yaml.safe_load(text)
+    assert quota == yaml.safe_load((EXAMPLES / "quotas" / "nvidia.yaml").read_text())
+    (gpu, gpumem) = re.findall(
+        r"^A pod in `team-a` with `nvidia.com/gpu: (\d+)` and `nvidia.com/gpumem: (\d+)`", README, re.M
+    )[0]
+    limits = {"nvidia.com/gpu": int(gpu), "nvidia.com/gpumem": int(gpumem)}
+    containers = [{"name": "main", "image": "cuda", "resources": {"limits": limits}}]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team-a"},
+        "spec": {"containers": containers},
+    }
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all([quota, pod]))
+    assert main(["simulate", "-o", "json", str(tmp_path / "pod.yaml")]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)["pods"]
+    assert outcome["message"] in " ".join(README.split())
