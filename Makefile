@@ -5,7 +5,7 @@ RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test run lint format certs bench clean setup controlplane e2e image release deploy undeploy deploy-dev
+.PHONY: help demo test run lint format certs bench clean setup controlplane helm e2e image release deploy undeploy deploy-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,13 +28,16 @@ run: $(RUNTIME) ## keep the demo's server up for your own curl calls (Ctrl-C end
 
 test: $(DEV) ## the fast test suite, with branch coverage
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e --ignore tests/image tests
-	@echo "make test: left out: tests/e2e, which needs a real control plane (make controlplane builds one, make e2e runs it)"
+	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
 
 controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version
 	@hack/controlplane/build.sh
 
-e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane)
+helm: ## build helm, once per machine and version
+	@hack/helm/build.sh
+
+e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
 
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)
