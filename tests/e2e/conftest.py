@@ -11,6 +11,9 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
+from .deployment import Kubectl
+from .installation import Cluster, add_card_node
+
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
@@ -38,3 +41,16 @@ def started(*more: str) -> Iterator[ControlPlane]:
             yield plane
         finally:
             plane.stop()
+
+
+@pytest.fixture
+def cluster(plane_with_node: ControlPlane, tmp_path: Path) -> Cluster:
+    return Cluster(plane_with_node, Kubectl(plane_with_node.kubeconfig), tmp_path)
+
+
+@pytest.fixture
+def card_node(cluster: Cluster) -> Iterator[str]:
+    """A node with one card, which kube-scheduler may use."""
+    add_card_node(cluster.kubectl, "gpu-1", 24576)
+    yield "gpu-1"
+    cluster.kubectl("delete", "node", "gpu-1")
