@@ -1,0 +1,81 @@
+"""Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
+
+The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, and the
+webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`. A test compares
+the files with what this renders.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from textwrap import indent
+from typing import Any
+
+from hack.chart_values import Values
+from hack.render_manifests import MANIFESTS
+from hami_webhook import __version__
+from hami_webhook.config import builtin_device_config
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.devices.registry import Vendors
+
+CHART = MANIFESTS / "chart"
+
+DESCRIPTION = """\
+# Rendered by hack/render_chart.py.
+apiVersion: v2
+name: hami-webhook
+description: Admission webhook, quota controller and scheduler extender for accelerators that pods share
+type: application
+version: {version}
+appVersion: {version}
+# matchConditions of webhooks
+kubeVersion: ">=1.30.0-0"
+keywords: [hami, gpu, quota, scheduler, admission-webhook]
+"""
+
+
+def render_description() -> str:
+    """Chart.yaml"""
+    return DESCRIPTION.format(version=__version__)
+
+
+def render_schema() -> str:
+    """values.schema.json"""
+    schema = without_titles(Values.model_json_schema())
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2) + "\n"
+
+
+def without_titles(schema: Any) -> Any:
+    """A JSON schema less the titles, which repeat the names."""
+    if isinstance(schema, dict):
+        return {key: without_titles(value) for key, value in schema.items() if key != "title"}
+    return [without_titles(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def render_conditions() -> str:
+    """files/match-conditions.yaml"""
+    vendors = Vendors.from_config(builtin_device_config().config)
+    lines = ["# Rendered by hack/render_chart.py.", "resourceNames:"]
+    lines += [f"- {name}" for name in sorted(vendors.resource_names)]
+    lines.append("matchConditions:")
+    for webhook, conditions in match_conditions(vendors).items():
+        lines.append(f"  {webhook}:")
+        for name, expression in conditions.items():
+            # the list of managed resources, which the template writes in the same form
+            open_list = re.sub(r"(?s)(r in \[\n).*?\]", r"\1RESOURCE_NAMES]", expression)
+            lines += [f"  - name: {name}", "    expression: |-", indent(open_list, "      ")]
+    return "\n".join(lines) + "\n"
+
+
+FILES = {
+    "Chart.yaml": render_description,
+    "values.schema.json": render_schema,
+    "files/match-conditions.yaml": render_conditions,
+    "files/kube-scheduler.yaml": (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text,
+    "files/device-config.yaml": (MANIFESTS / "device-config" / "device-config.yaml").read_text,
+}
+
+if __name__ == "__main__":
+    for path, render in FILES.items():
+        (CHART / path).write_text(render())

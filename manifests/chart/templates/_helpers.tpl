@@ -1,0 +1,151 @@
+{{/* The reference of an image: its registry or the global one, its repository, its tag. */}}
+{{- define "hami-webhook.image" -}}
+{{- $registry := .root.Values.global.imageRegistry | default .image.registry -}}
+{{- if $registry }}{{ $registry }}/{{ end }}{{ .image.repository }}:{{ .tag }}
+{{- end }}
+
+{{/* Our own image, and when it is pulled. */}}
+{{- define "hami-webhook.ownImage" -}}
+{{- $tag := coalesce .Values.image.tag .Values.global.imageTag .Chart.AppVersion -}}
+image: {{ include "hami-webhook.image" (dict "root" . "image" .Values.image "tag" $tag) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end }}
+
+{{/* kube-scheduler's image: of the cluster's version, less what its distribution adds to that. */}}
+{{- define "hami-webhook.kubeSchedulerImage" -}}
+{{- $image := .Values.scheduler.kubeScheduler.image -}}
+{{- $tag := $image.tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) -}}
+image: {{ include "hami-webhook.image" (dict "root" . "image" $image "tag" $tag) | quote }}
+imagePullPolicy: {{ $image.pullPolicy }}
+{{- end }}
+
+{{/* Where pods of a component run: `pod` has its values. */}}
+{{- define "hami-webhook.placement" -}}
+{{- with .root.Values.global.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with .pod.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .pod.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .pod.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+affinity:
+  {{- if .pod.affinity }}
+  {{- toYaml .pod.affinity | nindent 2 }}
+  {{- else }}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {app.kubernetes.io/component: {{ .component }}}
+  {{- end }}
+{{- end }}
+
+{{/* The arguments that enable vendors. */}}
+{{- define "hami-webhook.vendors" -}}
+{{- if .Values.devices.ascend.enabled }}
+- --enable-ascend
+{{- end }}
+{{- if .Values.devices.iluvatar.enabled }}
+- --enable-iluvatar
+{{- end }}
+{{- end }}
+
+{{/* The arguments that every role has, and `more`, the user's, of which the last one of a name wins. */}}
+{{- define "hami-webhook.args" -}}
+- --device-config-file=/etc/hami-device-config/device-config.yaml
+- --policy-file=/etc/hami-webhook/policy.yaml
+{{- include "hami-webhook.vendors" .root }}
+- --kube-qps=200
+- --kube-burst=400
+{{- with .root.Values.scheduler }}
+{{- with .defaultSchedulerPolicy.nodeSchedulerPolicy }}
+- --node-scheduler-policy={{ . }}
+{{- end }}
+{{- with .defaultSchedulerPolicy.gpuSchedulerPolicy }}
+- --gpu-scheduler-policy={{ . }}
+{{- end }}
+{{- if not .forceOverwriteDefaultScheduler }}
+- --force-overwrite-default-scheduler=false
+{{- end }}
+{{- end }}
+{{- range .more }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The device configuration as text. */}}
+{{- define "hami-webhook.deviceConfig" -}}
+{{- if not .Values.deviceConfig -}}
+{{ .Files.Get "files/device-config.yaml" }}
+{{- else if kindIs "string" .Values.deviceConfig -}}
+{{ .Values.deviceConfig }}
+{{- else -}}
+{{ toYaml .Values.deviceConfig }}
+{{- end -}}
+{{- end }}
+
+{{/* The resource names in a device configuration (`in`, found at `path`), a line each: the text of every key like
+resourceCountName or resourceNameGCU. */}}
+{{- define "hami-webhook.resourceNames" -}}
+{{- $path := .path -}}
+{{- if kindIs "map" .in -}}
+{{- range $key, $value := .in -}}
+{{- $here := printf "%s.%s" $path $key -}}
+{{- if and (kindIs "string" $value) (regexMatch "^resource.*Name" $key) -}}
+{{- if and $value (not (regexMatch "^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*$" $value)) -}}
+{{- fail (printf "%s: %q must be the name of a resource, such as nvidia.com/gpu" $here $value) -}}
+{{- end -}}
+{{- $value }}{{ "\n" -}}
+{{- else -}}
+{{- include "hami-webhook.resourceNames" (dict "in" $value "path" $here) -}}
+{{- end -}}
+{{- end -}}
+{{- else if kindIs "slice" .in -}}
+{{- range $index, $value := .in -}}
+{{- include "hami-webhook.resourceNames" (dict "in" $value "path" (printf "%s[%d]" $path $index)) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The conditions of the webhook `name`, as for the built-in device configuration, with the resource names of the given
+one beside those of that. The controller makes them exact. */}}
+{{- define "hami-webhook.matchConditions" -}}
+{{- $builtin := .root.Files.Get "files/match-conditions.yaml" | fromYaml -}}
+{{- $config := include "hami-webhook.deviceConfig" .root | fromYaml -}}
+{{- if hasKey $config "Error" -}}
+{{- fail (printf "deviceConfig: must be HAMi's device-config.yaml, a mapping of sections: %s" $config.Error) -}}
+{{- end -}}
+{{- $names := include "hami-webhook.resourceNames" (dict "in" $config "path" "deviceConfig") | splitList "\n" -}}
+{{- $lines := list -}}
+{{- range concat $builtin.resourceNames $names | compact | uniq | sortAlpha | chunk 4 -}}
+{{- $lines = append $lines (printf "  '%s'" (join "', '" .)) -}}
+{{- end -}}
+{{- range get $builtin.matchConditions .name }}
+- name: {{ .name }}
+  expression: {{ .expression | replace "RESOURCE_NAMES" (join ",\n" $lines) | toJson }}
+{{- end }}
+{{- end }}
+
+{{/* Which namespaces a webhook is asked about. */}}
+{{- define "hami-webhook.namespaceSelector" -}}
+{{- $webhook := .Values.scheduler.admissionWebhook -}}
+{{- with $webhook.namespaceSelector.matchLabels -}}
+matchLabels: {{- toYaml . | nindent 2 }}
+{{ end -}}
+matchExpressions:
+- {key: kubernetes.io/metadata.name, operator: NotIn, values: {{ concat (list .Release.Namespace "kube-system") $webhook.whitelistNamespaces | uniq | toJson }}}
+- {key: hami.io/webhook, operator: NotIn, values: [ignore]}
+{{- with $webhook.namespaceSelector.matchExpressions }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,332 @@
+"""What `helm template` makes of the chart: the overlays' own objects, and a refusal of what can't be meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hami_webhook.config import load_device_config
+from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.devices.registry import Vendors
+
+from .deployment import ROOT
+from .helm import CHART, JSON, Helm
+
+MANIFESTS = ROOT / "manifests"
+Key = tuple[str, str, str]
+"""Kind, namespace and name of an object."""
+
+AS_KUSTOMIZE = ("--set", "image.tag=latest,scheduler.kubeScheduler.image.tag=v1.36.3")
+CERT_MANAGER = ("--set", "scheduler.certManager.enabled=true", "--api-versions", "cert-manager.io/v1")
+MONITORS = (
+    "--set",
+    "serviceMonitor.enabled=true,podMonitor.enabled=true",
+    "--api-versions",
+    "monitoring.coreos.com/v1",
+)
+RENAMED = """\
+nvidia:
+  resourceCountName: hami.io/gpu
+  resourceMemoryName: hami.io/gpumem
+enflame:
+  resourceNameGCU: hami.io/gcu
+vnpus:
+  configs:
+  - commonWord: Ascend910A
+    chipName: 910A
+    resourceName: hami.io/npu
+    memoryAllocatable: 32768
+    memoryCapacity: 32768
+    aiCore: 30
+"""
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Helm:
+    return Helm(tmp_path)
+
+
+def kustomized(folder: Path) -> dict[Key, JSON]:
+    """An overlay's objects but the Namespace, with the names of ConfigMaps as they are before their hashes."""
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = re.sub(r"(name: hami-(device|scheduler)-config)-[a-z0-9]{10}\b", r"\1", done.stdout)
+    return {key(each): comparable(each) for each in yaml.safe_load_all(text) if each["kind"] != "Namespace"}
+
+
+def charted(helm: Helm, *arguments: str) -> dict[Key, JSON]:
+    """The chart's objects but its test, without the checksums that roll pods where kustomize renames ConfigMaps."""
+    objects = [each for each in helm.template(*arguments) if "helm.sh/hook" not in annotations(each)]
+    for each in objects:
+        notes = annotations(each.get("spec", {}).get("template", {}))
+        checksums = [name for name in notes if name.startswith("checksum/")]
+        assert bool(checksums) == (each["kind"] == "Deployment")
+        if checksums:
+            assert checksums == list(notes)
+            del each["spec"]["template"]["metadata"]["annotations"]
+    return {key(each): comparable(each) for each in objects}
+
+
+def annotations(found: JSON) -> dict[str, str]:
+    return found.get("metadata", {}).get("annotations") or {}
+
+
+def key(found: JSON) -> Key:
+    return found["kind"], found["metadata"].get("namespace", ""), found["metadata"]["name"]
+
+
+def comparable(found: JSON) -> JSON:
+    """An object in which kube-scheduler's configuration is read: helm writes it in an order of its own."""
+    data = found.get("data", {})
+    if "kube-scheduler.yaml" in data:
+        data["kube-scheduler.yaml"] = yaml.safe_load(data["kube-scheduler.yaml"])
+    return found
+
+
+def overlay(name: str) -> Path:
+    return MANIFESTS / "overlays" / name
+
+
+def with_monitors(folder: Path) -> Path:
+    """The default overlay with its component for the Prometheus operator."""
+    base, component = (
+        os.path.relpath(path.resolve(), folder.resolve())
+        for path in (overlay("default"), MANIFESTS / "components" / "servicemonitor")
+    )
+    (folder / "kustomization.yaml").write_text(json.dumps({"resources": [base], "components": [component]}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("default", ()),
+        ("cert-manager", CERT_MANAGER),
+        ("drop-in", ("--set", "dropIn.enabled=true")),
+        ("monitors", MONITORS),
+    ],
+)
+def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
+    expected = kustomized(with_monitors(tmp_path) if name == "monitors" else overlay(name))
+    found = charted(helm, *AS_KUSTOMIZE, *values)
+    assert sorted(found) == sorted(expected)
+    for each in expected:
+        assert found[each] == expected[each]
+
+
+def test_the_api_servers_addresses_reach_the_network_policy_and_the_program(helm: Helm) -> None:
+    found = charted(helm, "--set", "apiServerCIDRs={10.0.0.1/32,fd00::/64}")
+    (rule,) = [
+        rule
+        for rule in found["NetworkPolicy", "hami-system", "hami-webhook"]["spec"]["ingress"]
+        if rule["ports"] == [{"port": "https"}]
+    ]
+    assert rule["from"] == [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.1/32", "fd00::/64")]
+    (container,) = pod_spec(found, "hami-webhook")["containers"]
+    assert {"name": "HAMI_API_SERVER_CIDRS", "value": "10.0.0.1/32,fd00::/64"} in container["env"]
+
+
+def pod_spec(found: dict[Key, JSON], deployment: str) -> JSON:
+    spec: JSON = found["Deployment", "hami-system", deployment]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("given", ["an object", "text"])
+def test_a_device_configuration_reaches_the_config_map_and_every_condition(helm: Helm, given: str) -> None:
+    if given == "text":
+        file = helm.folder / "device-config.yaml"
+        file.write_text(RENAMED)
+        found = charted(helm, "--set-file", f"deviceConfig={file}")
+    else:
+        found = charted(helm, "-f", str(helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})))
+    text = found["ConfigMap", "hami-system", "hami-device-config"]["data"]["device-config.yaml"]
+    assert yaml.safe_load(text) == yaml.safe_load(RENAMED)
+    wanted = match_conditions(Vendors.from_config(load_device_config(text, "values").config))
+    for configuration in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for webhook in found[configuration, "", "hami-webhook-admission"]["webhooks"]:
+            for condition in webhook["matchConditions"]:
+                exact = wanted[webhook["name"]][condition["name"]]
+                assert listed(exact) - listed(condition["expression"]) == set()
+
+
+def listed(expression: str) -> set[str]:
+    """The resources that a condition lists."""
+    return set(re.findall(r"'([^']+)'", "".join(re.findall(r"(?s)r in \[(.*?)\]", expression))))
+
+
+def test_a_change_of_what_pods_read_once_rolls_them(helm: Helm) -> None:
+    def checksums(*arguments: str) -> dict[str, dict[str, str]]:
+        return {
+            each["metadata"]["name"]: annotations(each["spec"]["template"])
+            for each in helm.template(*arguments)
+            if each["kind"] == "Deployment"
+        }
+
+    before = checksums()
+    assert before == checksums("--set-json", 'policies=[{"name":"reloaded"}]')
+    values = helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})
+    assert {name for name, notes in checksums("-f", str(values)).items() if notes != before[name]} == set(before)
+    after = checksums("--set", "scheduler.leaderElect=false")
+    assert {name for name, notes in after.items() if notes != before[name]} == {"hami-scheduler"}
+
+
+def test_kube_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
+    found = charted(helm, "--kube-version", "v1.33.4+vendor.1", "--set", "global.imageRegistry=mirror.example:5000")
+    images = {each["name"]: each["image"] for each in pod_spec(found, "hami-scheduler")["containers"]}
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert images == {
+        "kube-scheduler": "mirror.example:5000/kube-scheduler:v1.33.4",
+        "extender": f"mirror.example:5000/hami-webhook:{version}",
+    }
+
+
+def test_what_says_where_pods_run_reaches_each_deployment(helm: Helm) -> None:
+    where: dict[str, Any] = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        "priorityClassName": "important",
+    }
+    values = {name: {**where, "replicas": 3} for name in ("webhook", "controller", "scheduler")}
+    secrets = {"global": {"imagePullSecrets": ["registry"]}}
+    found = charted(helm, "-f", str(helm.values("values", values | secrets)))
+    for deployment in ("hami-webhook", "hami-webhook-controller", "hami-scheduler"):
+        assert found["Deployment", "hami-system", deployment]["spec"]["replicas"] == 3
+        spec = pod_spec(found, deployment)
+        assert {name: spec[name] for name in where} == where
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_hamis_values_reach_the_programs_and_the_webhooks(helm: Helm) -> None:
+    values = {
+        "schedulerName": "other-scheduler",
+        "devices": {"ascend": {"enabled": False}},
+        "scheduler": {
+            "leaderElect": False,
+            "defaultSchedulerPolicy": {"nodeSchedulerPolicy": "spread", "gpuSchedulerPolicy": "mutex,binpack"},
+            "forceOverwriteDefaultScheduler": False,
+            "admissionWebhook": {
+                "failurePolicy": "Ignore",
+                "reinvocationPolicy": "Never",
+                "whitelistNamespaces": ["istio-system"],
+                "namespaceSelector": {"matchLabels": {"gpu": "on"}},
+                "objectSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
+            },
+        },
+        "webhook": {"extraArgs": ["--legacy-metrics"]},
+    }
+    found = charted(helm, "-f", str(helm.values("values", values)))
+    assert found["Deployment", "hami-system", "hami-scheduler"]["spec"]["replicas"] == 1
+    spec = pod_spec(found, "hami-scheduler")
+    for flag in ("--scheduler-name=other-scheduler", "--node-scheduler-policy=spread"):
+        assert flag in spec["containers"][1]["args"]
+    for flag in ("--gpu-scheduler-policy=mutex,binpack", "--force-overwrite-default-scheduler=false"):
+        assert flag in spec["containers"][1]["args"]
+    for container in (*spec["initContainers"], spec["containers"][1]):
+        assert "--enable-ascend" not in container["args"]
+        assert "--enable-iluvatar" in container["args"]
+    assert pod_spec(found, "hami-webhook")["containers"][0]["args"][-1] == "--legacy-metrics"
+    scheduler = found["ConfigMap", "hami-system", "hami-scheduler-config"]["data"]["kube-scheduler.yaml"]
+    assert [each["schedulerName"] for each in scheduler["profiles"]] == ["other-scheduler"]
+    assert scheduler["leaderElection"]["leaderElect"] is False
+    leases = found["Role", "hami-system", "hami-webhook-controller"]["rules"][0]
+    assert leases["resourceNames"] == ["other-scheduler-controller"]
+    (mutating,) = found["MutatingWebhookConfiguration", "", "hami-webhook-admission"]["webhooks"]
+    validating = found["ValidatingWebhookConfiguration", "", "hami-webhook-admission"]["webhooks"]
+    assert mutating["reinvocationPolicy"] == "Never"
+    assert mutating["objectSelector"]["matchExpressions"][-1] == {"key": "team", "operator": "Exists"}
+    for webhook in (mutating, *validating):
+        assert webhook["failurePolicy"] == "Ignore"
+        selector = webhook["namespaceSelector"]
+        assert selector["matchLabels"] == {"gpu": "on"}
+        assert selector["matchExpressions"][0]["values"] == ["hami-system", "kube-system", "istio-system"]
+        assert ("objectSelector" in webhook) == (webhook is mutating)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("/webhook", {"webhook": {"replica": 3}}, "'replica' not allowed"),
+        ("", {"devicePlugin": {"enabled": True}}, "'devicePlugin' not allowed"),
+        ("/webhook/replicas", {"webhook": {"replicas": "three"}}, "want integer"),
+        ("/controller/replicas", {"controller": {"replicas": 0}}, "want 1"),
+        ("/scheduler/leaderElect", {"scheduler": {"leaderElect": "yes"}}, "want boolean"),
+        ("/schedulerName", {"schedulerName": "HAMi"}, "does not match pattern"),
+        ("/image/tag", {"image": {"tag": 1.2}}, "want string"),
+        ("/image/pullPolicy", {"image": {"pullPolicy": "Sometimes"}}, "must be one of"),
+        ("/global/imagePullSecrets/0", {"global": {"imagePullSecrets": [{"name": "a"}]}}, "want string"),
+        ("/apiServerCIDRs/0", {"apiServerCIDRs": ["10.0.0.1"]}, "does not match pattern"),
+        ("/apiServerCIDRs", {"apiServerCIDRs": "10.0.0.1/32"}, "want array"),
+        ("/webhook/resources/limits/memory", {"webhook": {"resources": {"limits": {"memory": "1 GB"}}}}, "pattern"),
+        ("/webhook/tolerations/0/effect", {"webhook": {"tolerations": [{"effect": "NoRun"}]}}, "must be one of"),
+        ("/scheduler/affinity", {"scheduler": {"affinity": {"nodeaffinity": {}}}}, "'nodeaffinity' not allowed"),
+        ("/controller/extraArgs/0", {"controller": {"extraArgs": ["verbose"]}}, "does not match pattern"),
+        (
+            "/scheduler/admissionWebhook/failurePolicy",
+            {"scheduler": {"admissionWebhook": {"failurePolicy": "ignore"}}},
+            "must be one of",
+        ),
+        (
+            "/scheduler/admissionWebhook/objectSelector/matchExpressions/0/operator",
+            {"scheduler": {"admissionWebhook": {"objectSelector": {"matchExpressions": [{"operator": "Is"}]}}}},
+            "must be one of",
+        ),
+        (
+            "/scheduler/defaultSchedulerPolicy/gpuSchedulerPolicy",
+            {"scheduler": {"defaultSchedulerPolicy": {"gpuSchedulerPolicy": "pack"}}},
+            "does not match pattern",
+        ),
+        ("/policies/0", {"policies": [{"name": "a", "enforced": {}}]}, "'enforced' not allowed"),
+        ("/policies/0", {"policies": [{"match": {}}]}, "missing property 'name'"),
+        ("/deviceConfig", {"deviceConfig": 7}, "want object"),
+        ("/dropIn/schedulerServiceAccount", {"dropIn": {"schedulerServiceAccount": "hami"}}, "does not match pattern"),
+        ("/serviceMonitor/interval", {"serviceMonitor": {"interval": 30}}, "want string"),
+        ("/webhook", {"webhook": {"resources": None}}, "missing property 'resources'"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_meant_is_refused_with_its_path(helm: Helm, path: str, value: JSON, reason: str) -> None:
+    said = helm.refused("template", CHART, "-f", helm.values("values", value))
+    assert "values don't meet the specifications of the schema" in said
+    assert [line for line in said.splitlines() if f"at '{path}'" in line and reason in line]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("--set", "scheduler.certManager.enabled=true"),
+            "scheduler.certManager.enabled: the cluster doesn't serve cert-manager.io/v1: install cert-manager first",
+        ),
+        (
+            ("--set", "podMonitor.enabled=true"),
+            "the cluster doesn't serve monitoring.coreos.com/v1: install the Prometheus operator first",
+        ),
+        (
+            ("--set", "deviceConfig.nvidia.resourceCountName=one gpu"),
+            'deviceConfig.nvidia.resourceCountName: "one gpu" must be the name of a resource, such as nvidia.com/gpu',
+        ),
+        (
+            ("--set", "deviceConfig=[nvidia"),
+            "deviceConfig: must be HAMi's device-config.yaml, a mapping of sections: error converting YAML to JSON",
+        ),
+        (
+            ("--kube-version", "v1.29.9"),
+            "chart requires kubeVersion: >=1.30.0-0 which is incompatible with Kubernetes v1.29.9",
+        ),
+    ],
+)
+def test_what_the_schema_cannot_know_is_refused_in_a_sentence(
+    helm: Helm, arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in helm.refused("template", CHART, *arguments)
+
+
+def test_the_chart_passes_lint(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm("lint", CHART, "--strict")
