@@ -85,7 +85,7 @@ async def find_service(client: Client) -> tuple[str, int]:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def serve(server: str, credentials: Path, folder: Path, programs: Path, name: str) -> None:
+async def serve(server: str, credentials: Path, folder: Path, programs: Path, versions: Path, name: str) -> None:
     url = urllib.parse.urlsplit(server)
     assert url.hostname is not None
     assert url.port is not None
@@ -93,7 +93,8 @@ async def serve(server: str, credentials: Path, folder: Path, programs: Path, na
     async with Client(server, credentials, "admin") as admin, Client(server, credentials, "kubelet") as client, prober:
         service = await find_service(admin)
         await register(admin, client, name)
-        await Kubelet(Node(name, client, folder, images(programs), (url.hostname, url.port), service, prober)).run()
+        known = images(programs, versions)
+        await Kubelet(Node(name, client, folder, known, (url.hostname, url.port), service, prober)).run()
 
 
 def main() -> None:
@@ -102,10 +103,12 @@ def main() -> None:
     parser.add_argument("--credentials", required=True, type=Path, help="the control plane's folder with certificates")
     parser.add_argument("--folder", required=True, type=Path, help="where volumes and logs of pods go")
     parser.add_argument("--programs", required=True, type=Path, help="the control plane's programs")
+    parser.add_argument("--versions", required=True, type=Path, help="source trees of our other versions, by tag")
     parser.add_argument("--node", required=True, help="the name of the Node to run pods for")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    asyncio.run(serve(options.server, options.credentials, options.folder, options.programs, options.node))
+    folders = options.folder, options.programs, options.versions
+    asyncio.run(serve(options.server, options.credentials, *folders, options.node))
 
 
 if __name__ == "__main__":

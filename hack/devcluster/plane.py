@@ -80,6 +80,11 @@ class ControlPlane:
     def audit_log(self) -> Path:
         return self.folder / "audit.log"
 
+    @property
+    def versions(self) -> Path:
+        """Where the kubelet looks for source trees of other versions of our program, each named as its image's tag."""
+        return self.folder / "versions"
+
     def start(self) -> None:
         """Start everything and wait until it is ready. Raises `ControlPlaneError` with the end of the log at fault."""
         self.prepare()
@@ -179,6 +184,7 @@ class ControlPlane:
         self.authority.client("kubelet", f"system:node:{NODE}", "system:nodes")
         module = (sys.executable, "-m", "hack.devcluster.kubelet", "--server", self.server, "--node", NODE)
         folders = ("--credentials", self.folder, "--folder", self.folder / "pods", "--programs", self.programs)
+        folders += ("--versions", self.versions)
         # in a mount namespace of its own, so that no volume outlives it
         command = ("unshare", "--mount", "--propagation", "private", *module, *folders)
         self._start("kubelet", command, Path(__file__).parents[2])

@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .client import JSON
@@ -56,10 +56,15 @@ class Image:
     entrypoint: Sequence[str]
     user: tuple[int, int]
     environment: dict[str, str]
+    versions: Path | None = None
+    """Where source trees of other versions of a Python program are, each named as the tag that it stands for."""
 
 
-def images(programs: Path) -> dict[str, Image]:
-    """The images there are, by their name without registry, folder and tag: ours, and the control plane's scheduler."""
+def images(programs: Path, versions: Path) -> dict[str, Image]:
+    """The images there are, by their name without registry, folder and tag: ours, and the control plane's scheduler.
+
+    Any tag of ours is the program as it is here, but those in `versions`.
+    """
     environment = Path(sys.prefix)
     python = {
         "PATH": f"{environment / 'bin'}:/usr/bin:/bin",
@@ -68,16 +73,19 @@ def images(programs: Path) -> dict[str, Image]:
     }
     folders = sorted({Path(sys.base_prefix), environment, ROOT / "hami_webhook"})
     return {
-        "hami-webhook": Image(folders, ["hami-webhook"], (65532, 65532), python),
+        "hami-webhook": Image(folders, ["hami-webhook"], (65532, 65532), python, versions),
         "kube-scheduler": Image([programs], ["kube-scheduler"], (0, 0), {"PATH": f"{programs}:/usr/bin:/bin"}),
     }
 
 
 def find_image(known: dict[str, Image], name: str) -> Image:
-    short = name.rpartition("/")[2].partition("@")[0].partition(":")[0]
+    short, _, tag = name.rpartition("/")[2].partition("@")[0].partition(":")
     if short not in known:
         raise ConfigurationError("ErrImagePull", f"image {name}: the dev cluster has only {' and '.join(known)}")
-    return known[short]
+    image = known[short]
+    if tag and image.versions is not None and (tree := image.versions / tag).is_dir():
+        return replace(image, folders=[*image.folders, tree], environment=image.environment | {"PYTHONPATH": str(tree)})
+    return image
 
 
 @dataclass(frozen=True)
