@@ -1,0 +1,114 @@
+"""The Helm chart as users install it: what it renders is what runs, by a kubelet, and nothing is the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from .deployment import SYSTEM, Kubectl, eventually
+from .helm import CHART, OF_A_NAMESPACE, RELEASE, Helm, installed
+from .installation import (
+    DEFINITIONS,
+    RENAMED,
+    Cluster,
+    act_as_cert_manager,
+    card_pod,
+    check_a_pod_that_hami_places,
+    check_a_pods_life,
+    check_replicas,
+    define_cert_manager,
+    renamed,
+)
+from .objects import namespace, quota
+from .tenants import tenant
+
+
+@pytest.fixture
+def helm(cluster: Cluster) -> Helm:
+    return Helm(cluster.folder, cluster.plane.kubeconfig)
+
+
+def bundles(kubectl: Kubectl) -> set[str]:
+    """The authorities that the webhooks trust."""
+    kinds = "mutatingwebhookconfiguration", "validatingwebhookconfiguration"
+    found = [hook for kind in kinds for hook in kubectl.get(kind, "hami-webhook-admission")["webhooks"]]
+    return {hook["clientConfig"].get("caBundle", "") for hook in found}
+
+
+def replicas(kubectl: Kubectl) -> dict[str, int]:
+    """How many pods of each Deployment are ready."""
+    items = kubectl.get("deployments", "-n", SYSTEM)["items"]
+    return {item["metadata"]["name"]: item["status"].get("readyReplicas", 0) for item in items}
+
+
+def test_install_test_upgrade_roll_back_uninstall(cluster: Cluster, helm: Helm, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2, mem=6000))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    with installed(cluster, helm):
+        check_replicas(cluster)
+        check_a_pods_life(cluster, user, space, card_node)
+        assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", SYSTEM, "--timeout=60s")
+        trusted = bundles(kubectl)
+        assert len(trusted) == 1
+        helm(*helm.on_release("upgrade", CHART, "--set", "webhook.replicas=3,controller.replicas=1"))
+        assert replicas(kubectl) == {"hami-webhook": 3, "hami-webhook-controller": 1, "hami-scheduler": 2}
+        assert bundles(kubectl) == trusted
+        check_a_pods_life(cluster, user, space, card_node)
+        # a device configuration that can't be used: what runs goes on
+        broken = {"deviceConfig": {"nvidia": {"resourceCountName": "nvidia.com/gpu", "defaultMemory": "much"}}}
+        failed = helm.refused(*helm.on_release("upgrade", CHART, "-f", helm.values("broken", broken), timeout="15s"))
+        assert "timed out waiting for the condition" in failed or "context deadline exceeded" in failed
+        check_a_pods_life(cluster, user, space, card_node)
+        helm(*helm.on_release("rollback", "1"))
+        assert replicas(kubectl) == {"hami-webhook": 2, "hami-webhook-controller": 2, "hami-scheduler": 2}
+        assert bundles(kubectl) == trusted
+        check_a_pods_life(cluster, user, space, card_node)
+    # nothing is refused because what would answer is gone
+    user.apply(card_pod(space, "p", 5000))
+
+
+def test_with_cert_manager(cluster: Cluster, helm: Helm, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2, mem=6000))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    define_cert_manager(kubectl)
+    arguments = ("--set", "scheduler.certManager.enabled=true")
+    with installed(cluster, helm, *arguments, meanwhile=lambda: act_as_cert_manager(kubectl)):
+        check_replicas(cluster)
+        check_a_pods_life(cluster, user, space, card_node)
+
+
+def test_without_cert_manager_nothing_is_installed(cluster: Cluster, helm: Helm) -> None:
+    # other tests may have defined its kinds
+    kinds = [f"{kind.lower()}s.cert-manager.io" for kind in DEFINITIONS]
+    cluster.kubectl("delete", "crd", "--ignore-not-found", *kinds)
+    eventually(lambda: cluster.kubectl("api-resources", "--api-group=cert-manager.io", "-o", "name"), "")
+    before = cluster.objects()
+    arguments = helm.on_release("install", CHART, "--create-namespace", "--set", "scheduler.certManager.enabled=true")
+    assert "install cert-manager first" in helm.refused(*arguments)
+    assert cluster.objects() - before <= OF_A_NAMESPACE
+    cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
+
+
+def test_resources_renamed_by_the_device_configuration(cluster: Cluster, helm: Helm, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    file = cluster.folder / "device-config.yaml"
+    file.write_text(RENAMED)
+    space = namespace(kubectl)
+    kubectl.apply(renamed(quota(space, gpu=2, mem=6000)))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    with installed(cluster, helm, "--set-file", f"deviceConfig={file}"):
+        check_replicas(cluster)
+        check_a_pods_life(cluster, user, space, card_node, of="hami.io")
+
+
+def test_beside_hami(cluster: Cluster, helm: Helm, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=2, mem=6000))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space)
+    with installed(cluster, helm, "--set", "dropIn.enabled=true"):
+        check_replicas(cluster)
+        check_a_pod_that_hami_places(cluster, user, space, card_node)
