@@ -17,7 +17,7 @@ from hami_webhook.devices.placed import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import is_binary
 from hami_webhook.quota.books import Books
-from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ class QuotaReconciler:
         if after is None:
             self._facts.pop(pod.uid, None)
             self._telling.forget(pod.uid)
-            self._sightings.gone[pod.uid] = self._core.clock()
+            for identity in charge_ids(pod.uid, pod.annotations):
+                self._sightings.gone[identity] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
         if after is None or known != facts:

@@ -64,6 +64,12 @@ def reservation_id(secret: str) -> str:
     return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
 
 
+def charge_ids(uid: str, annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The ledger ids that a pod's charge may have: its UID, and that of its reservation if it carries one."""
+    secret = annotations.get(RESERVATION)
+    return (uid, reservation_id(secret)) if secret else (uid,)
+
+
 def find_entry(
     ledger: Ledger, uid: str, secret: str, admission: Callable[[], Mapping[str, int]]
 ) -> tuple[str, Entry] | None:

@@ -63,8 +63,8 @@ def recompute(
 ) -> Recomputed:
     """The books as the namespace's pods make them at `now`.
 
-    `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are UIDs of pods
-    that existed and don't any longer: nobody comes for their entries.
+    `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are the ledger
+    ids of pods that existed and don't any longer: nobody comes for their entries.
     """
     pods = list(pods)
     entries = {**(lost or {}), **books.ledger}

@@ -299,6 +299,17 @@ async def test_a_pod_with_a_reservation_is_recognised_when_it_appears() -> None:
 
 
 @story
+async def test_a_pod_with_a_reservation_that_is_deleted_at_once_costs_nothing_any_more() -> None:
+    async with World(L, quota(mem=2000)) as world:
+        await world.create(pod(gpu=1, mem=1500), path="/webhook")
+        await world.drain()  # seen, and not yet recomputed
+        await world.delete("p", grace=0)
+        assert list(world.states().values()) == ["admitted"]
+        await world.run(2)
+        assert (world.mem(), world.ledger()) == (0, {})
+
+
+@story
 async def test_a_percentage_with_a_reservation_waits_under_its_uid() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         created: Pod = await world.create(pod(gpu=1, percent=50), path="/webhook")
