@@ -87,10 +87,12 @@ _PROCESS = (
 _SERVERS = (
     _listener("http_bind", "127.0.0.1:8080", "address of the main server", ("--http_bind", "--http-bind")),
     _listener("metrics_bind_address", ":9395", "address of the metrics server, plain HTTP"),
-    _listener(
+    _setting(
         "extender_bind_address",
+        values.optional_listen_address,
         "127.0.0.1:8081",
-        "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token",
+        "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token; empty: the "
+        "main server alone answers kube-scheduler",
     ),
     _setting(
         "extender_mode",

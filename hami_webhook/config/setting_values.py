@@ -6,7 +6,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from hami_webhook.config.fields import is_name, is_qualified
-from hami_webhook.config.go_syntax import parse_go_duration
+from hami_webhook.config.go_syntax import ListenAddress, parse_go_duration, parse_listen_address
 from hami_webhook.kube.objects import is_subdomain
 
 ROLES = ("webhook", "controller", "extender")
@@ -83,6 +83,11 @@ def object_name(text: str) -> str:
     if text and not is_subdomain(text):
         raise ValueError("must be a Kubernetes name (lower case letters, digits, - and .), or empty")
     return text
+
+
+def optional_listen_address(text: str) -> ListenAddress | None:
+    """An address to listen on, or nothing."""
+    return parse_listen_address(text) if text else None
 
 
 def extender_mode(text: str) -> str:

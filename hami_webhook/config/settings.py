@@ -31,7 +31,7 @@ class Settings:
     kubeconfig: str
     http_bind: ListenAddress
     metrics_bind_address: ListenAddress
-    extender_bind_address: ListenAddress
+    extender_bind_address: ListenAddress | None
     extender_mode: str
     extender_client_ca_file: str
     extender_token_file: str
@@ -86,6 +86,11 @@ class Settings:
     def tls(self) -> bool:
         """Whether the servers speak TLS: only with both a certificate and its key."""
         return bool(self.cert_file and self.key_file)
+
+    @property
+    def extender_on_main(self) -> bool:
+        """Whether the main server answers kube-scheduler as well: it can't ask for another authority's certificate."""
+        return "extender" in self.roles and self.extender_client_ca_file in ("", self.client_ca_file)
 
     @property
     def ignored_sections(self) -> tuple[str, ...]:
@@ -221,11 +226,8 @@ def _conflicts(settings: Settings) -> Iterator[str]:
         yield "--client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
     if settings.extender_client_ca_file and not settings.tls:
         yield "--extender-client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
-    guarded = settings.extender_client_ca_file or settings.extender_token_file
-    if "extender" in settings.roles and not settings.extender_bind_address.is_loopback and not guarded:
-        address = quoted(str(settings.extender_bind_address))
-        remedy = "must be loopback, or come with --extender-client-ca-file or --extender-token-file"
-        yield f"--extender-bind-address {address}: {remedy}"
+    if "extender" in settings.roles:
+        yield from _extender_conflicts(settings)
     if settings.leader_elect:
         for what, value in (
             ("name, or --scheduler-name", settings.leader_elect_resource_name),
@@ -234,12 +236,23 @@ def _conflicts(settings: Settings) -> Iterator[str]:
             if not value:
                 yield f"--leader-elect: needs --leader-elect-resource-{what}"
     listeners = {"--http_bind": settings.http_bind, "--metrics-bind-address": settings.metrics_bind_address}
-    if "extender" in settings.roles:
+    if "extender" in settings.roles and settings.extender_bind_address is not None:
         listeners["--extender-bind-address"] = settings.extender_bind_address
     taken: dict[ListenAddress, str] = {}
     for flag, listener in listeners.items():
         if listener.port and taken.setdefault(listener, flag) != flag:
             yield f"{flag} {quoted(str(listener))}: must differ from {taken[listener]}"
+
+
+def _extender_conflicts(settings: Settings) -> Iterator[str]:
+    address = settings.extender_bind_address
+    guarded = settings.extender_client_ca_file or settings.extender_token_file
+    if address is None and not settings.extender_on_main:
+        remedy = "must be an address, as the main server asks for no certificate of --extender-client-ca-file"
+        yield f'--extender-bind-address "": {remedy}'
+    if address is not None and not address.is_loopback and not guarded:
+        remedy = "must be loopback, or come with --extender-client-ca-file or --extender-token-file"
+        yield f"--extender-bind-address {quoted(str(address))}: {remedy}"
 
 
 def _doubts(settings: Settings) -> Iterator[str]:

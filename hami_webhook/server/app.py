@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
 from typing import Any
 
@@ -75,9 +75,19 @@ class Sources:
     def _accepts(self, address: str) -> bool:
         if not self._networks:
             return True
-        found = ip_address(address.partition("%")[0])
-        mapped = getattr(found, "ipv4_mapped", None)
-        return any((mapped or found) in network for network in self._networks)
+        found = _read_address(address)
+        return any(found in network for network in self._networks)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a client's address is one of this machine's loopback, or of the pod's."""
+    return _read_address(address).is_loopback
+
+
+def _read_address(text: str) -> IPv4Address | IPv6Address:
+    """A client's address as the socket has it; what a dual-stack socket maps to IPv6 is the IPv4 address."""
+    found = ip_address(text.partition("%")[0])
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 class Doors:
@@ -107,8 +117,8 @@ class Doors:
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self.counts = ReviewCounts()
 
-    def application(self) -> Starlette:
-        """The main application."""
+    def application(self, *more: Route) -> Starlette:
+        """The main application, with more routes."""
 
         gate = self._gate
 
@@ -123,14 +133,15 @@ class Doors:
         return _application(
             *(Route(path, self._door(path, step, passes), methods=["POST"]) for path, (step, passes) in doors.items()),
             *self._plain_routes(),
+            *more,
         )
 
     def _door(self, path: str, step: Step, passes: Passes) -> _Door:
         return _Door(path, step, passes, self._limits, self.counts, self._sources, self._large)
 
-    def metrics_application(self) -> Starlette:
-        """The application of the separate, plain metrics server."""
-        return _application(*self._plain_routes())
+    def metrics_application(self, *more: Route) -> Starlette:
+        """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
+        return _application(*self._plain_routes(), *more)
 
     def _plain_routes(self) -> tuple[Route, ...]:
         return (

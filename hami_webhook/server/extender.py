@@ -1,13 +1,14 @@
-"""The extender's door: `/filter`, `/filter-simulation`, `/prioritize` and `/bind` on an address of its own.
+"""The scheduler extender's routes: `/filter`, `/filter-simulation`, `/prioritize` and `/bind`.
 
-Loopback without further ado; beyond it only with a client certificate (the listener's TLS) or a bearer token.
+They are on an address of their own, which is loopback unless clients need a certificate (the listener's TLS) or a
+bearer token; and on the main server, where HAMi's chart has kube-scheduler send them, for the same clients.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -25,7 +26,7 @@ from hami_webhook.placement.extender import (
     decode_binding,
     encode_filtered,
 )
-from hami_webhook.server.app import ReviewCounts
+from hami_webhook.server.app import ReviewCounts, is_loopback
 from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, read_body
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,11 @@ MAX_BODY = 32 << 20
 """Bytes of a request: whole nodes of a large cluster come in one."""
 
 Handler = Callable[[object], Awaitable[object]]
+
+_FROM_ELSEWHERE = (
+    "{} is answered on loopback only, and {} isn't; other clients need the bearer token of --extender-token-file, or a "
+    "certificate of --client-ca-file\n"
+)
 
 
 class ExtenderDoor:
@@ -46,22 +52,34 @@ class ExtenderDoor:
         self.counts = ReviewCounts()
 
     def application(self) -> Starlette:
+        """The application of the extender's own listener, which lets only trusted clients connect."""
         application = Starlette(
-            routes=[
-                Route("/filter", self._answering("/filter", self._filter), methods=["POST"]),
-                Route("/filter-simulation", self._answering("/filter-simulation", self._simulate), methods=["POST"]),
-                Route("/prioritize", self._answering("/prioritize", self._prioritize), methods=["POST"]),
-                Route("/bind", self._answering("/bind", self._bind), methods=["POST"]),
-                Route("/healthz", _healthy),
-                Route("/readyz", _healthy),
-            ]
+            routes=[*self.routes(loopback_only=False), Route("/healthz", _healthy), Route("/readyz", _healthy)]
         )
         application.router.redirect_slashes = False
         return application
 
-    def _answering(self, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def routes(self, *, loopback_only: bool) -> Sequence[Route]:
+        """The routes for any server; `loopback_only`: who connects from elsewhere gets 403."""
+        handlers: dict[str, Handler] = {
+            "/filter": self._filter,
+            "/filter-simulation": self._simulate,
+            "/prioritize": self._prioritize,
+            "/bind": self._bind,
+        }
+        return [
+            Route(path, self._answering(path, handler, loopback_only=loopback_only), methods=["POST"])
+            for path, handler in handlers.items()
+        ]
+
+    def _answering(
+        self, path: str, handler: Handler, *, loopback_only: bool
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             started = perf_counter()
+            if loopback_only and not is_loopback(request.scope["client"][0]):
+                self.counts.count(path, 403, perf_counter() - started)
+                return PlainTextResponse(_FROM_ELSEWHERE.format(path, request.scope["client"][0]), 403)
             if not self._may(request):
                 self.counts.count(path, 401, perf_counter() - started)
                 return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from starlette.routing import Route
 
 from hami_webhook.assembly import Core
 from hami_webhook.config import Settings
@@ -21,12 +23,16 @@ from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 @dataclass(frozen=True, slots=True)
 class Extending:
-    """The extender of a process and its listener; `tls` reloads itself where it is watched."""
+    """The extender of a process, its listener if it has one, and its routes for the main server.
+
+    `tls` reloads itself where it is watched.
+    """
 
     extender: Extender
     counts: ReviewCounts
-    listener: Listener
+    listener: Listener | None
     tls: ReloadingTls | None
+    main_routes: Sequence[Route]
 
 
 def a_node(core: Core) -> str | None:
@@ -77,21 +83,21 @@ def extending(
         placed=waker.settled,
         freed=waker.freed,
     )
+    generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
+    door = ExtenderDoor(extender, generous, settings.extender_token_file)
+    # who isn't on loopback has shown a certificate to the main server, or has to send the token
+    guarded = bool(settings.extender_token_file or settings.client_ca_file)
+    main_routes = door.routes(loopback_only=not guarded) if settings.extender_on_main else ()
+    address = settings.extender_bind_address
+    if address is None:
+        return Extending(extender, door.counts, None, None, main_routes)
     tls = None
     if settings.extender_client_ca_file:
         files = CertificateFiles(
             Path(settings.cert_file), Path(settings.key_file), Path(settings.extender_client_ca_file)
         )
         tls = ReloadingTls(files)
-    elif settings.tls and not settings.extender_bind_address.is_loopback:
+    elif settings.tls and not address.is_loopback:
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
-    generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
-    door = ExtenderDoor(extender, generous, settings.extender_token_file)
-    listener = Listener(
-        door.application(),
-        host=settings.extender_bind_address.host,
-        port=settings.extender_bind_address.port,
-        limits=generous,
-        tls=tls,
-    )
-    return Extending(extender, door.counts, listener, tls)
+    listener = Listener(door.application(), host=address.host, port=address.port, limits=generous, tls=tls)
+    return Extending(extender, door.counts, listener, tls, main_routes)

@@ -205,12 +205,16 @@ async def running(
     replaced = waker.freed if waker is not None else lambda: None
     reload = PolicyReload(settings.policy_file, source, report, replaced)
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
+    extended = None
+    if waker is not None:
+        extended = extending(core, feed, waker, settings, limits, lambda: source.current)
+    main_routes = extended.main_routes if extended is not None else ()
     tls = None
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file), client_ca))
     main = Listener(
-        doors.application() if "webhook" in settings.roles else doors.metrics_application(),
+        (doors.application if "webhook" in settings.roles else doors.metrics_application)(*main_routes),
         host=settings.http_bind.host,
         port=settings.http_bind.port,
         limits=replace(limits, max_connections=connection_limit()),
@@ -224,9 +228,7 @@ async def running(
     )
     alone = isinstance(cluster, QuotasInMemory)  # then nobody else can put these books right
     election = leader_election(core, settings) if settings.leader_elect else None
-    extended = None
-    if waker is not None:
-        extended = extending(core, feed, waker, settings, limits, lambda: source.current)
+    extender = extended.listener if extended is not None else None
     collector = CoreCollector(
         core,
         doors.counts,
@@ -243,8 +245,8 @@ async def running(
     try:
         await _listen(main, "--http_bind", settings.http_bind)
         await _listen(metrics, "--metrics-bind-address", settings.metrics_bind_address)
-        if extended is not None:
-            await _listen(extended.listener, "--extender-bind-address", settings.extender_bind_address)
+        if extender is not None and settings.extender_bind_address is not None:
+            await _listen(extender, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
             loops = Loops(core.failures)
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, waker)}
@@ -261,16 +263,13 @@ async def running(
             jobs = [tasks.create_task(feed.run())]
             jobs += [tasks.create_task(loops.keep(name, loop)) for name, loop in kept.items()]
             try:
-                yield Running(core, feed, main, metrics, extended.listener if extended else None, collector, leave)
-                await main.drain_and_stop()
+                yield Running(core, feed, main, metrics, extender, collector, leave)
+                await asyncio.gather(*(each.drain_and_stop() for each in (main, extender) if each is not None))
             finally:
                 for job in jobs:
                     job.cancel()
     finally:
-        await main.drain_and_stop()
-        await metrics.drain_and_stop()
-        if extended is not None:
-            await extended.listener.drain_and_stop()
+        await asyncio.gather(*(each.drain_and_stop() for each in (main, metrics, extender) if each is not None))
 
 
 def _controlling(

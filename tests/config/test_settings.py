@@ -235,6 +235,8 @@ def test_the_lease_takes_its_name_from_the_scheduler_and_its_namespace_from_the_
         "--extender-bind-address 0.0.0.0:9000 --roles webhook",
         "--extender-bind-address [::1]:9000",
         "--extender-bind-address localhost:9000",
+        "--extender-bind-address=",
+        "--extender-bind-address= --extender-client-ca-file a --client-ca-file a --cert_file c --key_file k",
         "--http_bind :0 --metrics-bind-address :0",
     ],
 )
@@ -255,6 +257,10 @@ BAD = [
         "must be loopback, or come with --extender-client-ca-file or --extender-t",
     ),
     ("--extender-bind-address 127.0.0.1:8080", "must differ from --http_bind"),
+    (
+        "--extender-bind-address= --extender-client-ca-file a --cert_file c --key_file k",
+        "must be an address, as the main server asks for no certificate of --extender-client-ca-file",
+    ),
     (
         "--certificate-secret tls",
         "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE",

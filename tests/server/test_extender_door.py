@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ExtendedKeyUsageOID
 from placement.front import Front
 from placement.scenery import asks, card, node, pod
+from starlette.applications import Starlette
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import Kind
@@ -253,6 +254,60 @@ async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told
             assert (await client.post("/bind", content=b"{}")).status_code == 401
             answer = await client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
             assert answer.json()["Error"].startswith("extender binding args must name")
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.9.9.9", 200),
+        ("::1", 200),
+        ("::ffff:127.0.0.1", 200),
+        ("10.1.2.3", 403),
+        ("::ffff:10.1.2.3", 403),
+        ("fd00::1", 403),
+        ("fe80::1%eth0", 403),
+        ("0.0.0.0", 403),
+    ],
+)
+def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str, status: int) -> None:
+    @scenario
+    async def ask() -> None:
+        front = await a_town()
+        routes = ExtenderDoor(front.extender, LIMITS).routes(loopback_only=True)
+        transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
+            for path in PATHS:
+                answer = await client.post(path, json={})
+                assert answer.status_code == status, path
+                if status == 403:
+                    assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
+            await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+            await client.post("/bind", json=binding(front))
+        assert front.read("p").node_name == ("n" if status == 200 else "")
+
+    ask()
+
+
+@scenario
+async def test_a_kube_scheduler_beside_the_process_may_send_to_the_main_server(tmp_path: Path) -> None:
+    async with served(tmp_path / "a", await town(), "--extender-bind-address=") as front:
+        assert front.process.extender is None
+        answer = await front.client.post("/bind", content=b"{}")
+        assert answer.json()["Error"].startswith("extender binding args must name")
+    # with a token for the extender, the main server wants it as well
+    (tmp_path / "token").write_text("secret")
+    async with served(tmp_path / "b", await town(), "--extender-token-file", str(tmp_path / "token")) as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 401
+        answer = await front.client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
+        assert answer.status_code == 200
+    # with an authority for the extender's clients it can't
+    (tmp_path / "clients.crt").write_bytes(CA.certificate)
+    guarded = ("--extender-client-ca-file", str(tmp_path / "clients.crt"))
+    async with served(tmp_path / "c", await town(), *guarded) as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
+    async with served(tmp_path / "d", await town(), "--roles", "webhook,controller") as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
 
 
 def test_the_door_is_on_loopback_unless_it_is_guarded(tmp_path: Path) -> None:
