@@ -104,6 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def scheduler(argv: Sequence[str] | None = None) -> int:
+    """HAMi's own command: `serve` with all roles, where kube-scheduler sends to the main server; or `version`."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["version"]:
+        return main(arguments)
+    # the webhook configuration is the chart's own, and has no conditions
+    return main(["serve", "--extender-bind-address=", "--webhook-configuration=", *arguments])
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="hami-webhook",

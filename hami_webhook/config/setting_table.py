@@ -242,7 +242,7 @@ KLOG_SWITCHES = (
     "--one_output",
 )
 KLOG_VALUES = ("--stderrthreshold", "--log_dir", "--log_file", "--log_file_max_size", "--vmodule", "--log_backtrace_at")
-"""klog's flags: accepted and without effect, because logs go to stderr whatever they say."""
+"""klog's flags: accepted, and reported as ignored but where logs go to standard error anyway."""
 
 _ENFLAME_WORDS = ("gcu", "vgcu", "vgcu-percentage", "drs-gcu", "gcu-memory", "gcu-core")
 

@@ -16,6 +16,8 @@ from hami_webhook.config.setting_table import KLOG_SWITCHES, KLOG_VALUES, OLD_SW
 from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, Identities, Network, ServiceAccount, listed
 
 _IGNORED = "ignored_flags"
+_KLOG = "klog_flags"
+_TO_STANDARD_ERROR = ("--logtostderr", "--alsologtostderr")
 
 _ACCOUNTS = tuple(setting.name for setting in SETTINGS if setting.name.endswith("_service_accounts"))
 """The settings that are service accounts, where a name without a namespace is one of this pod's."""
@@ -147,7 +149,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     klog = parser.add_argument_group("klog's flags, accepted without effect")
     old = parser.add_argument_group("HAMi's flags for what device-config.yaml says, accepted and ignored")
     for group, dest, switches, valued in (
-        (klog, "klog_flags", KLOG_SWITCHES, KLOG_VALUES),
+        (klog, _KLOG, KLOG_SWITCHES, KLOG_VALUES),
         (old, _IGNORED, OLD_SWITCHES, OLD_VALUES),
     ):
         for flag in switches:
@@ -176,6 +178,11 @@ def resolve(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
     _complete(values)
     warnings = [
         *(f"{flag}: ignored, device-config.yaml says it" for flag in getattr(args, _IGNORED, None) or ()),
+        *(
+            f"{flag}: ignored, logs go to standard error and look the same always"
+            for flag in getattr(args, _KLOG, None) or ()
+            if flag not in _TO_STANDARD_ERROR
+        ),
         *_policy_doubts(texts),
         *_doubts(Settings(**values)),
     ]
@@ -266,6 +273,8 @@ def _doubts(settings: Settings) -> Iterator[str]:
         danger = "anyone who reaches it can post reviews and so tie up the quota of any namespace"
         remedy = "set --client-ca-file or --api-server-cidrs to accept them from API servers only"
         yield f"--http_bind {address}: {danger}; {remedy}"
+    if settings.profiling:
+        yield "--profiling: ignored, there is no pprof to serve"
     if settings.node_lock_retry_timeout >= settings.request_timeout:
         yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
     if settings.quota_charge_timeout >= settings.request_timeout:

@@ -155,10 +155,10 @@ def test_the_accounts_of_other_schedulers_are_replaced_and_allowed_identities_wr
     assert not found.trusted_users & {"system:serviceaccount:a:b", "system:serviceaccount:k:s"}
 
 
-def test_old_flags_are_ignored_and_said_to_be_while_those_of_klog_are_not_mentioned() -> None:
+def test_flags_without_effect_are_said_to_be_ignored() -> None:
     line = "--metax-name x --dcu-memory=y --default-gpu 1 --sgpu-topology-aware --enflame-gcu-resource-name=z"
     ignored = settings_of(
-        f"{line} --logtostderr --stderrthreshold=2 --vmodule a=1 --log_dir=/x --skip-headers=true --alsologtostderr",
+        f"{line} --logtostderr --stderrthreshold=2 --log_dir=/x --skip-headers=true --alsologtostderr --profiling",
         {"POD_NAMESPACE": "ns"},
     )
     assert [warning.partition(":")[0] for warning in ignored.warnings] == [
@@ -167,6 +167,10 @@ def test_old_flags_are_ignored_and_said_to_be_while_those_of_klog_are_not_mentio
         "--default-gpu",
         "--sgpu-topology-aware",
         "--enflame-gcu-resource-name",
+        "--stderrthreshold",
+        "--log_dir",
+        "--skip-headers",
+        "--profiling",
     ]
 
 

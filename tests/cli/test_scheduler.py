@@ -1,0 +1,129 @@
+"""`scheduler`, the command of HAMi's chart: every flag of HAMi's does what it says, or a warning names it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from hami_webhook import __version__, cli
+from hami_webhook.config import Settings
+
+CHART = (
+    *("--http_bind=0.0.0.0:443", "--cert_file=/tls/tls.crt", "--key_file=/tls/tls.key"),
+    *("--scheduler-name=hami-scheduler", "--metrics-bind-address=:9395"),
+    *("--node-scheduler-policy=binpack", "--gpu-scheduler-policy=spread", "--force-overwrite-default-scheduler=true"),
+    *("--leader-elect=true", "--leader-elect-resource-name=hami-scheduler"),
+    *("--leader-elect-resource-namespace=kube-system", "--debug", "-v=4"),
+)
+"""What the chart passes with its default values."""
+
+EFFECTIVE = {
+    "--http_bind=127.0.0.1:80": ("http_bind", ("127.0.0.1", 80)),
+    "--cert_file=c": ("cert_file", "c"),
+    "--key_file=k": ("key_file", "k"),
+    "--scheduler-name=s": ("scheduler_name", "s"),
+    "--node-scheduler-policy=spread": ("node_scheduler_policy", "spread"),
+    "--gpu-scheduler-policy=binpack": ("gpu_scheduler_policy", "binpack"),
+    "--metrics-bind-address=:9999": ("metrics_bind_address", ("", 9999)),
+    "--node-label-selector=gpu=on,zone=a": ("node_label_selector", (("gpu", "on"), ("zone", "a"))),
+    "--kube-qps=50": ("kube_qps", 50),
+    "--kube-burst=100": ("kube_burst", 100),
+    "--kube-timeout=30": ("kube_timeout", 30),
+    "--node-lock-timeout=2m0s": ("node_lock_timeout", 120),
+    "--node-lock-retry-timeout=0": ("node_lock_retry_timeout", 0),
+    "--force-overwrite-default-scheduler=false": ("force_overwrite_default_scheduler", False),
+    "--leader-elect=false": ("leader_elect", False),
+    "--leader-elect-resource-name=l": ("leader_elect_resource_name", "l"),
+    "--leader-elect-resource-namespace=n": ("leader_elect_resource_namespace", "n"),
+    "--legacy-metrics": ("legacy_metrics", True),
+    "--legacy-metrics=true": ("legacy_metrics", True),
+    "--debug": ("debug", True),
+    "--debug=false": ("debug", False),
+    "--enable-ascend=true": ("enable_ascend", True),
+    "--enable-iluvatar=true": ("enable_iluvatar", True),
+    "--profiling=false": ("profiling", False),
+    "--v=2": ("verbosity", 2),
+}
+
+SAME_ANYWAY = ("--logtostderr=true", "--alsologtostderr=true")
+"""Logs go to standard error, whatever is said."""
+
+IGNORED = (
+    *("--profiling", "--stderrthreshold=2", "--log_dir=/x", "--log_file=/x", "--log_file_max_size=1", "--vmodule=a=1"),
+    *("--skip_headers=true", "--skip_log_headers=true", "--add_dir_header=true", "--one_output=true"),
+    *("--log_backtrace_at=a:1", "--default-mem=0", "--default-cores=0", "--default-gpu=1", "--sgpu-topology-aware"),
+    *("--metax-name=x", "--metax-vcount=x", "--metax-vcore=x", "--metax-vmemory=x"),
+    *("--mthreads-name=x", "--mthreads-memory=x", "--mthreads-cores=x"),
+    *("--cambricon-mlu-name=x", "--cambricon-mlu-memory=x", "--cambricon-mlu-cores=x"),
+    *("--dcu-name=x", "--dcu-memory=x", "--dcu-cores=x", "--kunlun-name=x", "--kunlun-vcount=x", "--kunlun-vmemory=x"),
+    *("--enflame-gcu-resource-name=x", "--enflame-drs-gcu-resource-name=x", "--enflame-gcu-memory-resource-name=x"),
+)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What processes were started with."""
+    found: list[Settings] = []
+
+    async def serve(vendors: Any, settings: Settings, policies: Any) -> None:
+        found.append(settings)
+
+    monkeypatch.setattr(cli, "serve_kubernetes", serve)
+    for name, value in (("POD_NAME", "hami-scheduler-0"), ("POD_NAMESPACE", "kube-system")):
+        monkeypatch.setenv(name, value)
+    # the level that -v=4 sets is everybody's
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    return found
+
+
+def test_with_the_flags_of_the_chart_it_is_webhook_controller_and_extender_in_one(started: list[Settings]) -> None:
+    assert cli.scheduler(CHART) == 0
+    (settings,) = started
+    assert settings.roles == {"webhook", "controller", "extender"}
+    assert (settings.http_bind, settings.tls) == (("0.0.0.0", 443), True)
+    assert (settings.extender_mode, settings.extender_bind_address) == ("single", None)
+    assert settings.extender_on_main
+    assert settings.webhook_configuration == ""
+    assert settings.verbosity == 4
+    # nothing but what is true of HAMi as well
+    assert [warning.partition(":")[0] for warning in settings.warnings] == ['--http_bind "0.0.0.0']
+
+
+@pytest.mark.parametrize("flag", EFFECTIVE)
+def test_a_flag_that_hami_has_does_what_it_says(started: list[Settings], flag: str) -> None:
+    assert cli.scheduler([*CHART, flag]) == 0
+    (settings,) = started
+    name, value = EFFECTIVE[flag]
+    assert getattr(settings, name) == value
+    assert not any(warning.startswith(f"{flag.partition('=')[0]}:") for warning in settings.warnings)
+
+
+@pytest.mark.parametrize("flag", SAME_ANYWAY)
+def test_where_logs_go_needs_no_word(started: list[Settings], flag: str) -> None:
+    assert cli.scheduler([*CHART, flag]) == 0
+    assert not any(flag.partition("=")[0] in warning for warning in started[0].warnings)
+
+
+@pytest.mark.parametrize("flag", IGNORED)
+def test_a_flag_without_effect_is_named(started: list[Settings], flag: str) -> None:
+    assert cli.scheduler([*CHART, flag]) == 0
+    assert any(warning.startswith(f"{flag.partition('=')[0]}: ignored, ") for warning in started[0].warnings)
+
+
+def test_it_reads_the_device_configuration(tmp_path: Any, started: list[Settings], capsys: Any) -> None:
+    assert cli.scheduler([*CHART, f"--device-config-file={tmp_path}/none.yaml"]) == 2
+    assert "none.yaml" in capsys.readouterr().err
+    assert started == []
+
+
+def test_its_version_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.scheduler(["version"]) == 0
+    assert capsys.readouterr().out.startswith(f"hami-webhook {__version__} ")
+
+
+def test_a_flag_nobody_knows_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.scheduler([*CHART, "--no-such-flag"])
+    assert capsys.readouterr().err.count("\n") == 1
