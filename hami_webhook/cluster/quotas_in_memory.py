@@ -10,6 +10,13 @@ from typing import Any
 from hami_webhook.cluster.api import JSON, Cluster, Conflict, EventNote, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.kube.patch import merge_patch
 
+WITHOUT_STATUS = (
+    "no right to patch resourcequotas/status: quota is enforced from this process's memory, which is exact for one "
+    "replica only, forgets pods in flight with each restart, and isn't what kubectl shows; grant the right "
+    "(manifests/in-hami-chart does it for HAMi's chart) and restart"
+)
+"""What is lost without the right."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kept:

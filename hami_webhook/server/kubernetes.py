@@ -9,7 +9,7 @@ import socket
 from hami_webhook.cluster.api import Cluster, Unavailable
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
+from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.cluster.rate import TokenBucket
 from hami_webhook.cluster.trim import trim
 from hami_webhook.config import Settings
@@ -46,8 +46,5 @@ async def _with_quotas(cluster: KubernetesCluster) -> Cluster:
             continue
         if allowed:
             return cluster
-        logger.warning(
-            "no right to patch resourcequotas/status: quota is enforced from this process's memory, which is exact for "
-            "one replica only, and kubectl doesn't show it"
-        )
+        logger.warning("%s", WITHOUT_STATUS)
         return QuotasInMemory(cluster)

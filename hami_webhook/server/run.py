@@ -19,7 +19,7 @@ from typing import NoReturn
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
-from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
+from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.certificates import CertificateKeeper
@@ -27,6 +27,7 @@ from hami_webhook.controller.duties import Duties, certificate_keeper, leader_el
 from hami_webhook.controller.feed import Feed
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.loops import Loops
+from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.waker import Waker
 from hami_webhook.controller.webhooks import WebhookReconciler
@@ -252,6 +253,7 @@ async def running(
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, waker)}
             if reconciler is not None:
                 kept |= _controlling(core, feed, reconciler, keeper, webhooks, loops, election, alone)
+            kept |= _about_own_pod(core, feed, settings, election, alone)
             if waker is not None:
                 kept["scheduler wake-up"] = waker.run
             if extended is not None and extended.tls is not None:
@@ -289,6 +291,27 @@ def _controlling(
     else:
         kept = {"leader election": partial(election.run, duties.do)}
     return kept | ({"quotas": lambda: reconcile(feed, reconciler)} if alone else {})
+
+
+def _about_own_pod(
+    core: Core, feed: Feed, settings: Settings, election: LeaderElection | None, alone: bool
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What is told of the process's own pod, and the label that has HAMi's chart send it reviews."""
+    kept: dict[str, Callable[[], Awaitable[None]]] = {}
+    if not settings.pod_name or settings.roles == {"webhook"}:  # which may record no event
+        return kept
+    own = OwnPod(core, settings.pod_namespace, settings.pod_name)
+    if alone:
+        kept["event on own pod"] = partial(own.warn, "QuotaStatusForbidden", WITHOUT_STATUS)
+    if settings.roles >= {"webhook", "extender"}:  # without the extender it may not write pods
+
+        async def keep_role() -> None:
+            await feed.wait_synced()
+            # books in memory are exact for one replica, which then gets all reviews
+            await own.keep_role(lambda: not alone or election is None or election.leading)
+
+        kept["scheduler role"] = keep_role
+    return kept
 
 
 async def _ticking(core: Core, waker: Waker | None) -> NoReturn:

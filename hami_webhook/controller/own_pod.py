@@ -1,0 +1,65 @@
+"""The pod that the process runs in: events on it, and the label by which HAMi's chart has its Service select it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.controller.telling import Telling
+from hami_webhook.kube.objects import Pod
+
+logger = logging.getLogger(__name__)
+
+_COMPONENT = ("app.kubernetes.io/component", "hami-scheduler")
+"""The label of the pods that HAMi's chart makes for its scheduler."""
+_ROLE = "hami.io/scheduler-role"
+_PAUSE = 2.0
+"""Seconds between two looks at the cached pod."""
+
+
+class OwnPod:
+    """The process's own pod, as the cache has it."""
+
+    def __init__(
+        self, core: Core, namespace: str, name: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._core = core
+        self._namespace = namespace
+        self._name = name
+        self._sleep = sleep
+        self._telling = Telling(core.cluster, core.problems)
+
+    async def warn(self, reason: str, message: str) -> None:
+        """Record a Warning event on the pod, once it is known."""
+        while (pod := self._find()) is None:
+            await self._sleep(_PAUSE)
+        await self._telling.tell("Pod", self._namespace, self._name, pod.uid, reason, message)
+
+    async def keep_role(self, answers: Callable[[], bool]) -> NoReturn:
+        """Keep the pod's role label until cancelled: `leader` while this process shall get reviews, else `follower`.
+
+        HAMi's Service has one endpoint, the leader, and none while a new one is elected; pods then pass unseen. Every
+        replica of ours can answer, so every one that may carries the label.
+        """
+        while True:
+            await self.label("leader" if answers() else "follower")
+            await self._sleep(_PAUSE)
+
+    async def label(self, role: str) -> None:
+        """Have the pod carry the role, if it is one of HAMi's chart."""
+        pod = self._find()
+        if pod is None or pod.labels.get(_COMPONENT[0]) != _COMPONENT[1] or pod.labels.get(_ROLE) == role:
+            return
+        patch = {"metadata": {"uid": pod.uid, "labels": {_ROLE: role}}}
+        try:
+            await self._core.cluster.patch(Kind.PODS, self._name, patch, self._namespace)
+        except ClusterError as error:
+            logger.warning("the label %s of this pod can't be set to %s: %s", _ROLE, role, error)
+
+    def _find(self) -> Pod | None:
+        pods = self._core.state.pods_in(self._namespace)
+        return next((pod for pod in pods if pod.name == self._name), None)
