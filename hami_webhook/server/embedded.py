@@ -17,4 +17,4 @@ async def serve_embedded(bundle: Bundle, vendors: Vendors, settings: Settings, p
     """Fill a cluster with the bundle and serve it until stopped. Raises `LoadError`, `TlsError`, `ConfigError`."""
     cluster = MemoryCluster(time.time)
     await fill(cluster, bundle)
-    await serve(cluster, vendors, settings, policies=policies, drain=settings.shutdown_grace)
+    await serve(cluster, vendors, settings, policies=policies)

@@ -32,7 +32,7 @@ async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Polic
     )
     async with cluster:
         served = await _with_quotas(cluster)
-        await serve(served, vendors, settings, policies=policies, drain=settings.shutdown_grace)
+        await serve(served, vendors, settings, policies=policies)
 
 
 async def _with_quotas(cluster: KubernetesCluster) -> Cluster:

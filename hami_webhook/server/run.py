@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 _CERTIFICATE_POLL = 2.0
 _TICK = 5.0
 _POLICY_POLL = 5.0
+_LEAVING = 5.0
+"""Seconds until every API server knows that a replica has left its Service."""
 
 _Reading = tuple[str | None, str]
 """What a file holds, or why it can't be read."""
@@ -397,8 +399,13 @@ def _numbers(
         )
 
 
-async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: Policies, drain: float) -> None:
-    """Run until SIGINT (ends at once) or SIGTERM (readiness fails first, for `drain` seconds or a second signal)."""
+async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: Policies) -> None:
+    """Run until SIGINT or SIGTERM. Requests in flight are finished, for `settings.shutdown_grace` at most.
+
+    After SIGTERM a process that gets reviews goes on for `_LEAVING` seconds, or until a second signal, in which
+    readiness fails and its Service forgets it.
+    """
+    leaving = min(settings.shutdown_grace, _LEAVING) if "webhook" in settings.roles else 0.0
     stop, at_once = asyncio.Event(), asyncio.Event()
 
     def told(number: signal.Signals) -> None:
@@ -422,7 +429,7 @@ async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, polic
             await stop.wait()
             process.leave()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain):
+                async with asyncio.timeout(leaving):
                     await at_once.wait()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -248,21 +248,21 @@ def flags_for(tmp_path, grace="300ms"):
     return (*run, *certificates(tmp_path), "--embedded-cluster", CLUSTER)
 
 
-def ports(started):
+def ports(started, roles="controller, extender, webhook"):
     """The ports it says it serves on; every line up to there is returned too."""
     lines = []
     for line in started.stderr:
         lines.append(line)
         found = re.search(r"serving (\S.*) on https://127\.0\.0\.1:(\d+), metrics on port (\d+)", line)
         if found:
-            assert found[1] == "controller, extender, webhook"
+            assert found[1] == roles
             return int(found[2]), int(found[3])
     raise AssertionError("".join(lines))
 
 
 @pytest.mark.parametrize(("number", "drains"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
-    with process(*flags_for(tmp_path, "600ms")) as started:
+    with process(*flags_for(tmp_path, "3s")) as started:
         port, metrics = ports(started)
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusting()) as client:
             wait_ready(client)
@@ -306,6 +306,14 @@ def test_a_second_signal_ends_the_drain(tmp_path, second):
         started.send_signal(second)
         assert started.wait(10) == 0
         assert "Traceback" not in started.stderr.read()
+
+
+@pytest.mark.parametrize("roles", ["webhook", "controller, extender"])
+def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path, roles):
+    with process(*flags_for(tmp_path, "10m"), "--roles", roles.replace(" ", "")) as started:
+        ports(started, roles)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == 0
 
 
 def test_a_request_in_flight_is_finished_after_sigterm(tmp_path):
