@@ -195,6 +195,10 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def replace_lease(self, namespace: str, lease: JSON) -> JSON:
         return await self.call("PUT", _joined(_LEASES, "leases", namespace, lease["metadata"]["name"]), _lease(lease))
 
+    async def version(self) -> str:
+        """The API server's own version, such as `v1.36.3`."""
+        return str((await self.call("GET", "/version")).get("gitVersion", ""))
+
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""
         asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_webhook.cluster.version import OLDEST
 from hami_webhook.config import load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.devices.registry import Vendors
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl renders the ove
 RECORDING = """\
 #!/bin/sh
 case "$1" in
+get) echo '{version}' ;;
 kustomize) exec {kubectl} "$@" ;;
 api-resources) echo certificates.cert-manager.io ;;
 apply) cat > {folder}/applied.yaml ;;
@@ -31,13 +34,14 @@ esac
 
 
 def deploy(
-    folder: Path, recording: str = "", **environment: str
+    folder: Path, recording: str = "", *, version: dict[str, str] | None = None, **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]] | None]:
     """What `hack/deploy up` does where kubectl only records what it is to apply; None: nothing.
 
     `recording` is what that kubectl does first.
     """
-    script = RECORDING.format(kubectl=KUBECTL, folder=folder)
+    told = json.dumps(version or {"major": "1", "minor": "36"}, indent=2)
+    script = RECORDING.format(kubectl=KUBECTL, folder=folder, version=told)
     (folder / "kubectl").write_text(script.replace("#!/bin/sh\n", f"#!/bin/sh\n{recording}"))
     (folder / "kubectl").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
@@ -177,3 +181,20 @@ def test_a_cluster_that_cannot_take_it_is_left_alone(refusing: str, reason: str,
     assert done.stderr.startswith(reason)
     assert len(done.stderr.splitlines()) == 1
     assert applied is None
+
+
+@pytest.mark.parametrize("version", [{"major": "1", "minor": "29"}, {"major": "1", "minor": "28+"}])
+def test_an_older_cluster_is_refused_before_anything_is_applied(version: dict[str, str], tmp_path: Path) -> None:
+    done, applied = deploy(tmp_path, version=version)
+    assert done.returncode == 1
+    minor = version["minor"].removesuffix("+")
+    expected = f"deploy: the cluster is Kubernetes 1.{minor}, and {'.'.join(map(str, OLDEST))} or newer is needed"
+    assert done.stderr == f"{expected}; nothing was applied\n"
+    assert applied is None
+
+
+@pytest.mark.parametrize("version", [{"major": "1", "minor": "30"}, {"major": "1", "minor": "33+"}])
+def test_newer_ones_are_fine(version: dict[str, str], tmp_path: Path) -> None:
+    done, applied = deploy(tmp_path, version={**version, "emulationMajor": "1", "emulationMinor": "2"})
+    assert done.returncode == 0, done.stderr
+    assert applied is not None

@@ -1,0 +1,19 @@
+"""Which Kubernetes is needed."""
+
+from __future__ import annotations
+
+import re
+
+OLDEST = (1, 30)
+"""The first minor version in which conditions of webhooks, with CEL's optional fields, are always there."""
+
+
+def too_old(version: str) -> str:
+    """What is wrong with an API server of this version, such as `v1.29.4`; empty if nothing, or if it can't be read."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST:
+        return ""
+    return (
+        f"the API server is Kubernetes {version}, and v{OLDEST[0]}.{OLDEST[1]} or newer is needed: older ones may not "
+        "know matchConditions of webhooks, and then every pod of the cluster waits for this program"
+    )
