@@ -13,12 +13,16 @@ RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
  && python -m venv --without-pip /opt/hami-webhook \
  && python -m pip --python /opt/hami-webhook/bin/python install --no-compile -c constraints.txt /wheels/*.whl
 
-FROM python:${PYTHON}
+# The image as root, for HAMi's own chart: there the program listens on port 443.
+#   docker build --target root -t REGISTRY/hami-webhook-root:TAG .
+FROM python:${PYTHON} AS root
 LABEL org.opencontainers.image.title="hami-webhook" \
       org.opencontainers.image.description="Admission webhook and quota controller for shared accelerators"
 COPY --from=build /opt/hami-webhook /opt/hami-webhook
 ENV PATH=/opt/hami-webhook/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-USER 65532:65532
 EXPOSE 8443 9395
 ENTRYPOINT ["hami-webhook"]
 CMD ["serve"]
+
+FROM root
+USER 65532:65532

@@ -11,6 +11,12 @@ from .volumes import ConfigurationError, content, field, unsupported
 _REFERENCE = re.compile(r"\$(\$|\([A-Za-z_][\w.-]*\))")
 
 
+def api_service(service: JSON) -> JSON:
+    """The Service kubernetes as pods here reach it: its usual port, 443, is one that a pod may listen on itself."""
+    spec = service["spec"]
+    return {**service, "spec": {**spec, "ports": [{**spec["ports"][0], "port": 6443}]}}
+
+
 def service_links(services: Sequence[JSON]) -> dict[str, str]:
     """The variables that tell every container about Services, as kubelet sets them."""
     found: dict[str, str] = {}
@@ -42,7 +48,7 @@ async def environment(
     exist.
     """
     namespace = pod["metadata"]["namespace"]
-    services = [await client.get("/api/v1/namespaces/default/services/kubernetes")]
+    services = [api_service(await client.get("/api/v1/namespaces/default/services/kubernetes"))]
     if pod["spec"].get("enableServiceLinks", True):
         services += (await client.get(f"/api/v1/namespaces/{namespace}/services"))["items"]
     found = {"HOME": "/", "HOSTNAME": pod["metadata"]["name"], **of_image}

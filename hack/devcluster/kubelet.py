@@ -20,6 +20,7 @@ import aiohttp
 
 from .client import FAILURES, JSON, ApiError, Client
 from .containers import Node
+from .environment import api_service
 from .network import HOST
 from .pods import PodWorker
 from .sandbox import images
@@ -78,7 +79,7 @@ async def find_service(client: Client) -> tuple[str, int]:
     """The address of the API server's Service, which the API server makes soon after it has started."""
     while True:
         try:
-            spec = (await client.get("/api/v1/namespaces/default/services/kubernetes"))["spec"]
+            spec = api_service(await client.get("/api/v1/namespaces/default/services/kubernetes"))["spec"]
             return spec["clusterIP"], spec["ports"][0]["port"]
         except FAILURES as error:
             _log.info("waiting for the Service kubernetes: %s", error)

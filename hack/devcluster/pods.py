@@ -115,7 +115,12 @@ class PodWorker:
         """The volumes of a container at their paths: parents before what is mounted inside of them."""
         empty = {each["name"] for each in self._pod["spec"].get("volumes") or [] if "emptyDir" in each}
         found = [
-            Mount(volumes.path(each["name"]), each["mountPath"], each["name"] in empty and not each.get("readOnly"))
+            Mount(
+                # what a part of a volume is now: it doesn't follow changes
+                (volumes.path(each["name"]) / each.get("subPath", "")).resolve(),
+                each["mountPath"],
+                each["name"] in empty and not each.get("readOnly"),
+            )
             for each in container.get("volumeMounts") or []
         ]
         return sorted(found, key=lambda mount: Path(mount.target).parts)
@@ -138,8 +143,8 @@ class PodWorker:
             if container.get("restartPolicy"):
                 raise unsupported("the field restartPolicy of a container")
             for mount in container.get("volumeMounts") or []:
-                if mount.get("subPath") or mount.get("subPathExpr"):
-                    raise unsupported("the field subPath of a mount")
+                if mount.get("subPathExpr"):
+                    raise unsupported("the field subPathExpr of a mount")
 
     async def _report(self) -> None:
         """Write the status whenever it changed."""

@@ -74,6 +74,7 @@ def images(programs: Path, versions: Path) -> dict[str, Image]:
     folders = sorted({Path(sys.base_prefix), environment, ROOT / "hami_webhook"})
     return {
         "hami-webhook": Image(folders, ["hami-webhook"], (65532, 65532), python, versions),
+        "hami-webhook-root": Image(folders, ["hami-webhook"], (0, 0), python, versions),
         "kube-scheduler": Image([programs], ["kube-scheduler"], (0, 0), {"PATH": f"{programs}:/usr/bin:/bin"}),
     }
 
@@ -81,7 +82,7 @@ def images(programs: Path, versions: Path) -> dict[str, Image]:
 def find_image(known: dict[str, Image], name: str) -> Image:
     short, _, tag = name.rpartition("/")[2].partition("@")[0].partition(":")
     if short not in known:
-        raise ConfigurationError("ErrImagePull", f"image {name}: the dev cluster has only {' and '.join(known)}")
+        raise ConfigurationError("ErrImagePull", f"image {name}: the dev cluster has only {', '.join(known)}")
     image = known[short]
     if tag and image.versions is not None and (tree := image.versions / tag).is_dir():
         return replace(image, folders=[*image.folders, tree], environment=image.environment | {"PYTHONPATH": str(tree)})

@@ -294,7 +294,7 @@ def test_init_containers_run_in_order_until_each_succeeds(kubectl: Kubectl) -> N
 @pytest.mark.parametrize(
     ("pod", "reason", "message"),
     [
-        ({"image": "nginx"}, "ErrImagePull", "image nginx: the dev cluster has only hami-webhook and kube-scheduler"),
+        ({"image": "nginx"}, "ErrImagePull", "image nginx: the dev cluster has only hami-webhook, hami-webhook-root, "),
         ({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}, "CreateContainerConfigError", "doesn't support"),
         ({"livenessProbe": {"exec": {"command": ["true"]}}}, "CreateContainerConfigError", "a livenessProbe without"),
         ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]},

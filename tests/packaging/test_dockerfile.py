@@ -33,11 +33,11 @@ def test_the_context_has_nothing_that_is_not_copied() -> None:
 
 
 def test_it_ends_without_root_and_without_build_tools() -> None:
-    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
-    assert len(stages) == 2
-    (user,) = instructions("USER")
-    assert user == ["65532:65532"]
-    assert "RUN" not in stages[1]
+    _, root, last = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
+    assert "AS root" in root
+    assert "USER" not in root
+    assert "RUN" not in root
+    assert last.split() == ["root", "USER", "65532:65532"]
     assert instructions("ENTRYPOINT") == [['["hami-webhook"]']]
 
 
