@@ -31,13 +31,13 @@ test: $(DEV) ## the fast test suite, with branch coverage
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
 
-controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version
+controlplane: ## build kube-apiserver, kube-controller-manager, kube-scheduler and etcd, once per machine and version (K8S=1.36)
 	@hack/controlplane/build.sh
 
 helm: ## build helm, once per machine and version
 	@hack/helm/build.sh
 
-e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm)
+e2e: $(DEV) ## the end-to-end tests, on a real control plane (after make controlplane and make helm; K8S=1.36)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/e2e
 
 image: $(DEV) ## build the Dockerfile's image without a container daemon, and test it (root, buildah, debootstrap)

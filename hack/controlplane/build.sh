@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Builds the control plane that the end-to-end tests run against: kube-apiserver, kube-controller-manager, kube-scheduler
-# and etcd, in the versions that go.mod pins, through the Go module proxy. The binaries go into
+# and etcd, in the versions that the go.mod of a minor version pins (K8S=1.36, which is the default: 1.36/go.mod), through
+# the Go module proxy. The binaries go into
 #   ${XDG_CACHE_HOME:-~/.cache}/hami-webhook/<kubernetes version>/
 # once per machine and version; a second call finds them and ends at once. Prints that folder on standard output;
 # everything else goes to standard error. `build.sh --where` prints the folder and builds nothing (exit 1: not built).
 # KUBEBUILDER_ASSETS, when set, names a folder that has the binaries already, and is used instead.
 set -euo pipefail
 cd "$(dirname "$0")"
+minor=${K8S:-1.36}
+[ -f "$minor/go.mod" ] || { echo "controlplane: K8S must be one of $(echo 1.*/ | tr -d /), not $minor" >&2; exit 2; }
+cd "$minor"
 
 programs=(etcd kube-apiserver kube-controller-manager kube-scheduler)
 version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod)

@@ -90,3 +90,14 @@ def test_the_quota_of_the_readme_refuses_as_the_readme_says(tmp_path: Path, caps
     assert main(["simulate", "-o", "json", str(tmp_path / "pod.yaml")]) == 0
     (outcome,) = json.loads(capsys.readouterr().out)["pods"]
     assert outcome["message"] in " ".join(README.split())
+
+
+RUN_ON = ("1.36",)
+"""The versions of Kubernetes that the end-to-end tests were run on."""
+
+
+def test_the_readme_names_the_versions_of_kubernetes_that_it_was_run_on() -> None:
+    found = re.search(r"Tested end to end on Kubernetes ([^;]+);", README)
+    assert found is not None
+    assert tuple(re.findall(r"\d+\.\d+", found[1])) == RUN_ON
+    assert {path.parent.name for path in (ROOT / "hack" / "controlplane").glob("*/go.mod")} >= set(RUN_ON)
