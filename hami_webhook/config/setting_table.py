@@ -122,7 +122,8 @@ _SERVERS = (
         "webhook_configuration",
         values.object_name,
         "hami-webhook-admission",
-        "webhook configurations whose conditions, and caBundle of a self-made authority, the controller keeps right",
+        "webhook configurations whose conditions, and caBundle of a self-made authority, the controller keeps right; "
+        "empty: none",
     ),
     _number(
         "max_request_bytes",

@@ -62,7 +62,9 @@ class WebhookReconciler:
         return sum(map(bool, self._problems.values()))
 
     async def lead(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Compare and put right, until cancelled: what the leader does."""
+        """Compare and put right, until cancelled: what the leader does. Without a name there are none to look at."""
+        if not self._name:
+            return
         try:
             while True:
                 await sleep(EVERY if await self.reconcile() else _AFTER_CONFLICT)

@@ -240,3 +240,16 @@ def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
         assert scene.counts == {"WebhookConditionsMended": 1}
 
     asyncio.run(run())
+
+
+def test_without_a_name_none_are_looked_at() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, opened)
+        reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, Telling(scene.cluster, scene.counts))
+        await asyncio.wait_for(reconciler.lead(), 5)
+        assert (reconciler.problem, scene.events()) == ("", [])
+        assert (await scene.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"
+
+    asyncio.run(run())
