@@ -1,19 +1,23 @@
 """Writes what a release consists of into dist/: `make release`, or `python -m hack.release`.
 
-The wheel, a one-file manifest for each overlay, the bill of materials of the runtime environment (CycloneDX) and the
-checksums of them all. A release is made of a commit: the same commit gives the same bytes again.
+The wheel, a one-file manifest for each overlay, the package of the Helm chart, the bill of materials of the runtime
+environment (CycloneDX) and the checksums of them all. A release is made of a commit: the same commit gives the same
+bytes again.
 
 IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -28,6 +32,7 @@ OVERLAYS = {
 }
 """The one-file manifests, and the overlay that each is."""
 
+CHART_FILE = "hami-webhook/Chart.yaml"
 IN_OVERLAYS = "image: hami-webhook:latest"
 NAME = re.compile(r"([a-z0-9][a-z0-9.-]*(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9][a-z0-9._-]*")
 
@@ -93,6 +98,25 @@ def manifest(overlay: str, image: str) -> str:
     return rendered.replace(IN_OVERLAYS, f"image: {image}:{__version__}")
 
 
+def chart(folder: Path, epoch: int) -> None:
+    """The chart's package, in which helm puts the time of the call: with the commit's instead."""
+    helm = run(ROOT / "hack" / "helm" / "build.sh").strip()
+    version = ("--version", __version__, "--app-version", __version__)
+    run(helm, "package", ROOT / "manifests" / "chart", *version, "--destination", folder)
+    package = folder / f"hami-webhook-{__version__}.tgz"
+    with tarfile.open(package) as packed:
+        files = {member.name: packed.extractfile(member) for member in packed.getmembers()}
+        contents = {name: file.read() for name, file in files.items() if file is not None}
+    with (
+        gzip.GzipFile(package, "wb", mtime=epoch) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as anew,
+    ):
+        for name, content in sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0])):
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.mode = len(content), epoch, 0o644
+            anew.addfile(member, io.BytesIO(content))
+
+
 def install(wheel: Path, folder: Path) -> Path:
     """Install the wheel with the versions of constraints.txt, and nothing else; the environment's Python."""
     python = folder / "bin" / "python"
@@ -131,6 +155,7 @@ def release(image: str) -> list[Path]:
         (wheel,) = made.glob("*.whl")
         for name, overlay in OVERLAYS.items():
             (made / name).write_text(manifest(overlay, image))
+        chart(made, int(epoch))
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         (made / "SHA256SUMS").write_text(checksums(made))
         shutil.rmtree(DIST, ignore_errors=True)

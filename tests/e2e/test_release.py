@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from hack.release import OVERLAYS
+from hami_webhook import __version__
 
 from .deployment import ROOT
 
@@ -77,7 +78,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_there_is_every_file_with_its_checksum(released: Path) -> None:
     names = {path.name for path in released.iterdir()}
     wheel = f"hami_webhook-{VERSION}-py3-none-any.whl"
-    assert names == {*OVERLAYS, wheel, "sbom.cdx.json", "SHA256SUMS"}
+    assert names == {*OVERLAYS, wheel, f"hami-webhook-{VERSION}.tgz", "sbom.cdx.json", "SHA256SUMS"}
     run(released, "sha256sum", "--check", "--strict", "SHA256SUMS")
     listed = [line.split()[1] for line in (released / "SHA256SUMS").read_text().splitlines()]
     assert listed == sorted(names - {"SHA256SUMS"})
@@ -94,6 +95,17 @@ def test_a_one_file_manifest_is_its_overlay_with_the_image_of_the_version(
     assert found == expected
     assert image in str(found)
     assert ":latest" not in str(found)
+
+
+def test_the_package_is_the_chart_of_the_version(released: Path, tmp_path: Path) -> None:
+    helm = run(ROOT, ROOT / "hack" / "helm" / "build.sh").strip()
+    package = released / f"hami-webhook-{VERSION}.tgz"
+    shown = yaml.safe_load(run(tmp_path, helm, "show", "chart", package))
+    assert (shown["name"], shown["version"], shown["appVersion"]) == ("hami-webhook", VERSION, VERSION)
+    values = "-n", "hami-system", "--set", f"image.tag={VERSION}"
+    rendered = run(tmp_path, helm, "template", "hami-webhook", package, *values)
+    of_tree = run(tmp_path, helm, "template", "hami-webhook", ROOT / "manifests" / "chart", *values)
+    assert rendered.replace(VERSION, "V") == of_tree.replace(VERSION, "V").replace(__version__, "V")
 
 
 def test_the_bill_of_materials_lists_what_is_installed(released: Path) -> None:
