@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hack import release
 from hack.render_reference import REFERENCE, render
@@ -27,6 +29,8 @@ SCRIPTS = MAKEFILE + "".join(path.read_text() for path in sorted((ROOT / "hack")
 
 OF_OTHERS = {"cd", "cp", "docker", "export", "git", "helm", "openssl", "printf", "sha256sum"}
 """Programs whose command lines aren't checked here."""
+
+VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
 
 Command = list[str]
 
@@ -91,6 +95,15 @@ def check_kubectl(words: Command) -> None:
     assert [flag for flag in flags if not re.search(rf"(?m)(^|[ ,]){flag}[=,]", known)] == []
 
 
+def check_helm(words: Command) -> None:
+    """The values that are set in our chart are values of it."""
+    if "manifests/chart" in words:
+        for option, pairs in pairwise(words):
+            if option in {"--set", "--set-file"}:
+                for path in re.findall(r"(?:^|,)([^=]+)=", pairs):
+                    reduce(operator.getitem, path.split("."), VALUES)
+
+
 def check_ours(words: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """The verbs and flags are the program's; a sentence may leave the rest out."""
     with pytest.raises(SystemExit):
@@ -113,6 +126,8 @@ def test_a_command_can_be_typed(words: Command, capsys: pytest.CaptureFixture[st
         script = ROOT / program
         assert os.access(script, os.X_OK)
         assert len(words) == 1 or words[1] in script.read_text(), f"{program} knows no {words[1]}"
+    elif program == "helm":
+        check_helm(words)
     elif program.endswith("python"):
         assert find_spec(words[2]) is not None
     else:
