@@ -92,7 +92,7 @@ def test_the_quota_of_the_readme_refuses_as_the_readme_says(tmp_path: Path, caps
     assert outcome["message"] in " ".join(README.split())
 
 
-RUN_ON = ("1.34", "1.36")
+RUN_ON = ("1.34", "1.35", "1.36")
 """The versions of Kubernetes that the end-to-end tests were run on."""
 
 
