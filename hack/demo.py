@@ -33,8 +33,8 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings, add_flags, builtin_device_config, resolve
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.placement.place import Placement, Unplaced
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.scheduling.placer import Placement, Unschedulable
 from hami_webhook.server.run import Running, running
 
 EXAMPLES = Path(__file__).parent.parent / "manifests" / "examples"
@@ -113,7 +113,7 @@ async def place(process: Running, cluster: MemoryCluster, stored: dict[str, Any]
     placement = await process.core.placer.place(pod)
     if placement is None:
         console.print("  placement  asks for no accelerator: the default scheduler's")
-    elif isinstance(placement, Unplaced):
+    elif isinstance(placement, Unschedulable):
         console.print(f"  [red]unplaced[/]   {escape(', '.join(f'{n}: {why}' for n, why in placement.failed.items()))}")
     else:
         await process.core.placer.bind(pod, placement.node)
@@ -131,7 +131,9 @@ def told_placement(placement: Placement) -> None:
 
 
 async def show_quota(cluster: MemoryCluster, vendors: Vendors, title: str) -> None:
-    books = Books.read(ResourceQuota.from_object(await cluster.get(Kind.RESOURCE_QUOTAS, QUOTA, NAMESPACE)), vendors)
+    books = QuotaAccount.read(
+        ResourceQuota.from_object(await cluster.get(Kind.RESOURCE_QUOTAS, QUOTA, NAMESPACE)), vendors
+    )
     table = Table(title=title, title_justify="left")
     for heading in ("resource", "used", "hard"):
         table.add_column(heading, justify="left" if heading == "resource" else "right")
@@ -144,7 +146,7 @@ async def settled(cluster: MemoryCluster, vendors: Vendors) -> None:
     """Wait until the controller has put the quota right: its ledger has no entries left."""
     for _ in range(200):
         quota = ResourceQuota.from_object(await cluster.get(Kind.RESOURCE_QUOTAS, QUOTA, NAMESPACE))
-        books = Books.read(quota, vendors)
+        books = QuotaAccount.read(quota, vendors)
         if len(books.used) == len(books.hard) and not books.ledger:
             return
         await asyncio.sleep(0.05)

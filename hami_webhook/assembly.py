@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.gate import Amounts, Gate
+from hami_webhook.admission.handler import AdmissionHandler, Amounts
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
@@ -20,16 +20,16 @@ from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
-from hami_webhook.placement import place
-from hami_webhook.placement.boundary import PolicyBoundary
-from hami_webhook.placement.place import Placer
-from hami_webhook.placement.state import ClusterState
-from hami_webhook.policy.rules import Policies
-from hami_webhook.quota.books import Ask, Books, Refusal
-from hami_webhook.quota.charge import Charge, OverheardCatalog, charge_of, waiting_charge
-from hami_webhook.quota.charger import Charger
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
+from hami_webhook.quota.admission_charger import AdmissionCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
+from hami_webhook.quota.pricing import Charge, RecordingCapacityLister, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.scheduling import placer
+from hami_webhook.scheduling.boundary import PolicyBoundary
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.placer import Placer
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Options:
     """What the core runs with; seconds throughout."""
 
     rules: AdmissionRules = field(default_factory=AdmissionRules)
-    policies: place.Policies = field(default_factory=place.Policies)
+    policies: placer.SchedulingPolicies = field(default_factory=placer.SchedulingPolicies)
     times: Times = field(default_factory=Times)
     charge_timeout: float = 3.0
     max_ledger: int = 1000
@@ -64,7 +64,7 @@ class Core:
         options: Options,
         *,
         clock: Callable[[], float],
-        policies: Callable[[], Policies] = lambda: Policies.EMPTY,
+        policies: Callable[[], PolicyRules] = lambda: PolicyRules.EMPTY,
         synced: Callable[[], bool] = lambda: True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -73,7 +73,7 @@ class Core:
         self.vendors = vendors
         self.clock = clock
         self.lapse = lapse = options.times.lapse
-        self.state = ClusterState(vendors, lapse=lapse, zone=options.zone)
+        self.state = ClusterCache(vendors, lapse=lapse, zone=options.zone)
         self.caches = Caches(self.state, clock, options.node_labels)
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
@@ -84,7 +84,7 @@ class Core:
         self.recomputer = Recomputer(
             cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told, sleep=sleep
         )
-        self.charger = Charger(
+        self.charger = AdmissionCharger(
             cluster,
             vendors,
             clock=clock,
@@ -105,12 +105,12 @@ class Core:
             boundary=self.boundary,
             lapse=lapse,
         )
-        self.gate = Gate(
+        self.gate = AdmissionHandler(
             vendors,
             options.rules,
             policies=policies,
             namespaces=self,
-            charging=_Charging(self, synced, new_id),
+            charging=_QuotaCharging(self, synced, new_id),
             fleet=self.state,
             reservation_key=RESERVATION,
         )
@@ -129,7 +129,7 @@ class Core:
         except (ClusterError, MalformedObject):
             return None
 
-    def _shows(self, books: Books, identity: str, entry: Entry) -> bool:
+    def _shows(self, books: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
         pod, now = self.state.told(identity), self.clock()
         if pod is None or pod.namespace != books.quota.namespace or pod.ended(now):
@@ -149,7 +149,7 @@ def ignored_annotations(keys: Iterable[str]) -> str:
     return f"scheduler-owned annotations mean nothing on a Namespace: {', '.join(keys)}"
 
 
-class _Charging:
+class _QuotaCharging:
     """The gate's way to the books."""
 
     def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
@@ -157,13 +157,13 @@ class _Charging:
         self.synced = synced
         self.new_id = new_id
 
-    def price(self, pod: Pod) -> _Priced:
-        catalog = OverheardCatalog(self.core.state)
+    def price(self, pod: Pod) -> _PodEstimate:
+        catalog = RecordingCapacityLister(self.core.state)
         try:
             charge = waiting_charge(pod, self.core.vendors, catalog)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _Priced(self, pod, charge, not catalog.asked)
+        return _PodEstimate(self, pod, charge, not catalog.asked)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -189,13 +189,13 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
+class _PodEstimate:
     """A pod with its price, ready to be charged."""
 
-    books: _Charging
+    books: _QuotaCharging
     pod: Pod
     cost: Charge
-    lasting: bool
+    cacheable: bool
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
         if not self.books.synced():
@@ -205,7 +205,7 @@ class _Priced:
             )
         if reservation and not await self.books.is_unused(self.pod, reservation):
             reservation = ""
-        ask = Ask(uid, self.pod, self.cost, dry_run, reservation)
+        ask = ChargeRequest(uid, self.pod, self.cost, dry_run, reservation)
         outcome = await self.books.core.charger.charge(ask, time_left)
         if isinstance(outcome, Refusal):
             raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
@@ -223,7 +223,7 @@ class Caches:
     """What is known of the cluster's objects, kept by informers or by whoever makes the objects."""
 
     def __init__(
-        self, state: ClusterState, clock: Callable[[], float], node_labels: tuple[tuple[str, str], ...] = ()
+        self, state: ClusterCache, clock: Callable[[], float], node_labels: tuple[tuple[str, str], ...] = ()
     ) -> None:
         self.state = state
         self._node_labels = node_labels

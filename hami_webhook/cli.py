@@ -49,18 +49,18 @@ from hami_webhook.config import (
     resolve,
 )
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.account import Explanation
 from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
-from hami_webhook.explain.show import show as show_explanation
+from hami_webhook.explain.report import Explanation
+from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.placement import kube_scheduler, place
 from hami_webhook.policy.file import PolicyError, PolicyFile
-from hami_webhook.policy.rules import Policies
-from hami_webhook.server.embedded import serve_embedded
-from hami_webhook.server.kubernetes import serve_kubernetes
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling import kube_scheduler, placer
+from hami_webhook.server.serve_embedded import serve_embedded
+from hami_webhook.server.serve_kubernetes import serve_kubernetes
 from hami_webhook.server.tls import TlsError
-from hami_webhook.simulate.run import Outcome, Pods, Result, Simulation, start_of
-from hami_webhook.simulate.show import show
+from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, start_of
+from hami_webhook.simulate.tables import show
 
 
 class _Parser(argparse.ArgumentParser):
@@ -336,7 +336,7 @@ def _asked(path: str, namespace: str, name: str) -> Mapping[str, Any]:
 def _options(arguments: argparse.Namespace) -> Options:
     return Options(
         rules=AdmissionRules(scheduler_name=arguments.scheduler_name),
-        policies=place.Policies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
+        policies=placer.SchedulingPolicies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
         charge_timeout=60.0,
         max_ledger=100_000,
         zone=UTC,
@@ -425,8 +425,8 @@ def _device_config(path: str | None) -> LoadedDeviceConfig:
     return loaded
 
 
-def _policies(path: str | None, vendors: Vendors) -> Policies:
-    return PolicyFile.parse(read_text(path), path, vendors.governed) if path else Policies.EMPTY
+def _policies(path: str | None, vendors: Vendors) -> PolicyRules:
+    return PolicyFile.parse(read_text(path), path, vendors.governed) if path else PolicyRules.EMPTY
 
 
 def _bundle(paths: Sequence[str]) -> Bundle:

@@ -21,10 +21,10 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.extender import Extender, decode_args, encode_filtered
-from hami_webhook.placement.nodelock import NodeLocks
-from hami_webhook.placement.place import Placer
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.extender import Extender, decode_args, encode_filtered
+from hami_webhook.scheduling.node_locks import NodeLocks
+from hami_webhook.scheduling.placer import Placer
 
 NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
 ROUNDS = {"smallest": 2, "usual": 5, "large": 10}
@@ -63,7 +63,7 @@ class _Yard:
         self.nodes = nodes
         self.vendors = Vendors.from_config(builtin_device_config().config)
         self.cluster = MemoryCluster(lambda: NOW)
-        self.state = ClusterState(self.vendors)
+        self.state = ClusterCache(self.vendors)
         for number in range(nodes):
             self.state.set_node(Node.from_object(node(number)), NOW)
         for number in range(nodes * CARDS):

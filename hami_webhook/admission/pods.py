@@ -13,18 +13,18 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
 from hami_webhook.config.errors import cut
-from hami_webhook.devices.fleet import NO_FLEET, Fleet
+from hami_webhook.devices.device_lister import NO_FLEET, DeviceLister
 from hami_webhook.devices.foreign.base import ForeignScheduler
-from hami_webhook.devices.foreign.gates import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
+from hami_webhook.devices.foreign.validation import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.model import BadRequest
-from hami_webhook.devices.owned import OWNED_LABELS, owned_in
-from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, parse_weights
+from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
-from hami_webhook.policy.rules import Policies
+from hami_webhook.policy.rules import PolicyRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Mutation:
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
 
-    def beside(self, welcomed: Welcome) -> Mutation:
+    def beside(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
-        rules = tuple(dict.fromkeys((*welcomed.rules, *self.rules)))
-        ignored = sorted({*welcomed.ignored_namespace_keys, *self.ignored_namespace_keys})
+        rules = tuple(dict.fromkeys((*foreign.rules, *self.rules)))
+        ignored = sorted({*foreign.ignored_namespace_keys, *self.ignored_namespace_keys})
         return Mutation(self.draft, rules, tuple(ignored))
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ForeignMutation:
     """Whether a pod is for other schedulers, and what policy did to it for their sake, as in `Mutation`."""
 
     asked: bool = False
@@ -125,7 +125,7 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
         raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
-def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, ...]:
+def normalise(draft: PodDraft, vendors: Vendors, fleet: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     keys: set[str] = set()
     try:
@@ -148,30 +148,32 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: Fleet) -> tuple[Vendor, 
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class AdmissionContext:
     """Where a pod arrives: its Namespace, and the policies."""
 
     namespace: Namespace
-    policies: Policies
+    policies: PolicyRules
 
 
-def governed_elsewhere(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignScheduler]:
+def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignScheduler]:
     """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
     if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
         return []
     return [each for each in vendors.foreign if each.governable and each.asks(pod) and each.asks_something(pod)]
 
 
-def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | None) -> Welcome:
+def mutate_for_foreign(
+    draft: PodDraft, vendors: Vendors, fleet: DeviceLister, ground: AdmissionContext | None
+) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
     The first of them gives the pod a scheduler, unless it names our vendors' resources too. `ground` may be missing if
     the pod is none that is governed elsewhere.
     """
     if is_mirror(draft.original):
-        return Welcome()
+        return ForeignMutation()
     outcome = policy.PolicyOutcome()
-    governed = governed_elsewhere(draft, vendors)
+    governed = governed_foreign(draft, vendors)
     if governed:
         assert ground is not None
         outcome = policy.apply(draft, ground.namespace, ground.policies, governed)
@@ -184,18 +186,18 @@ def welcome(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | No
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        vendors.mixing.welcome(draft, fleet, pinned_matters=bool(found))
+        vendors.mixing.mutate_for_foreign(draft, fleet, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
-    return Welcome(bool(found), outcome.rules, outcome.ignored_namespace_keys)
+    return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def untouched(draft: PodDraft, vendors: Vendors, fleet: Fleet, ground: Ground | None) -> PodDraft:
+def reset(draft: PodDraft, vendors: Vendors, fleet: DeviceLister, ground: AdmissionContext | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
-    fresh = draft.untouched()
-    welcome(fresh, vendors, fleet, ground)
+    fresh = draft.reset()
+    mutate_for_foreign(fresh, vendors, fleet, ground)
     return fresh
 
 
@@ -210,8 +212,8 @@ def mutate(
     asked: tuple[Vendor, ...],
     vendors: Vendors,
     rules: AdmissionRules,
-    ground: Ground,
-    fleet: Fleet,
+    ground: AdmissionContext,
+    fleet: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`.
@@ -224,10 +226,10 @@ def mutate(
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(untouched(draft, vendors, fleet, ground))
+        return Mutation(reset(draft, vendors, fleet, ground))
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
-        governed = untouched(draft, vendors, fleet, ground)
+        governed = reset(draft, vendors, fleet, ground)
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
             normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
@@ -248,7 +250,7 @@ def mutate(
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
+def validate(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET) -> tuple[Vendor, ...]:
     """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
 
     Raises `Denied`.
@@ -310,7 +312,7 @@ def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
                 raise Denied(403, f"ephemeral container {name}: {named[0]} can't be given to an ephemeral container")
 
 
-def requested_vendors(pod: Pod, vendors: Vendors, fleet: Fleet = NO_FLEET) -> tuple[Vendor, ...]:
+def requested_vendors(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
     named = list(map(vendors.named_by, pod.containers))
@@ -366,7 +368,7 @@ def refuse_bad_weights(annotations: Mapping[str, str], pod: str) -> None:
 def suspicions(draft: PodDraft) -> list[str]:
     """What is legal but hardly meant, a sentence each."""
     text = draft.annotations.get(GPU_POLICY)
-    return [] if text is None else CardPolicy.parse(text).doubts()
+    return [] if text is None else CardPolicy.parse(text).warnings_of()
 
 
 def _written(container: Container | None, field: str) -> Mapping[str, Any]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.keys import Governed
-from hami_webhook.devices.owned import owned_in
+from hami_webhook.devices.reserved_annotations import owned_in
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy import evaluation
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.policy.rules import Policies
+from hami_webhook.policy.rules import PolicyRules
 
 MOST_WARNINGS = 10
 
@@ -32,7 +32,7 @@ class PolicyOutcome:
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Collection[Governed]) -> PolicyOutcome:
+def apply(draft: PodDraft, namespace: Namespace, policies: PolicyRules, asked: Collection[Governed]) -> PolicyOutcome:
     """Write what policy demands on the pod, with one warning for each change, at most 10.
 
     `asked` are the vendors whose cards the pod asks for; without any, nothing happens. It has to come before a vendor
@@ -61,7 +61,7 @@ def apply(draft: PodDraft, namespace: Namespace, policies: Policies, asked: Coll
 def check(
     pod: Pod,
     namespace: Namespace,
-    policies: Policies,
+    policies: PolicyRules,
     asked: Collection[Governed],
     changed: Set[str] | None = None,
 ) -> None:

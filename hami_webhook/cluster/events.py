@@ -33,7 +33,7 @@ class Recording:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownEvent:
     name: str
     count: int
     first: float
@@ -56,7 +56,7 @@ class EventCorrelator:
     def __init__(self, component: str, instance: str) -> None:
         self._component = component
         self._instance = instance
-        self._known: OrderedDict[EventNote, _Known] = OrderedDict()
+        self._known: OrderedDict[EventNote, _KnownEvent] = OrderedDict()
         self._series: OrderedDict[EventNote, _Series] = OrderedDict()
         self._budgets: OrderedDict[tuple[str, str, str], _Budget] = OrderedDict()
 
@@ -77,7 +77,7 @@ class EventCorrelator:
         """The cluster took it."""
         known = self._known.pop(recording.key, None)
         if recording.create or known is None:
-            known = _Known(recording.name, 0, now)
+            known = _KnownEvent(recording.name, 0, now)
         known.count += 1
         self._known[recording.key] = known
         _trim(self._known)

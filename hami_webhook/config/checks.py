@@ -50,7 +50,7 @@ def conflicts(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
                 yield (*path, key), sentence
 
 
-def doubts(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
+def warnings_of(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
     """What is allowed but hardly meant, or known but without effect, each with its path and a sentence."""
     nvidia = config.nvidia
     if nvidia is not None and nvidia.known_mig_geometries is not None:

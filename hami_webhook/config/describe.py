@@ -65,7 +65,7 @@ class _Meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sheet:
+class _SectionMeaning:
     """What a kind of section means. Without `backends` the section's own common word is its backend key."""
 
     meanings: tuple[_Meaning, ...]
@@ -181,8 +181,8 @@ _PERCENTAGE_OF_MEMORY = _Meaning(
 )
 _WHOLE_CARDS = _Meaning("resourceCountName", "number of whole cards", "cards")
 
-_SHEETS: dict[type[Section], _Sheet] = {
-    NvidiaSection: _Sheet(
+_SHEETS: dict[type[Section], _SectionMeaning] = {
+    NvidiaSection: _SectionMeaning(
         (
             *_three("cards", _FACTOR_MIB, _PERCENT),
             _PERCENTAGE_OF_MEMORY,
@@ -193,7 +193,7 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ("NVIDIA",),
         _nvidia_notes,
     ),
-    MetaxSection: _Sheet(
+    MetaxSection: _SectionMeaning(
         (
             _WHOLE_CARDS,
             _Meaning("resourceVCountName", "number of shared cards", "cards"),
@@ -203,9 +203,9 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ("Metax-GPU", "Metax-SGPU"),
         _metax_notes,
     ),
-    HygonSection: _Sheet(_three("cards", _FACTOR_MIB, _PERCENT), ("DCU",)),
-    CambriconSection: _Sheet(_three("cards", "256 MiB", _PERCENT), ("MLU",)),
-    MthreadsSection: _Sheet(
+    HygonSection: _SectionMeaning(_three("cards", _FACTOR_MIB, _PERCENT), ("DCU",)),
+    CambriconSection: _SectionMeaning(_three("cards", "256 MiB", _PERCENT), ("MLU",)),
+    MthreadsSection: _SectionMeaning(
         (
             _Meaning("resourceCountName", "number of cards", "cards"),
             _Meaning("resourceMemoryName", "memory of all cards of a container together", "512 MiB"),
@@ -213,9 +213,9 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ),
         ("Mthreads",),
     ),
-    IluvatarChip: _Sheet(_three("cards", "256 MiB", _PERCENT)),
-    IluvatarSection: _Sheet(_three("cards", "256 MiB", _PERCENT), ("Iluvatar",)),
-    EnflameSection: _Sheet(
+    IluvatarChip: _SectionMeaning(_three("cards", "256 MiB", _PERCENT)),
+    IluvatarSection: _SectionMeaning(_three("cards", "256 MiB", _PERCENT), ("Iluvatar",)),
+    EnflameSection: _SectionMeaning(
         (
             _Meaning("resourceNameGCU", "number of whole cards", "cards"),
             _Meaning("resourceNameVGCU", "number of shared cards", "cards"),
@@ -226,7 +226,7 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ),
         ("GCU", "Enflame"),
     ),
-    KunlunSection: _Sheet(
+    KunlunSection: _SectionMeaning(
         (
             _WHOLE_CARDS,
             _Meaning("resourceVCountName", "number of vXPU slices", "slices"),
@@ -234,17 +234,19 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ),
         ("kunlun", "XPU"),
     ),
-    AwsNeuronSection: _Sheet(
+    AwsNeuronSection: _SectionMeaning(
         (
             _Meaning("resourceCountName", "number of whole devices", "devices"),
             _Meaning("resourceCoreName", "number of NeuronCores", "cores"),
         ),
         ("AWSNeuron",),
     ),
-    AmdSection: _Sheet((*_three("cards", "1 MiB", _PERCENT), _PERCENTAGE_OF_MEMORY), ("AMD",), _amd_notes),
-    VastaiSection: _Sheet((_Meaning("resourceCountName", "number of cards or dies", "devices"),), ("Vastai",)),
-    BirenSection: _Sheet((_Meaning("resourceCountName", "number of cards or partitions", "devices"),), ("Biren",)),
-    AscendChip: _Sheet(
+    AmdSection: _SectionMeaning((*_three("cards", "1 MiB", _PERCENT), _PERCENTAGE_OF_MEMORY), ("AMD",), _amd_notes),
+    VastaiSection: _SectionMeaning((_Meaning("resourceCountName", "number of cards or dies", "devices"),), ("Vastai",)),
+    BirenSection: _SectionMeaning(
+        (_Meaning("resourceCountName", "number of cards or partitions", "devices"),), ("Biren",)
+    ),
+    AscendChip: _SectionMeaning(
         (
             _Meaning("resourceName", "number of NPUs", "cards"),
             _Meaning("resourceMemoryName", "memory of each NPU", _FACTOR_MIB),
@@ -252,10 +254,10 @@ _SHEETS: dict[type[Section], _Sheet] = {
         ),
         notes=_chip_notes,
     ),
-    VolcanoSection: _Sheet(
+    VolcanoSection: _SectionMeaning(
         (*_three("cards", _FACTOR_MIB, _PERCENT), _PERCENTAGE_OF_MEMORY), ("volcano",), _volcano_notes
     ),
-    KoordinatorSection: _Sheet(
+    KoordinatorSection: _SectionMeaning(
         (
             _Meaning("koordinator.sh/gpu.shared", "number of cards", "cards"),
             _Meaning("koordinator.sh/gpu-core", "compute of all cards", _PERCENT),

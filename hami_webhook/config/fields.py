@@ -186,14 +186,14 @@ def not_empty(what: str) -> BeforeValidator:
 def text_check(check: Callable[[str], str | None]) -> BeforeValidator:
     """A validator for text of which `check` says what is wrong, or None."""
 
-    def judge(value: object) -> str:
+    def evaluate_batch(value: object) -> str:
         text = _word(value)
         complaint = check(text)
         if complaint is not None:
             refuse(f"{complaint}, found {found(text)}")
         return text
 
-    return BeforeValidator(judge)
+    return BeforeValidator(evaluate_batch)
 
 
 ResourceName = Annotated[str, BeforeValidator(_resource_name)]

@@ -52,7 +52,7 @@ def load_device_config(text: str, source: str) -> LoadedDeviceConfig:
     warnings, faults = list(writing.unknown), []
     try:
         config = DeviceConfig.model_validate(data)
-        warnings += [writing.remark(path, sentence) for path, sentence in checks.doubts(config, writing.spelling)]
+        warnings += [writing.remark(path, sentence) for path, sentence in checks.warnings_of(config, writing.spelling)]
         faults += [writing.remark(path, sentence) for path, sentence in checks.conflicts(config, writing.spelling)]
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False, include_context=False)

@@ -25,7 +25,7 @@ from typing import Any
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound
-from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _NEXT, _NEXT_KEY, _FORMER = "next.crt", "next.key", "old.crt"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CertificateTarget:
     """Where things are: the Secret, the Service the pair is for, and the configurations' name."""
 
     namespace: str
@@ -65,7 +65,7 @@ class _Repairs:
     notes: dict[str, str | None] = field(default_factory=dict)
 
 
-class CertificateKeeper:
+class CertRotator:
     """Keeps the Secret and the bundles.
 
     A Secret is ours if it has our label or an authority's key, which cert-manager's never have; another one of this
@@ -75,10 +75,10 @@ class CertificateKeeper:
     def __init__(
         self,
         cluster: Cluster,
-        place: Place,
+        place: CertificateTarget,
         *,
         clock: Callable[[], float],
-        telling: Telling,
+        telling: ObjectEvents,
         lifetimes: Lifetimes | None = None,
         settle: float = _SETTLE,
     ) -> None:
@@ -97,7 +97,7 @@ class CertificateKeeper:
         while True:
             problem, pause = "", EVERY
             try:
-                await self.tend()
+                await self.reconcile()
             except Conflict:
                 pause = _AFTER_CONFLICT
             except (ClusterError, pki.PkiError) as error:
@@ -107,7 +107,7 @@ class CertificateKeeper:
             self._logged = problem
             await sleep(pause)
 
-    async def tend(self) -> None:
+    async def reconcile(self) -> None:
         """One step of what is due: repairs, then the bundles, then renewals. Raises `ClusterError`, `PkiError`."""
         secret = await self._read_or_make()
         configurations = [(kind, found) for kind in CONFIGURATIONS if (found := await self._configuration(kind))]
@@ -262,7 +262,7 @@ class CertificateKeeper:
         return False
 
 
-def _check_served(serving: pki.KeyPair, authority: bytes, place: Place, now: datetime) -> None:
+def _check_served(serving: pki.KeyPair, authority: bytes, place: CertificateTarget, now: datetime) -> None:
     """Raise `PkiError` unless the API server accepts the pair now if it trusts the authority."""
     pki.check_serving(serving, authority, place.service, place.namespace)
     if pki.read_lifetime(serving.certificate).remaining(now) <= 0:

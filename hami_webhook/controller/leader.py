@@ -23,7 +23,7 @@ _MOST_TRANSITIONS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseDurations:
     """Seconds: how long a lease holds unrenewed, after how long without success a leader gives up, between tries."""
 
     lease: float = 15.0
@@ -47,7 +47,7 @@ class LeaderElection:
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
-        terms: Terms | None = None,
+        terms: LeaseDurations | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         report: Callable[[str, str], Awaitable[None]] | None = None,
@@ -58,7 +58,7 @@ class LeaderElection:
         self._identity = identity
         self._clock = clock
         self._monotonic = monotonic
-        self._terms = terms or Terms()
+        self._terms = terms or LeaseDurations()
         self._sleep = sleep
         self._jitter = jitter
         self._report = report

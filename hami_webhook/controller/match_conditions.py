@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from hami_webhook.devices.owned import OWNED_LABELS, owned_expression
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_expression
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.quota.ledger import RESERVATION
 

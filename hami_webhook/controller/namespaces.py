@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from hami_webhook.assembly import Core, ignored_annotations
-from hami_webhook.controller.telling import Telling
-from hami_webhook.devices.owned import owned_in
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.devices.reserved_annotations import owned_in
 
 EVERY = 30.0
 
@@ -17,7 +17,7 @@ class NamespaceAnnotations:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._telling = Telling(core.cluster, core.problems)
+        self._telling = ObjectEvents(core.cluster, core.problems)
         self._reported: frozenset[str] = frozenset()
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, Kind
-from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.kube.objects import Pod
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class OwnPod:
         self._namespace = namespace
         self._name = name
         self._sleep = sleep
-        self._telling = Telling(core.cluster, core.problems)
+        self._telling = ObjectEvents(core.cluster, core.problems)
 
     async def warn(self, reason: str, message: str) -> None:
         """Record a Warning event on the pod, once it is known."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import ClusterError, NotFound
 from hami_webhook.cluster.rate import in_background
-from hami_webhook.controller.sightings import Sightings
-from hami_webhook.controller.telling import Telling
-from hami_webhook.devices.placed import NODE, TIME
+from hami_webhook.controller.ledger_history import LedgerHistory
+from hami_webhook.controller.object_events import ObjectEvents
+from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import is_binary
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.recompute import Recomputed
 
@@ -54,9 +54,9 @@ class QuotaReconciler:
         self._due: dict[str, float] = {}
         self._gathering: dict[str, float] = {}
         self._failures: dict[str, int] = {}
-        self._sightings = Sightings(pace.ttl)
+        self._sightings = LedgerHistory(pace.ttl)
         self._facts: dict[str, tuple[object, ...]] = {}
-        self._telling = Telling(core.cluster, core.problems)
+        self._telling = ObjectEvents(core.cluster, core.problems)
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self.expired = 0
@@ -97,7 +97,7 @@ class QuotaReconciler:
             before = None
         if after is None:
             return
-        books = Books.read(after, self._core.vendors)
+        books = QuotaAccount.read(after, self._core.vendors)
         if not books.managed:
             return
         lost = self._sightings.quota(books, self._core.clock())
@@ -121,7 +121,7 @@ class QuotaReconciler:
             self._due[namespace] = when
             self._wake.set()
 
-    def start_over(self) -> None:
+    def resync(self) -> None:
         """Look at every quota with the next step, as a new leader does."""
         self._next_resync = 0.0
         self._wake.set()
@@ -164,7 +164,7 @@ class QuotaReconciler:
     async def _reconcile(self, namespace: str, *, quiet: bool) -> int:
         """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""
         quotas = [q for q in self._core.caches.all_quotas() if q.namespace == namespace]
-        managed = [quota for quota in quotas if Books.read(quota, self._core.vendors).managed]
+        managed = [quota for quota in quotas if QuotaAccount.read(quota, self._core.vendors).managed]
         failed = False
         for quota in managed:
             try:
@@ -195,7 +195,7 @@ class QuotaReconciler:
             self._at(namespace, self._core.clock() + pause * (0.5 + self._jitter() / 2))
         return len(managed)
 
-    def _lost(self, books: Books) -> dict[str, Entry]:
+    def _lost(self, books: QuotaAccount) -> dict[str, Entry]:
         return self._sightings.quota(books, self._core.clock())
 
     async def _report(self, result: Recomputed) -> None:

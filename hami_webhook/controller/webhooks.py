@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.registry import Vendors
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class WebhookReconciler:
     `problem` says what is wrong and can't be put right with our rights; empty if nothing.
     """
 
-    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, telling: Telling) -> None:
+    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, telling: ObjectEvents) -> None:
         self._cluster = cluster
         self._name = name
         self._telling = telling

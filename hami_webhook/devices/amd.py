@@ -10,22 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
 from hami_webhook.config import AmdSection
-from hami_webhook.devices.derived import capacity
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.handshake import Health
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import (
-    AllocatedDevice,
-    BadRequest,
-    Booking,
-    Device,
-    FixedMemory,
-    Memory,
-    Request,
-    ShareOfCard,
-    Usage,
-)
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.capacity_devices import capacity
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     FREE_CORES,
     FREE_MEMORY,
     FREE_SLOT,
@@ -34,6 +21,19 @@ from hami_webhook.devices.trial import (
     TYPE_LISTS,
     UUID_LISTS,
     WITHIN_QUOTA,
+)
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    BadRequest,
+    Device,
+    DeviceReservation,
+    FixedMemory,
+    MemoryRequest,
+    Request,
+    ShareOfCard,
+    Usage,
 )
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -48,8 +48,8 @@ class Amd(Vendor):
     checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
     default_cores = 100
     limits_only = True
-    named_is_ours = True
-    commas_shut = True
+    claims_by_name = True
+    empty_allowlist_denies = True
 
     def __init__(self, section: AmdSection) -> None:
         super().__init__(section)
@@ -61,7 +61,7 @@ class Amd(Vendor):
     def resource_names(self) -> tuple[str, ...]:
         return (*super().resource_names, *((self.percentage_name,) if self.percentage_name else ()))
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         ours = super().admit(container, pod, fleet)
         if ours and not self.amount(container, self.count_name):
             others = [name for name in self.resource_names if name != self.count_name and name in container.limits]
@@ -69,7 +69,7 @@ class Amd(Vendor):
                 pod.warn(f"container {container.name}: {others[0]} without {self.count_name} gives no card")
         return ours
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         if self.amount(container, self.memory_name) and self.amount(container, self.percentage_name):
             yield f"{self.percentage_name} is ignored, because {self.memory_name} is given too"
 
@@ -89,7 +89,7 @@ class Amd(Vendor):
         self.check_amounts(container)
         return super().request(container)
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(self.amount(container, self.percentage_name) or 100)
 
     # node side (A3)
@@ -104,9 +104,9 @@ class Amd(Vendor):
         """The percentage in CUs, at least one; so a card that has none never has enough."""
         return max(1, device.cores * request.cores // 100)
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking:
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation:
         needed = self.memory_needed(request, device), self.cores_needed(request, device)
-        return Booking(*needed, counted=request.cores)
+        return DeviceReservation(*needed, counted=request.cores)
 
     # outputs and quota (A8, A9)
 

@@ -14,22 +14,22 @@ import orjson
 from hami_webhook.config import AscendChip, AscendTemplate, VnpusSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord, custom_info
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.groups import LargestGroups, togetherness
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
-from hami_webhook.devices.policy import split_list
-from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     ACCESS_CHECKS,
     AMOUNT_CHECKS,
     FIRST_FIT,
     WITHIN_QUOTA,
     Candidate,
     Choice,
+    FitRequest,
     Selection,
-    Trial,
 )
+from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
+from hami_webhook.devices.pod_preferences import split_list
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
@@ -59,16 +59,16 @@ def is_soft(annotations: Mapping[str, str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class AscendNode:
     """What else of a node the rules read: whether it does soft mode, and whether every NPU names its HCCS group."""
 
     soft: bool
     grouped: bool
 
 
-def _facts(trial: Trial) -> NodeFacts:
+def _facts(trial: FitRequest) -> AscendNode:
     facts = trial.inventory.facts
-    assert isinstance(facts, NodeFacts)
+    assert isinstance(facts, AscendNode)
     return facts
 
 
@@ -79,7 +79,7 @@ class WholeModules:
     splits: bool
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         chosen = self.pick(passed, trial.request.count, trial.admits)
         return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
 
@@ -133,7 +133,7 @@ class Ascend(Vendor):
 
     # admission (chapter section 5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         self.check_amounts(container.container)
         if self.touches_every_container and not any(self.amount(container, name) for name in self.any_npu):
             container.set_env(VISIBLE_DEVICES, "", once=True)
@@ -241,7 +241,7 @@ class Ascend(Vendor):
     def inventory(self, node: Node) -> Inventory | None:
         devices = self.registered(node)
         mode = node.annotations.get(NODE_MODE)
-        facts = NodeFacts(
+        facts = AscendNode(
             soft=self.nodes_are_soft if mode is None else mode == "true",
             grouped=self.key.startswith(GROUPED) and all(device.extra is not None for device in devices),
         )
@@ -249,27 +249,27 @@ class Ascend(Vendor):
 
     # Fit (7)
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         if is_soft(trial.pod.annotations) and not _facts(trial).soft:
             return Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices))
         return super().refuses_node(trial)
 
-    def total_cores(self, trial: Trial, device: Device) -> int:
+    def total_cores(self, trial: FitRequest, device: Device) -> int:
         return 100 if is_soft(trial.pod.annotations) else device.cores
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         if trial.request.count == 1:
             return FIRST_FIT
         if self.paired:
             return self.modules
         return BY_GROUP if _facts(trial).grouped else FIRST_FIT
 
-    def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
+    def usable(self, trial: FitRequest, passed: Sequence[Candidate]) -> int:
         if self.paired and trial.request.count > 1:
             return len(self.modules.pick(passed, trial.request.count))
         return len(passed)
 
-    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """NPUs that must come in modules are counted out of those wanted."""
         count = trial.request.count
         return replace(usual, cards=count) if self.paired and count > 1 else usual

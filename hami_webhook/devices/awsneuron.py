@@ -11,14 +11,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hami_webhook.config import AwsNeuronSection
-from hami_webhook.devices import derived, reasons
+from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
+    ACCESS_CHECKS,
+    WITHIN_QUOTA,
+    Candidate,
+    Check,
+    Choice,
+    FitRequest,
+    Selection,
+)
 from hami_webhook.devices.keys import DeviceKeys, Dimension
 from hami_webhook.devices.model import (
     BadRequest,
-    Booking,
     Device,
+    DeviceReservation,
     FixedMemory,
     Inventory,
     NodeView,
@@ -27,9 +36,8 @@ from hami_webhook.devices.model import (
     Rows,
     Usage,
 )
-from hami_webhook.devices.placed import nanoseconds
+from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import ACCESS_CHECKS, WITHIN_QUOTA, Candidate, Check, Choice, Selection, Trial
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
@@ -94,7 +102,7 @@ def blocks(instance_type: str, devices: int, count: int) -> Iterator[range]:
             yield range(start, start + count)
 
 
-def usable_blocks(trial: Trial, usable: Collection[int]) -> Iterator[range]:
+def usable_blocks(trial: FitRequest, usable: Collection[int]) -> Iterator[range]:
     """The blocks of the node all of whose devices, by index, are `usable`."""
     inventory = trial.inventory
     for block in blocks(inventory.facts, len(inventory.devices), trial.request.count):
@@ -107,7 +115,7 @@ class FirstBlock:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         by_index = {candidate.device.index: candidate for candidate in passed}
         for block in usable_blocks(trial, by_index):
             chosen = [by_index[index] for index in block]
@@ -154,17 +162,17 @@ class AwsNeuron(Vendor):
         if value > most:
             raise BadRequest(f"{name} must not exceed {most}")
 
-    def check_fleet(self, container: Container, fleet: Fleet) -> None:
+    def check_fleet(self, container: Container, fleet: DeviceLister) -> None:
         request = self.request(container)
         geometries = self._geometries(fleet)
         if request is not None and not any(request.on(cores) for cores in geometries):
             raise BadRequest(f"{self.core_name} must be 1 or a multiple of {min(geometries)}, got {request.cores}")
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         if container.asks_for(self.count_name) and container.asks_for(self.core_name):
             yield f"{self.core_name} is ignored, because {self.count_name} is given too"
 
-    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
         requests = [self.request(draft.container) for draft in pod.containers]
         if len({request.of_cores for request in requests if request is not None}) > 1:
             pod.warn(
@@ -179,7 +187,7 @@ class AwsNeuron(Vendor):
             return self.count_name, MAX_INT32, devices
         return self.core_name, MOST_CORES_ASKED, container.amount(self.core_name) if self.core_name else None
 
-    def _geometries(self, fleet: Fleet) -> list[int]:
+    def _geometries(self, fleet: DeviceLister) -> list[int]:
         """The numbers of cores that the registered nodes' devices have."""
         return sorted({found.devices[0].cores for found in fleet.inventories(self.key)}) or [USUAL_CORES]
 
@@ -198,7 +206,7 @@ class AwsNeuron(Vendor):
     def decided_later(self, request: Request) -> frozenset[Dimension]:
         return frozenset((Dimension.COUNT if _neuron(request).of_cores else Dimension.CORES,))
 
-    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
         asked = _neuron(request)
         suiting = [found for cores in self._geometries(fleet) if (found := asked.on(cores)) is not None]
         return min(suiting, key=lambda found: (found.count, found.cores), default=asked)
@@ -207,7 +215,7 @@ class AwsNeuron(Vendor):
 
     def inventory(self, node: Node) -> Inventory | None:
         """The devices that kubelet counts; `facts` is the instance type, which is all there is to topology."""
-        devices, cores = (derived.capacity(node, name) for name in (self.count_name, self.core_name))
+        devices, cores = (capacity_devices.capacity(node, name) for name in (self.count_name, self.core_name))
         if not devices or not cores:
             return None
         per_device, rest = divmod(cores, devices)
@@ -218,17 +226,19 @@ class AwsNeuron(Vendor):
             )
         instance_type = node.labels.get(INSTANCE_TYPE, "")
         unlabelled = f"label {INSTANCE_TYPE} is missing, so the rules of Trainium hold"
-        cards = derived.counted(self.key, node, self.key, devices, slots=per_device, memory=0, cores=per_device)
+        cards = capacity_devices.counted(
+            self.key, node, self.key, devices, slots=per_device, memory=0, cores=per_device
+        )
         return Inventory(tuple(cards), instance_type, () if instance_type else (unlabelled,))
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: Trial) -> Request | Rejection:
+    def resolve(self, request: Request, trial: FitRequest) -> Request | Rejection:
         devices = trial.inventory.devices
         cards = len(devices)
         return _neuron(request).on(devices[0].cores) or Rejection({reasons.CARD_INSUFFICIENT_CORE: cards}, cards)
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         """Too few devices; or no block of usable ones, which has a label of its own, alone."""
         refusal = super().refuses_node(trial)
         if refusal is not None or trial.request.count == 1:
@@ -242,7 +252,7 @@ class AwsNeuron(Vendor):
             return None
         return Rejection({reasons.NUMA_NOT_FIT: 1}, len(trial.inventory.devices))
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
         """The lowest free run of cores; of several devices each must be idle."""
         mask = lowest_run(usage.mask, device.cores, request.cores)
         if not mask or (request.count > 1 and usage.slots > 0):
@@ -250,9 +260,11 @@ class AwsNeuron(Vendor):
         of_cores = _neuron(request).of_cores
         first = device.index * device.cores
         cores = tuple(first + bit for bit in range(device.cores) if mask >> bit & 1)
-        return Booking(0, request.cores, mark=Numbers(cores if of_cores else (device.index,), of_cores), mask=mask)
+        return DeviceReservation(
+            0, request.cores, mark=Numbers(cores if of_cores else (device.index,), of_cores), mask=mask
+        )
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return FIRST_BLOCK if trial.request.count > 1 else super().selection(trial)
 
     # node score (8)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.devices.derived import index_of, split
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.capacity_devices import index_of, split
+from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.model import Device, Rows
-from hami_webhook.devices.nodelock import NodeLock
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node
@@ -38,7 +38,7 @@ class Cambricon(Vendor):
     )
     memory_factor = UNIT
     default_cores = 100
-    several_are_whole = True
+    multi_is_exclusive = True
     explains_memory = True
     lock = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
 
@@ -63,8 +63,8 @@ class Cambricon(Vendor):
 
     # admission (5): what the vendor's plugin can't serve
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
-        yield from super().doubts(container)
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
+        yield from super().warnings_of(container)
         if container.kind is not ContainerKind.APP:
             yield "an init container gets no MLU, because the device plugin looks at app containers only"
         if self.amount(container, self.count_name) != 1:
@@ -81,7 +81,7 @@ class Cambricon(Vendor):
                 "marked as assigned and the node's lock stays until it expires"
             )
 
-    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
         slices = [container.name for container in pod.containers if self._sliced(container)]
         if len(slices) > 1:
             pod.warn(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from hami_webhook.devices.model import Hold, Kinds
+from hami_webhook.devices.model import Claim, Kinds
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.requests import effective
 
@@ -31,9 +31,9 @@ class Debit:
         return Debit(self.slots + other.slots, self.memory + other.memory, self.cores + other.cores)
 
 
-def per_device(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
+def per_device(holds: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[tuple[str, str], Debit]:
     """The effective usage of each device, by (vendor, uuid). A row beyond `kinds` counts as an app container."""
-    by_device: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    by_device: dict[tuple[str, str], list[Claim]] = defaultdict(list)
     for hold in holds:
         by_device[hold.vendor, hold.uuid].append(hold)
     debits = {}
@@ -61,7 +61,7 @@ def per_device(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = Fal
     return {device: debit for device, debit in debits.items() if debit != Debit()}
 
 
-def per_vendor(holds: Iterable[Hold], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
+def per_vendor(holds: Iterable[Claim], kinds: Kinds, *, init_finished: bool = False) -> dict[str, Debit]:
     """The pod's debit for each vendor: the sum over its devices."""
     totals: dict[str, Debit] = {}
     for (vendor, _), debit in per_device(holds, kinds, init_finished=init_finished).items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from hami_webhook.devices.fit_request import Candidate, TakeInOrder
 from hami_webhook.devices.model import Device, Rows
 from hami_webhook.devices.topology import largest_groups_first
-from hami_webhook.devices.trial import Candidate, TakeInOrder
 
 
 class LargestGroups(TakeInOrder):

@@ -23,16 +23,16 @@ class Hygon(Vendor):
     )
     keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-dcutype")
     default_cores = 100
-    several_are_whole = True
+    multi_is_exclusive = True
     explains_memory = True
 
     def __init__(self, section: HygonSection) -> None:
         super().__init__(section)
         self.memory_factor = section.factor
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         """What concerns a single card comes from the defaults: no cores are all cores, no memory is all of it (5)."""
-        yield from super().doubts(container)
+        yield from super().warnings_of(container)
         if self.amount(container, self.count_name) != 1:
             return
         memory, has_cores = self.amount(container, self.memory_name), container.asks_for(self.core_name)

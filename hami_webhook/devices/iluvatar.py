@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hami_webhook.config import IluvatarChip
-from hami_webhook.devices import derived, reasons
+from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import CardRecord
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Device, Inventory, Rows
-from hami_webhook.devices.placed import nanoseconds
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     ACCESS_CHECKS,
     FREE_CORES,
     FREE_MEMORY,
@@ -26,6 +23,9 @@ from hami_webhook.devices.trial import (
     Candidate,
     Check,
 )
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Device, Inventory, Rows
+from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
@@ -48,7 +48,7 @@ class Iluvatar(Vendor):
     """What both families have in common."""
 
     memory_factor = 256
-    several_are_whole = True
+    multi_is_exclusive = True
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
 
@@ -60,7 +60,7 @@ class Iluvatar(Vendor):
         yield self.memory_name, 0, MAX_INT32 // self.memory_factor, "a whole number of 256 MiB units (16 GiB is 64)"
         yield self.core_name, 0, MAX_INT32, "a whole number"
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         """A count of 0 asks too, though it gets no card."""
         super().admit(container, pod, fleet)
         count = parse_whole(container.limits.get(self.count_name))
@@ -69,7 +69,7 @@ class Iluvatar(Vendor):
             pod.note(f"container {container.name}: {self.core_name} set to {WHOLE * count}: several cards are whole")
         return count is not None
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         count = self.amount(container, self.count_name) or 0
         memory, cores = self.amount(container, self.memory_name), self.amount(container, self.core_name)
         if count > 1:
@@ -94,7 +94,7 @@ class PerChip(Iluvatar):
         self.handshake_annotation = f"hami.io/node-handshake-{word}"
         self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         asks = super().admit(container, pod, fleet)
         if asks and container.name:
             container.default_env("SOL_CONTINER_NAME", container.name)  # as Iluvatar's runtime spells it
@@ -116,13 +116,13 @@ class OldFamily(Iluvatar):
         extra=("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time"),
     )
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
-        yield from super().doubts(container)
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
+        yield from super().warnings_of(container)
         if container.kind is not ContainerKind.APP:
             yield f"gpu-manager knows no init containers, so it isn't told which card of {self.count_name} is for it"
 
     def inventory(self, node: Node) -> Inventory | None:
-        return derived.summed(self, node, "iluvatar", WHOLE)
+        return capacity_devices.summed(self, node, "iluvatar", WHOLE)
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         """`gpu-assigned` is gpu-manager's to set to true."""
@@ -133,7 +133,9 @@ class OldFamily(Iluvatar):
         """The cards of each app container, by its place among them."""
         apps = [row.get(self.key) for row, kind in zip(rows, pod.kinds, strict=True) if kind is ContainerKind.APP]
         return {
-            f"iluvatar.ai/predicate-gpu-idx-{place}": ",".join(str(derived.index_of(d.uuid)) for d in found.devices)
+            f"iluvatar.ai/predicate-gpu-idx-{place}": ",".join(
+                str(capacity_devices.index_of(device.uuid)) for device in found.devices
+            )
             for place, found in enumerate(apps)
             if found is not None
         }

@@ -34,7 +34,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class PodUsage:
     """A pod on a card, with what it holds there at its peak; `mask` has every core that it may use at some time."""
 
     pod: Pod
@@ -51,12 +51,12 @@ class Usage:
     slots: int = 0
     memory: int = 0
     cores: int = 0
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[PodUsage, ...] = ()
     marks: tuple[Any, ...] = ()
     mask: int = 0
 
     @classmethod
-    def of(cls, holders: tuple[Holder, ...], marks: tuple[Any, ...] = ()) -> Usage:
+    def of(cls, holders: tuple[PodUsage, ...], marks: tuple[Any, ...] = ()) -> Usage:
         """What pods take of a card together."""
         mask = reduce(or_, (holder.mask for holder in holders), 0)
         return cls(
@@ -68,7 +68,7 @@ class Usage:
             mask,
         )
 
-    def plus(self, booking: Booking) -> Usage:
+    def plus(self, booking: DeviceReservation) -> Usage:
         """The usage after one more container took `booking`."""
         mask = self.mask | booking.mask
         return Usage(
@@ -131,7 +131,7 @@ class WholeCard:
         return max(card_memory, self.least)
 
 
-class Memory(Protocol):
+class MemoryRequest(Protocol):
     """How much of a card's memory a request wants; a vendor may have kinds of its own."""
 
     @property
@@ -153,7 +153,7 @@ class Request:
     """
 
     count: int
-    memory: Memory
+    memory: MemoryRequest
     cores: int
     slots: int = 1
     profile: str | None = None
@@ -164,7 +164,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class DeviceReservation:
     """What a card is charged with for one container: `mark` goes into its usage, `profile` is shown to people.
 
     `counted`: the cores quota counts, where it counts in another unit than the card (None: it doesn't).
@@ -189,7 +189,7 @@ class AllocatedDevice:
     """A card a container got, what it was booked with, and the model it is registered as."""
 
     uuid: str
-    booking: Booking
+    booking: DeviceReservation
     type: str = ""
 
 
@@ -208,7 +208,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Claim:
     """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
     `cores` are in the card's unit or in quota's, by whom they are for.
@@ -283,19 +283,19 @@ class Overlay:
         taken = self._taken.get((vendor, uuid))
         return self.view.used(vendor, uuid) if taken is None else taken
 
-    def take(self, vendor: str, uuid: str, booking: Booking) -> None:
+    def take(self, vendor: str, uuid: str, booking: DeviceReservation) -> None:
         self._taken[vendor, uuid] = self.used(vendor, uuid).plus(booking)
 
 
-def hold_of(vendor: str, uuid: str, row: int, booking: Booking) -> Hold:
+def claim_of(vendor: str, uuid: str, row: int, booking: DeviceReservation) -> Claim:
     """The hold of a container that is booked on a card, as quota counts it."""
-    return Hold(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots, booking.mask)
+    return Claim(vendor, uuid, row, booking.memory, booking.quota_cores, booking.slots, booking.mask)
 
 
-def holds_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Hold]:
+def claims_of(allocations: Iterable[tuple[int, Allocation]]) -> list[Claim]:
     """The holds of allocations given with their rows, as quota counts them."""
     return [
-        hold_of(allocation.vendor, device.uuid, row, device.booking)
+        claim_of(allocation.vendor, device.uuid, row, device.booking)
         for row, allocation in allocations
         for device in allocation.devices
     ]

@@ -8,22 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.devices import derived, reasons
+from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import (
-    BadRequest,
-    FixedMemory,
-    Inventory,
-    Memory,
-    Request,
-    Rows,
-    ShareOfCard,
-    WholeCard,
-)
-from hami_webhook.devices.placed import nanoseconds
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     ACCESS_CHECKS,
     FREE_CORES,
     FREE_MEMORY,
@@ -32,6 +20,18 @@ from hami_webhook.devices.trial import (
     WHOLE_CARD_UNSHARED,
     WITHIN_QUOTA,
 )
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import (
+    BadRequest,
+    FixedMemory,
+    Inventory,
+    MemoryRequest,
+    Request,
+    Rows,
+    ShareOfCard,
+    WholeCard,
+)
+from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node
@@ -90,7 +90,7 @@ class Mthreads(Vendor):
         if count == 1 and units is not None and parse_whole(units) not in SLICES:
             raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         """Whole cards are asked for by what a whole card has, which kube-scheduler itself counts on the node."""
         if not super().admit(container, pod, fleet):
             return False
@@ -103,7 +103,7 @@ class Mthreads(Vendor):
             pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
         return True
 
-    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
         """The plugin trusts the number of cards it finds on the pod, so a user's own doesn't stay."""
         several = [count for count in map(self._count, pod.containers) if count > 1]
         if several:
@@ -119,7 +119,7 @@ class Mthreads(Vendor):
                     f"ask, because all containers of a pod share one card"
                 )
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         count = self._count(container)
         if not self._wants_whole_cards(container):
             if self.amount(container, self.core_name) is None:
@@ -150,13 +150,13 @@ class Mthreads(Vendor):
         each = units * self.memory_factor // count
         if count > 1 or (units, groups) == (CARD_UNITS, CORE_GROUPS):
             return Request(count, WholeCard(stated=each), CORE_GROUPS)
-        memory: Memory = FixedMemory(each) if units else ShareOfCard(100)
+        memory: MemoryRequest = FixedMemory(each) if units else ShareOfCard(100)
         return Request(count, memory, min(groups, self.max_cores))
 
     # node side (3)
 
     def inventory(self, node: Node) -> Inventory | None:
-        return derived.summed(self, node, "mthreads", CORE_GROUPS)
+        return capacity_devices.summed(self, node, "mthreads", CORE_GROUPS)
 
     # outputs (9)
 
@@ -164,7 +164,7 @@ class Mthreads(Vendor):
         """The indices are the last container's: the pod's, as the containers of a pod share their card."""
         last = next(row[self.key] for row in reversed(rows) if self.key in row)
         return super().encode(rows, node, now) | {
-            "mthreads.com/gpu-index": ",".join(str(derived.index_of(device.uuid)) for device in last.devices),
+            "mthreads.com/gpu-index": ",".join(str(capacity_devices.index_of(device.uuid)) for device in last.devices),
             "mthreads.com/predicate-node": node.name,
             "mthreads.com/predicate-time": nanoseconds(now),
         }

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hami_webhook.config import BirenSection, VastaiSection
 from hami_webhook.devices.codecs import CardRecord
-from hami_webhook.devices.model import Device, FixedMemory, Memory
-from hami_webhook.devices.trial import ACCESS_CHECKS, WITHIN_QUOTA
+from hami_webhook.devices.fit_request import ACCESS_CHECKS, WITHIN_QUOTA
+from hami_webhook.devices.model import Device, FixedMemory, MemoryRequest
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container
 
@@ -15,13 +15,13 @@ from hami_webhook.kube.objects import Container
 class SlotVendor(Vendor):
     """A vendor with a count resource and nothing else; quota counts the slots."""
 
-    named_is_ours = True
+    claims_by_name = True
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA)
 
     def __init__(self, section: BirenSection | VastaiSection) -> None:
         self.count_name = section.resource_count_name
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         return FixedMemory(0)
 
     def device(self, record: CardRecord, position: int) -> Device:

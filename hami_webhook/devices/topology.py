@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 
-from hami_webhook.devices.packed import MOST_CARDS, best_set
+from hami_webhook.devices.subset_search import MOST_CARDS, best_set
 
 Scores = Sequence[Sequence[int]]
 """score[x][y] of the cards in the order they are tried."""

@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord
-from hami_webhook.devices.groups import LargestGroups, togetherness
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import Device, NodeView, Rows
-from hami_webhook.devices.slots import SlotVendor
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.fit_request import (
     FIRST_FIT,
     FREE_SLOT,
     HEALTHY,
@@ -23,9 +19,13 @@ from hami_webhook.devices.trial import (
     WITHIN_QUOTA,
     Candidate,
     Check,
+    FitRequest,
     Selection,
-    Trial,
 )
+from hami_webhook.devices.groups import LargestGroups, togetherness
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import Device, NodeView, Rows
+from hami_webhook.devices.slots import SlotVendor
 from hami_webhook.kube.objects import Pod
 
 
@@ -86,7 +86,7 @@ class Vastai(SlotVendor):
         info = CustomInfo(custom.get("DeviceStrategy") == "die", aic if isinstance(aic, str) else "")
         return replace(super().device(record, position), extra=info)
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return BY_AIC if trial.request.count > 1 and _die_mode(trial.inventory.devices) else FIRST_FIT
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:

@@ -20,18 +20,28 @@ from hami_webhook.devices.codecs import (
     encode_pod_devices,
     parse_bool,
 )
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
+    FIRST_FIT,
+    USUAL_CHECKS,
+    Candidate,
+    Check,
+    Constraints,
+    FitRequest,
+    Selection,
+)
 from hami_webhook.devices.handshake import Health, common_health
 from hami_webhook.devices.keys import DeviceKeys, Dimension, QuotaKey
+from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import (
     IDLE,
     AllocatedDevice,
-    Booking,
     Device,
+    DeviceReservation,
     FixedMemory,
     HardwareInstance,
     Inventory,
-    Memory,
+    MemoryRequest,
     NodeView,
     RegistrationError,
     Request,
@@ -40,10 +50,8 @@ from hami_webhook.devices.model import (
     Usage,
     WholeCard,
 )
-from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
-from hami_webhook.devices.policy import GPU_POLICY, CardPolicy, ListRule, order, parse_weights
+from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import FIRST_FIT, USUAL_CHECKS, Candidate, Check, Selection, Terms, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -66,20 +74,20 @@ class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
     `card_fields`: what the register annotation's JSON calls the standard fields, where it is the vendor's own.
-    `gone_unreadable`: cards whose registration can't be read are gone, where others' stay as they were last read.
+    `drop_on_decode_error`: cards whose registration can't be read are gone, where others' stay as they were last read.
     `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
     `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
-    `unended_card`: a single card may be registered in the colon form without its `:`.
+    `allow_unterminated_list`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
     `without_cards`: the label of a node that has registered other vendors' cards only.
-    `several_are_whole`: a container that asks for more than one device gets whole cards, whatever else it wrote.
+    `multi_is_exclusive`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
-    `commas_shut`: an allow list of empty items only (`,`) allows no card.
-    `named_is_ours`: a pod that names a resource in limits is ours, even if it gets no card by it.
+    `empty_allowlist_denies`: an allow list of empty items only (`,`) allows no card.
+    `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; more is refused.
     `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
     """
@@ -93,9 +101,9 @@ class Vendor:
     register_annotation: str = ""
     card_fields: Mapping[str, str] | None = None
     handshake_annotation: str = ""
-    unended_card: bool = False
+    allow_unterminated_list: bool = False
     unregistered_hint: str = ""
-    gone_unreadable: bool = False
+    drop_on_decode_error: bool = False
     gone_with_allocatable: bool = False
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
@@ -106,11 +114,11 @@ class Vendor:
     default_cores: int = 0
     max_cores: int = 100
     masks_cores: bool = False
-    several_are_whole: bool = False
+    multi_is_exclusive: bool = False
     explains_memory: bool = False
     limits_only: bool = False
-    commas_shut: bool = False
-    named_is_ours: bool = False
+    empty_allowlist_denies: bool = False
+    claims_by_name: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
 
@@ -146,23 +154,23 @@ class Vendor:
         """Whether the container names any of the vendor's resources."""
         return any(container.asks_for(name) for name in self.resource_names)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
         self.check_fleet(container.container, fleet)
         asks = self.request(container.container) is not None
         if asks:
-            for doubt in self.doubts(container):
+            for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
-        return asks or (self.named_is_ours and any(name in container.limits for name in self.resource_names))
+        return asks or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
-    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         """What in a container that asks for cards is legal but hardly meant, a sentence each."""
         count = self.amount(container, self.count_name) or 0
-        if self.several_are_whole and count > 1:
+        if self.multi_is_exclusive and count > 1:
             for name in (self.memory_name, self.core_name):
                 if container.asks_for(name):
                     yield f"{name} isn't enforced, because {self.count_name} {count} gives whole cards"
@@ -171,7 +179,7 @@ class Vendor:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self.bounds())
 
-    def check_fleet(self, container: Container, fleet: Fleet) -> None:
+    def check_fleet(self, container: Container, fleet: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_representable(self, container: Container) -> None:
@@ -207,7 +215,7 @@ class Vendor:
         if not count:
             return None
         memory = self.mebibytes(container)
-        if self.several_are_whole and count > 1:
+        if self.multi_is_exclusive and count > 1:
             return Request(count, WholeCard(memory), self.max_cores)
         cores = self.amount(container, self.core_name)
         return Request(
@@ -222,7 +230,7 @@ class Vendor:
         """The MiB written for the memory resource, 0 for none."""
         return (self.amount(container, self.memory_name) or 0) * self.memory_factor
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """The memory asked for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
@@ -231,7 +239,7 @@ class Vendor:
         blind = bool(self.memory_name) and request.memory.declared is None
         return frozenset((Dimension.MEMORY,)) if blind else frozenset()
 
-    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
         return request
 
@@ -258,7 +266,7 @@ class Vendor:
         if text is None:
             return ()
         try:
-            records = decode_cards(text, self.card_fields, unended=self.unended_card)
+            records = decode_cards(text, self.card_fields, unended=self.allow_unterminated_list)
             return tuple(self.device(record, position) for position, record in enumerate(records))
         except RegistrationError as error:
             raise RegistrationError(f"{self.register_annotation}: {error}") from error
@@ -289,7 +297,7 @@ class Vendor:
         """How many of the vendor's count resource kubelet offers on the node."""
         return parse_whole(node.allocatable.get(self.count_name)) or 0
 
-    def closed_cards(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
+    def unusable_devices(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
         """Cards that must take nobody new because of what the node's pods say; `residents` are the pods on the node."""
         return frozenset()
 
@@ -303,7 +311,7 @@ class Vendor:
 
     # Fit
 
-    def resolve(self, request: Request, trial: Trial) -> Request | Rejection:
+    def resolve(self, request: Request, trial: FitRequest) -> Request | Rejection:
         """The request as it is on this node, where that depends on the node; or why the node can't serve it."""
         return request
 
@@ -319,11 +327,11 @@ class Vendor:
         """What the owner of a pod should know that these nodes refuse under `label`: a sentence, or nothing."""
         return ""
 
-    def terms(self, pod: Pod, default_policy: str) -> Terms:
+    def terms(self, pod: Pod, default_policy: str) -> Constraints:
         """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
         notes = pod.annotations
         uuids, types = self.lists(notes)
-        return Terms(
+        return Constraints(
             policy=CardPolicy.parse(notes.get(GPU_POLICY, default_policy)),
             weights=parse_weights(notes, pod.name),
             uuids=uuids,
@@ -333,19 +341,19 @@ class Vendor:
 
     def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
         """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
-        keys, shut = self.keys, self.commas_shut
+        keys, shut = self.keys, self.empty_allowlist_denies
         return (
-            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, commas_shut=shut),
-            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, commas_shut=shut),
+            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, empty_allowlist_denies=shut),
+            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, empty_allowlist_denies=shut),
         )
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         """A reason to refuse the node before any card is looked at."""
         if trial.request.count > len(trial.inventory.devices):
             return Rejection(bare=reasons.NODE_INSUFFICIENT_DEVICE)
         return None
 
-    def order(self, cards: Sequence[Candidate], terms: Terms, *, numa_bound: bool) -> list[int]:
+    def order(self, cards: Sequence[Candidate], terms: Constraints, *, numa_bound: bool) -> list[int]:
         """The indices of the cards in the order they are tried; here by the pod's device policy (core chapter 7.4)."""
         return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
@@ -357,13 +365,13 @@ class Vendor:
         """The cores the request needs on this card, in the unit in which the card's are registered."""
         return request.cores
 
-    def total_cores(self, trial: Trial, device: Device) -> int:
+    def total_cores(self, trial: FitRequest, device: Device) -> int:
         """What the container may at most reckon with of the card's cores, used ones included."""
         return device.cores
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
         """What the card would be booked with; None if there is no way, which counts under `unbookable`."""
-        return Booking(
+        return DeviceReservation(
             self.memory_needed(request, device),
             self.cores_needed(request, device),
             request.profile,
@@ -375,7 +383,7 @@ class Vendor:
         booking = self.book(request, device, IDLE)
         return booking.memory if booking else self.memory_needed(request, device)
 
-    def retakes(self, request: Request, device: Device) -> bool:
+    def multi_share(self, request: Request, device: Device) -> bool:
         """Whether one container may take several shares of this card."""
         return False
 
@@ -383,14 +391,14 @@ class Vendor:
         """Whether a topology-aware choice would be blind here, as the node doesn't tell how its cards are linked."""
         return False
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return FIRST_FIT
 
-    def usable(self, trial: Trial, passed: Sequence[Candidate]) -> int:
+    def usable(self, trial: FitRequest, passed: Sequence[Candidate]) -> int:
         """How many of the cards that passed the container could have at most, quota aside, by the selection's rule."""
         return len(passed)
 
-    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """How a node that can't serve the request is told; `cards` are all it has.
 
         `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.

@@ -10,28 +10,37 @@ from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import BadRequest, Device, NodeView
-from hami_webhook.devices.placed import NODE, TIME, placement_counts
+from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.trial import Candidate
-from hami_webhook.explain import changes
-from hami_webhook.explain.account import Card, Change, Explanation, NodeAccount, Place, QuotaAccount, Step, Taken
-from hami_webhook.explain.changes import Judged, Remedy
-from hami_webhook.explain.foreign import of_foreign
-from hami_webhook.explain.witness import Stuck, find_stuck
-from hami_webhook.explain.wording import why
+from hami_webhook.explain import remedies
+from hami_webhook.explain.fit_trace import Stuck, find_stuck
+from hami_webhook.explain.messages import why
+from hami_webhook.explain.other_schedulers import of_foreign
+from hami_webhook.explain.remedies import Judged, Remedy
+from hami_webhook.explain.report import (
+    CardReport,
+    Change,
+    Explanation,
+    NodeReport,
+    PlacementReport,
+    QuotaReport,
+    Step,
+    Taken,
+)
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
-from hami_webhook.placement.boundary import BoundedPod
-from hami_webhook.placement.choice import Scored
-from hami_webhook.placement.fit import PodAsk, read_ask
-from hami_webhook.placement.place import Policies, evaluate
-from hami_webhook.placement.state import ClusterState
 from hami_webhook.policy.evaluation import PolicyViolation
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged, placed_by_others, pod_budget
-from hami_webhook.quota.charge import charge_of, placed_charge, waiting_charge
+from hami_webhook.quota.pricing import charge_of, placed_charge, waiting_charge
+from hami_webhook.scheduling.boundary import BoundedPod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import PodRequest, read_pod_request
+from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
+from hami_webhook.scheduling.scoring import ScoredNode
 
 OTHER_NODE = "node didn't match the pod's nodeSelector"
 _PHASE = "hami.io/bind-phase"
@@ -45,11 +54,11 @@ class Known:
     pod of the namespace as policy demands it.
     """
 
-    state: ClusterState
+    state: ClusterCache
     vendors: Vendors
     quotas: Sequence[ResourceQuota]
     now: float
-    policies: Policies
+    policies: SchedulingPolicies
     scheduler_name: str
     lapse: float
     gates: Sequence[str] = ()
@@ -82,16 +91,16 @@ def explain_denial(pod: Pod | None, known: Known, name: tuple[str, str], code: i
         quotas += of_books
         keys = books.overrun(charge)
         over += [quota for quota in of_books if quota.key in keys]
-    steps = [step for step, _ in changes.raises(over, charge.amounts)]
+    steps = [step for step, _ in remedies.raises(over, charge.amounts)]
     return Explanation(*name, verdict, quotas=quotas, changes=[Change(steps)] if steps else [])
 
 
-def _at_the_door(books: Books, amounts: Mapping[str, int]) -> Iterator[QuotaAccount]:
+def _at_the_door(books: QuotaAccount, amounts: Mapping[str, int]) -> Iterator[QuotaReport]:
     """How each managed key stands for a pod that isn't charged yet."""
     for key, hard in sorted(books.hard.items()):
         used = books.used.get(key)
         most = hard - (used or 0)
-        yield QuotaAccount(books.name, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
+        yield QuotaReport(books.name, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
 
 
 def _of_placed(pod: Pod, known: Known) -> Explanation:
@@ -112,7 +121,7 @@ def _of_placed(pod: Pod, known: Known) -> Explanation:
     time = float(int(text[:18])) if text.isdecimal() else None
     bound = bool(pod.node_name)
     lapses = None if bound or time is None else time + known.lapse
-    place = Place(
+    place = PlacementReport(
         name, bound, time, taken, cards, dict(sorted(charge.amounts.items())), lapses, pod.annotations.get(_PHASE, "")
     )
     since = f" since {format_time(time)}" if time is not None else ""
@@ -128,10 +137,10 @@ def _of_unplaced(pod: Pod, known: Known) -> Explanation:
     named = (pod.namespace, pod.name)
     try:
         bounded = known.bounded(pod)
-        ask = read_ask(bounded.pod, known.vendors, known.policies.card)
+        ask = read_pod_request(bounded.pod, known.vendors, known.policies.card)
     except (BadRequest, PolicyViolation) as error:
         text = error.attributed if isinstance(error, PolicyViolation) else str(error)
-        refused = [NodeAccount(view.name, False, text) for view in known.state.views()]
+        refused = [NodeReport(view.name, False, text) for view in known.state.views()]
         return Explanation(*named, f"fits nowhere: {text}", nodes=refused)
     except ValueError as error:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
@@ -152,7 +161,7 @@ def _of_unplaced(pod: Pod, known: Known) -> Explanation:
     return _judged(pod, ask, known, notes)
 
 
-def _judged(pod: Pod, ask: PodAsk, known: Known, notes: list[str]) -> Explanation:
+def _judged(pod: Pod, ask: PodRequest, known: Known, notes: list[str]) -> Explanation:
     """How every node stands to the pod, and what would have to change."""
     books = list(_books(pod, known))
     pods = known.state.pods_in(pod.namespace)
@@ -171,11 +180,11 @@ def _judged(pod: Pod, ask: PodAsk, known: Known, notes: list[str]) -> Explanatio
             stuck = find_stuck(view, ask, known.vendors, budget)
             nodes.append(_unfit(view, found.failed[view.name], stuck, ask, known, limits))
         else:
-            nodes.append(NodeAccount(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
+            nodes.append(NodeReport(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
     quotas = list(_quotas(pod, known, None))
     judged = Judged(pod, ask, suitable, known.vendors, budget, quotas, known.policies.card, known.bounded)
     waits = list(_waits(pod, known))
-    remedies: list[Remedy] = []
+    helpful: list[Remedy] = []
     if found.fits:
         best = found.fits[0]
         cost: Mapping[str, int] | None = placed_charge(best.fit.holds(), pod.kinds, known.vendors).amounts
@@ -184,11 +193,11 @@ def _judged(pod: Pod, ask: PodAsk, known: Known, notes: list[str]) -> Explanatio
         notes.append("; ".join(step.text for step in waits) or "it waits for the scheduler, or was refused before")
         options = [Change(waits)] if waits else []
     else:
-        remedies = changes.on_nodes(judged)
-        cost = remedies[0].cost if remedies else None
+        helpful = remedies.on_nodes(judged)
+        cost = helpful[0].cost if helpful else None
         verdict = f"fits on none of {len(views)} nodes" if views else "fits nowhere: no node is known"
-        options = [remedy.change for remedy in remedies]
-        options += changes.in_the_pod(judged)
+        options = [remedy.change for remedy in helpful]
+        options += remedies.in_the_pod(judged)
         options += _other_nodes(views, suitable, judged, known)
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
@@ -227,22 +236,22 @@ def _selector_lacks(pod: Pod, view: NodeView) -> str:
     return f"{view.name} lacks the labels {', '.join(lacking)} of the pod's nodeSelector"
 
 
-def _fitting(view: NodeView, scored: Scored, pod: Pod) -> NodeAccount:
+def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:
     taken = [
         Taken(container.name, key, device.uuid, device.booking.memory, device.booking.cores)
         for container, row in zip(pod.containers, scored.fit.rows, strict=True)
         for key, allocation in row.items()
         for device in allocation.devices
     ]
-    return NodeAccount(view.name, True, score=round(scored.score, 6), devices=taken, cards=_all_cards(view))
+    return NodeReport(view.name, True, score=round(scored.score, 6), devices=taken, cards=_all_cards(view))
 
 
 def _unfit(
-    view: NodeView, rejection: Rejection, stuck: Stuck | None, ask: PodAsk, known: Known, limits: Mapping[str, int]
-) -> NodeAccount:
+    view: NodeView, rejection: Rejection, stuck: Stuck | None, ask: PodRequest, known: Known, limits: Mapping[str, int]
+) -> NodeReport:
     if stuck is None:
         told = _unregistered(view, ask, known)
-        return NodeAccount(view.name, False, str(rejection), told, cards=_all_cards(view))
+        return NodeReport(view.name, False, str(rejection), told, cards=_all_cards(view))
     request, vendor = stuck.trial.request, stuck.vendor
     total = len(stuck.trial.inventory.devices)
     passed = sum(not visit.label for visit in stuck.visits)
@@ -250,12 +259,12 @@ def _unfit(
     told = f"container {stuck.container} asks for {request.count} {cards_of} of {vendor.key}, "
     told += f"{passed} of {total} pass" if stuck.visits else f"the node has {total}"
     cards = [card for device in _devices(view) for card in _judged_cards(device, view, stuck, known, limits)]
-    return NodeAccount(view.name, False, str(rejection), told, stuck.container, cards=cards)
+    return NodeReport(view.name, False, str(rejection), told, stuck.container, cards=cards)
 
 
 def _judged_cards(
     device: Device, view: NodeView, stuck: Stuck, known: Known, limits: Mapping[str, int]
-) -> Iterator[Card]:
+) -> Iterator[CardReport]:
     """The card as often as it was looked at for the container that is stuck: once, unless it gives several shares."""
     visits = [v for v in stuck.visits if (device.vendor, device.uuid) == (stuck.vendor.key, v.card.device.uuid)]
     counted = {visit.label for visit in stuck.visits}
@@ -277,7 +286,7 @@ def _passed(label: str, stuck: Stuck) -> str:
     return f"passes by itself, but {stuck.trial.request.count} that go together are needed"
 
 
-def _unregistered(view: NodeView, ask: PodAsk, known: Known) -> str:
+def _unregistered(view: NodeView, ask: PodRequest, known: Known) -> str:
     """Why the node has no cards of a vendor that the pod asks for."""
     told = []
     unreadable = {problem.name: problem.text for problem in known.state.problems() if problem.kind == "Node"}
@@ -303,15 +312,17 @@ def _devices(view: NodeView) -> Iterator[Device]:
         yield from inventory.devices
 
 
-def _all_cards(view: NodeView) -> list[Card]:
+def _all_cards(view: NodeView) -> list[CardReport]:
     return [_card(device, view) for device in _devices(view)]
 
 
-def _card(device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", told: str = "") -> Card:
+def _card(
+    device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", told: str = ""
+) -> CardReport:
     """A card as a container finds it (with what the pod's other containers take), or as it is."""
     usage = tried.usage if tried is not None else view.used(device.vendor, device.uuid)
     pods = sorted({holder.pod.key for holder in usage.holders})
-    return Card(
+    return CardReport(
         vendor=device.vendor,
         uuid=device.uuid,
         type=device.type,
@@ -346,15 +357,15 @@ def _taken(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]
                 yield Taken(name, key, entry.uuid, entry.memory, entry.cores, there)
 
 
-def _books(pod: Pod, known: Known) -> Iterator[Books]:
+def _books(pod: Pod, known: Known) -> Iterator[QuotaAccount]:
     """The books of the quotas that the pod is in scope of."""
     for quota in sorted(known.quotas, key=lambda quota: quota.name):
-        books = Books.read(quota, known.vendors)
+        books = QuotaAccount.read(quota, known.vendors)
         if books.hard and scopes.matches(quota, pod):
             yield books
 
 
-def _quotas(pod: Pod, known: Known, cost: Mapping[str, int] | None) -> Iterator[QuotaAccount]:
+def _quotas(pod: Pod, known: Known, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
     """How each managed key stands for a placement of this cost (None: no placement is known)."""
     pods = known.state.pods_in(pod.namespace)
     for books in _books(pod, known):
@@ -365,4 +376,4 @@ def _quotas(pod: Pod, known: Known, cost: Mapping[str, int] | None) -> Iterator[
         for key, hard in sorted(books.hard.items()):
             most = budget.limits.get(key, hard) if budget else hard
             amount = None if cost is None else cost.get(key, 0)
-            yield QuotaAccount(books.name, key, hard, books.used.get(key), mine.get(key, 0), others[key], most, amount)
+            yield QuotaReport(books.name, key, hard, books.used.get(key), mine.get(key, 0), others[key], most, amount)

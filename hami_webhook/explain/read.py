@@ -11,12 +11,12 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.cluster.trim import trim
-from hami_webhook.explain.account import Explanation
 from hami_webhook.explain.explain import Known, explain, explain_denial
+from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
-from hami_webhook.placement.boundary import BoundedPod
-from hami_webhook.placement.place import Policies
-from hami_webhook.simulate.run import Simulation
+from hami_webhook.scheduling.boundary import BoundedPod
+from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.simulate.simulation import Simulation
 
 _KINDS = (
     (Kind.NODES, "Node", "nodes"),
@@ -53,7 +53,7 @@ async def read_cluster(kubeconfig: str) -> Bundle:
 class Explainer:
     """Explains pods of a simulation's cluster, and pods that aren't there yet."""
 
-    def __init__(self, simulation: Simulation, policies: Policies, scheduler_name: str, now: float) -> None:
+    def __init__(self, simulation: Simulation, policies: SchedulingPolicies, scheduler_name: str, now: float) -> None:
         self.simulation = simulation
         self._policies = policies
         self._scheduler_name = scheduler_name

@@ -158,7 +158,7 @@ class PodDraft:
         self._warned: set[str] = set()
         self.notes: list[str] = []
 
-    def untouched(self) -> PodDraft:
+    def reset(self) -> PodDraft:
         """A draft of the same pod without the changes."""
         return PodDraft(self.raw, original=self.original)
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.keys import DeviceKeys, Governed
-from hami_webhook.devices.policy import split_list
+from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, Bounds, Rule
+from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, Rule
 
 MOST_NAMES = 10
 
@@ -321,7 +321,7 @@ class _Listing:
         return f"{short}: {nothing} is allowed in namespace {self.namespace} ({'; '.join(why)})"
 
 
-_Lists = Callable[[Bounds], tuple[str, ...]]
+_Lists = Callable[[DeviceBounds], tuple[str, ...]]
 _SIDES: tuple[tuple[_Items, Callable[[DeviceKeys], tuple[tuple[str, ...], tuple[str, ...]]], _Lists, _Lists], ...] = (
     (_UUIDS, lambda keys: (keys.use_uuid, keys.nouse_uuid), lambda b: b.allow_uuids, lambda b: b.deny_uuids),
     (_TYPES, lambda keys: (keys.use_type, keys.nouse_type), lambda b: b.allow_types, lambda b: b.deny_types),

@@ -20,13 +20,13 @@ from hami_webhook.config.errors import ConfigError, cut, found, quoted
 from hami_webhook.config.fields import is_name, refuse
 from hami_webhook.config.yaml_source import Located, parse_yaml
 from hami_webhook.devices.keys import Governed
-from hami_webhook.devices.owned import is_scheduler_owned
-from hami_webhook.devices.policy import WEIGHTS, Weights
+from hami_webhook.devices.pod_preferences import WEIGHTS, Weights
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import is_subdomain
-from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, Bounds, Policies, Rule
+from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
 
-__all__ = ["Policies", "PolicyError", "PolicyFile", "PolicySource"]
+__all__ = ["PolicyError", "PolicyFile", "PolicyRules", "PolicySource"]
 
 _Path = tuple[str | int, ...]
 _MOST_SHOWN = 10
@@ -41,7 +41,7 @@ class PolicyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownKeys:
     """What the enabled vendors know, by which a file is judged."""
 
     vendors: Mapping[str, Governed]
@@ -50,7 +50,7 @@ class _Known:
     """Where the content of a vendor's list key belongs in a rule."""
 
     @classmethod
-    def of(cls, vendors: Mapping[str, Governed]) -> _Known:
+    def of(cls, vendors: Mapping[str, Governed]) -> _KnownKeys:
         lists: dict[str, str] = {}
         for backend, vendor in vendors.items():
             for field, keys in _list_keys(vendor):
@@ -70,8 +70,8 @@ def _list_keys(vendor: Governed) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _known(info: ValidationInfo) -> _Known:
-    assert isinstance(info.context, _Known)
+def _known(info: ValidationInfo) -> _KnownKeys:
+    assert isinstance(info.context, _KnownKeys)
     return info.context
 
 
@@ -139,7 +139,7 @@ def _choice_key(value: str, info: ValidationInfo) -> str:
     return value
 
 
-def _no_choice(value: str, known: _Known) -> str:
+def _no_choice(value: str, known: _KnownKeys) -> str:
     if is_scheduler_owned(value) or any(value in vendor.keys.owned for vendor in known.vendors.values()):
         return "is written by the scheduler alone: no policy can set it"
     if value in known.lists:
@@ -180,11 +180,11 @@ _Devices = tuple[_Device, ...]
 _Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Annotated[str, BeforeValidator(_text)]]
 
 
-class _Written(BaseModel):
+class _FileSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class WrittenMatch(_Written):
+class WrittenMatch(_FileSection):
     """Which pods a rule is about."""
 
     namespaces: Annotated[tuple[Annotated[str, BeforeValidator(_glob)], ...], BeforeValidator(_globs)] = ()
@@ -192,7 +192,7 @@ class WrittenMatch(_Written):
     pod_selector: WrittenSelector = Field(default=WrittenSelector(), alias="podSelector")
 
 
-class WrittenBounds(_Written):
+class WrittenBounds(_FileSection):
     """One vendor's lists."""
 
     allow_uuids: _Devices = Field(default=(), alias="allowUUIDs")
@@ -200,11 +200,11 @@ class WrittenBounds(_Written):
     allow_types: _Devices = Field(default=(), alias="allowTypes")
     deny_types: _Devices = Field(default=(), alias="denyTypes")
 
-    def bounds(self) -> Bounds:
-        return Bounds(self.allow_uuids, self.deny_uuids, self.allow_types, self.deny_types)
+    def bounds(self) -> DeviceBounds:
+        return DeviceBounds(self.allow_uuids, self.deny_uuids, self.allow_types, self.deny_types)
 
 
-class WrittenRule(_Written):
+class WrittenRule(_FileSection):
     """One rule."""
 
     name: Annotated[str, BeforeValidator(_rule_name)]
@@ -227,13 +227,13 @@ class WrittenRule(_Written):
         )
 
 
-class PolicyFile(_Written):
+class PolicyFile(_FileSection):
     """The whole file."""
 
     policies: Annotated[tuple[WrittenRule, ...], BeforeValidator(lambda value: () if value is None else value)] = ()
 
     @classmethod
-    def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> Policies:
+    def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> PolicyRules:
         """The rules in `text`, judged by the enabled `vendors`; none if there is nothing in it.
 
         `source` is what messages call the file. Raises `PolicyError` with every fault: first those of single values,
@@ -244,20 +244,20 @@ class PolicyFile(_Written):
         except ConfigError as error:
             raise PolicyError(error.faults) from None
         if document is None or document.value is None:
-            return Policies.EMPTY
-        known = _Known.of(vendors)
+            return PolicyRules.EMPTY
+        known = _KnownKeys.of(vendors)
         try:
             written = cls.model_validate(document.plain(), context=known)
         except ValidationError as invalid:
             errors = invalid.errors(include_url=False, include_context=False)
-            faults = [_Fault.at(document, _place(error["loc"]), _sentence(error)) for error in errors]
+            faults = [_FileFault.at(document, _place(error["loc"]), _sentence(error)) for error in errors]
         else:
-            faults = [_Fault.at(document, path, sentence) for path, sentence in written._conflicts(known)]
+            faults = [_FileFault.at(document, path, sentence) for path, sentence in written._conflicts(known)]
         if faults:
             raise PolicyError(fault.said(source) for fault in sorted(faults))
-        return Policies(tuple(rule.rule() for rule in written.policies))
+        return PolicyRules(tuple(rule.rule() for rule in written.policies))
 
-    def _conflicts(self, known: _Known) -> Iterator[tuple[_Path, str]]:
+    def _conflicts(self, known: _KnownKeys) -> Iterator[tuple[_Path, str]]:
         """Faults that no single value shows, each with its path and a sentence."""
         first: dict[str, int] = {}
         for index, rule in enumerate(self.policies):
@@ -283,7 +283,7 @@ class PolicySource:
     `source` is what messages call the file; `vendors` are the enabled ones.
     """
 
-    def __init__(self, source: str, vendors: Mapping[str, Governed], current: Policies = Policies.EMPTY) -> None:
+    def __init__(self, source: str, vendors: Mapping[str, Governed], current: PolicyRules = PolicyRules.EMPTY) -> None:
         self.current = current
         self._source = source
         self._vendors = vendors
@@ -319,7 +319,7 @@ def _inside_config_map(document: Located | None, source: str) -> Located | None:
     return parse_yaml(text.value, source, lambda line: first_line + line if text.block else first_line)
 
 
-class _Fault(NamedTuple):
+class _FileFault(NamedTuple):
     """A sentence and where in the file it belongs; faults sort by line."""
 
     line: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS
+from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.selectors import EVERYTHING, LabelSelector
 
@@ -19,7 +19,7 @@ NAMESPACE = "namespace"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DeviceBounds:
     """A rule's lists for one vendor's cards; an empty allow list is no constraint."""
 
     allow_uuids: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Rule:
     pod_selector: LabelSelector = EVERYTHING
     default: Mapping[str, str] = field(default_factory=dict)
     enforce: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, Bounds] = field(default_factory=dict)
+    devices: Mapping[str, DeviceBounds] = field(default_factory=dict)
     scheduler_name: str | None = None
 
     def matches(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> bool:
@@ -51,14 +51,14 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class PolicyRules:
     """The rules of the policy file, in its order."""
 
     rules: tuple[Rule, ...] = ()
-    EMPTY: ClassVar[Policies]
+    EMPTY: ClassVar[PolicyRules]
 
     def matching(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.rules if rule.matches(namespace, pod_labels))
 
 
-Policies.EMPTY = Policies()
+PolicyRules.EMPTY = PolicyRules()

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.model import Hold, Kinds
-from hami_webhook.devices.placed import placement_counts
+from hami_webhook.devices.model import Claim, Kinds
+from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import Catalog, admission_charge, charge_of, in_bytes, in_units
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
+from hami_webhook.quota.pricing import CapacityLister, admission_charge, charge_of, in_bytes, in_units
 
 _IN_BYTES = "bytes of "
 
@@ -41,10 +41,10 @@ class PodBudget:
         """What is limited."""
         return frozenset(self._all)
 
-    def admits(self, holds: Sequence[Hold]) -> bool:
+    def admits(self, holds: Sequence[Claim]) -> bool:
         return self.within(self.counted(holds))
 
-    def counted(self, holds: Sequence[Hold]) -> dict[str, int]:
+    def counted(self, holds: Sequence[Claim]) -> dict[str, int]:
         """What the holds cost of the keys that are limited (`_IN_BYTES` before those counted so).
 
         Where not only the peak, but everything at once is within the limits, it is that instead.
@@ -70,14 +70,14 @@ class PodBudget:
             found |= {_IN_BYTES + key: amount for key, amount in in_full.items() if key in self.byte_limits}
         return found
 
-    def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
+    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
         """MiB, cores and slots of the holds, over all vendors."""
         debits = per_vendor(holds, self._kinds).values()
         return (sum(d.memory for d in debits), sum(d.cores for d in debits), sum(d.slots for d in debits))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class BudgetAnswers:
     """What a budget was asked about and answered: by key the most it admitted, and all amounts that it refused."""
 
     admitted: tuple[tuple[str, int], ...] = ()
@@ -88,7 +88,7 @@ class Verdicts:
         return budget.within(dict(self.admitted)) and not any(budget.within(dict(each)) for each in self.refused)
 
 
-class WitnessedBudget:
+class RecordingBudget:
     """A budget that notes what it answers."""
 
     def __init__(self, budget: PodBudget) -> None:
@@ -96,7 +96,7 @@ class WitnessedBudget:
         self._admitted: dict[str, int] = {}
         self._refused: set[tuple[tuple[str, int], ...]] = set()
 
-    def admits(self, holds: Sequence[Hold]) -> bool:
+    def admits(self, holds: Sequence[Claim]) -> bool:
         amounts = self._budget.counted(holds)
         if self._budget.within(amounts):
             for key, amount in amounts.items():
@@ -106,21 +106,23 @@ class WitnessedBudget:
         self._refused.add(tuple(sorted(amounts.items())))
         return False
 
-    def cost(self, holds: Sequence[Hold]) -> tuple[int, ...]:
+    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
         return self._budget.cost(holds)
 
     @property
-    def verdicts(self) -> Verdicts:
-        return Verdicts(tuple(sorted(self._admitted.items())), frozenset(self._refused))
+    def verdicts(self) -> BudgetAnswers:
+        return BudgetAnswers(tuple(sorted(self._admitted.items())), frozenset(self._refused))
 
 
-def charged(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog, now: float, lapse: float) -> Mapping[str, int]:
+def charged(
+    books: QuotaAccount, pod: Pod, vendors: Vendors, catalog: CapacityLister, now: float, lapse: float
+) -> Mapping[str, int]:
     """The pod's charge inside this quota's used, exact: its entry's, else what the pod itself says."""
     found = entry_of(books, pod, vendors, catalog)
     return found[1].only(books.hard) if found else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
 
 
-def entry_of(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog) -> tuple[str, Entry] | None:
+def entry_of(books: QuotaAccount, pod: Pod, vendors: Vendors, catalog: CapacityLister) -> tuple[str, Entry] | None:
     """The pod's ledger entry with its id."""
     return find_entry(
         books.ledger,
@@ -131,7 +133,13 @@ def entry_of(books: Books, pod: Pod, vendors: Vendors, catalog: Catalog) -> tupl
 
 
 def placed_by_others(
-    books: Books, pod: Pod, pods: Iterable[Pod], vendors: Vendors, catalog: Catalog, now: float, lapse: float
+    books: QuotaAccount,
+    pod: Pod,
+    pods: Iterable[Pod],
+    vendors: Vendors,
+    catalog: CapacityLister,
+    now: float,
+    lapse: float,
 ) -> dict[str, int]:
     """The sum of the placed charges of the other live pods in the quota's scope."""
     sums = dict.fromkeys(books.hard, 0)
@@ -148,13 +156,13 @@ def placed_by_others(
 
 def pod_budget(
     pod: Pod,
-    quotas: Iterable[Books],
+    quotas: Iterable[QuotaAccount],
     pods: Sequence[Pod],
     vendors: Vendors,
-    catalog: Catalog,
+    catalog: CapacityLister,
     now: float,
     lapse: float,
-    others_of: Callable[[Books], Mapping[str, int]] | None = None,
+    others_of: Callable[[QuotaAccount], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
     """The pod's budget from the quotas it is in scope of; None if none limits it.
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from hami_webhook.cluster.api import Cluster, Conflict, Kind
-from hami_webhook.devices.placed import TIME, placement_counts
+from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
-from hami_webhook.quota.books import Books, verify
-from hami_webhook.quota.charge import NODE_LOCK_TIMEOUT, Catalog, Charge, admission_charge, charge_of, overrun
+from hami_webhook.quota.account import QuotaAccount, verify
 from hami_webhook.quota.durations import Durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
+from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, admission_charge, charge_of, overrun
 
 ATTEMPTS = 6
 
@@ -42,8 +42,8 @@ class Recomputed:
     when the result is next another one though nothing happens (Unix seconds).
     """
 
-    before: Books
-    after: Books
+    before: QuotaAccount
+    after: QuotaAccount
     problems: Sequence[tuple[Pod, tuple[str, ...]]] = ()
     confirmed: frozenset[str] = frozenset()
     expired: int = 0
@@ -52,10 +52,10 @@ class Recomputed:
 
 
 def recompute(
-    books: Books,
+    books: QuotaAccount,
     pods: Iterable[Pod],
     vendors: Vendors,
-    catalog: Catalog,
+    catalog: CapacityLister,
     now: float,
     times: Times,
     lost: Mapping[str, Entry] | None = None,
@@ -88,7 +88,7 @@ def recompute(
         for key, amount in books.counted(amounts).items():
             used[key] += amount
         if amounts:
-            ends = (pod.deletion_deadline, lapses_at(pod, times.lapse), charge.until)
+            ends = (pod.deletion_deadline, assumption_expires_at(pod, times.lapse), charge.until)
             wakes += [at for at in ends if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
@@ -123,7 +123,7 @@ def _sorted_out(
     return own, orphans
 
 
-def vanished(before: Books, after: Books) -> dict[str, Entry]:
+def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
     """The admitted entries of `before` that `after` lacks though nothing took their amounts out of used.
 
     That is what replacing the object does. An undo, and a recompute that drops an entry, lower used in the same write;
@@ -163,7 +163,7 @@ def _settle(
     return amounts, Entry(State.WAITING, int(now), amounts) if amounts else None
 
 
-def lapses_at(pod: Pod, lapse: float) -> float | None:
+def assumption_expires_at(pod: Pod, lapse: float) -> float | None:
     """When the pod's placement stops counting unless it is bound; None if it has none, or is bound."""
     if pod.node_name or not placement_counts(pod, 0, lapse):
         return None
@@ -199,7 +199,7 @@ class Recomputer:
         self,
         cluster: Cluster,
         vendors: Vendors,
-        catalog: Catalog,
+        catalog: CapacityLister,
         *,
         clock: Callable[[], float],
         times: Times,
@@ -221,7 +221,7 @@ class Recomputer:
         self,
         namespace: str,
         name: str,
-        lost: Callable[[Books], Mapping[str, Entry]] = lambda books: {},
+        lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda books: {},
         gone: Container[str] = (),
         *,
         write: bool = True,
@@ -234,7 +234,7 @@ class Recomputer:
         for attempt in range(ATTEMPTS):
             quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
             pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items, self._told)
-            books = Books.read(quota, self._vendors)
+            books = QuotaAccount.read(quota, self._vendors)
             now = self._clock()
             result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books), gone)
             patch = books.patch(result.after)
@@ -252,6 +252,6 @@ class Recomputer:
             return result
         raise AssertionError("unreachable")
 
-    async def inline(self, namespace: str, name: str, write: bool = True) -> Books:
+    async def inline(self, namespace: str, name: str, write: bool = True) -> QuotaAccount:
         """The recompute in the course of a charge: the books as they are then to be."""
         return (await self.run(namespace, name, write=write)).after

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.gate import Gate
+from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.review import (
     UNCHANGED,
     Answer,
@@ -35,9 +35,9 @@ from hami_webhook.admission.review import (
 from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
 from hami_webhook.quota.durations import Durations
-from hami_webhook.server.large import LARGE, LargeReviews, TooManyLargeReviews
+from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
 from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, header, receive_body
-from hami_webhook.server.patience import within
+from hami_webhook.server.timeouts import within
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def _read_address(text: str) -> IPv4Address | IPv6Address:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-class Doors:
+class WebhookApp:
     """The routes, over a gate.
 
     `ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see to
@@ -100,7 +100,7 @@ class Doors:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: AdmissionHandler,
         limits: ListenerLimits,
         *,
         ready: Callable[[], str | None],
@@ -136,8 +136,8 @@ class Doors:
             *more,
         )
 
-    def _door(self, path: str, step: Step, passes: Passes) -> _Door:
-        return _Door(path, step, passes, self._limits, self.counts, self._sources, self._large)
+    def _door(self, path: str, step: Step, passes: Passes) -> _ReviewRoute:
+        return _ReviewRoute(path, step, passes, self._limits, self.counts, self._sources, self._large)
 
     def metrics_application(self, *more: Route) -> Starlette:
         """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
@@ -167,7 +167,7 @@ class Doors:
 _IS_JSON = (b"content-type", b"application/json")
 
 
-class _Door:
+class _ReviewRoute:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
     def __init__(

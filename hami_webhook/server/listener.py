@@ -22,8 +22,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from hami_webhook.server.connections import Connections
-from hami_webhook.server.patience import within
-from hami_webhook.server.protocol import BoundedProtocol, Bounds
+from hami_webhook.server.protocol import BoundedProtocol, ConnectionBounds
+from hami_webhook.server.timeouts import within
 from hami_webhook.server.tls import ReloadingTls
 
 _LOG: Final = logging.getLogger(__name__)
@@ -325,9 +325,9 @@ class Listener:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(self._served.pop(task))
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> ConnectionBounds:
         limits = self._limits
-        return Bounds(
+        return ConnectionBounds(
             head_bytes=limits.max_header_bytes,
             headers=limits.header_read_timeout,
             body=limits.request_timeout + _LINGER,

@@ -13,10 +13,10 @@ from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.placed import NODE, placement_counts, read_placed
+from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.server.app import ReviewCounts
-from hami_webhook.server.families import gauge, histogram
-from hami_webhook.server.legacy import with_legacy
+from hami_webhook.server.legacy_metrics import with_legacy
+from hami_webhook.server.metric_families import gauge, histogram
 from hami_webhook.server.quota_metrics import quota_metrics
 
 _MIB = 1 << 20

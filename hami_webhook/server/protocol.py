@@ -21,7 +21,7 @@ _BODY_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding"))
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """``head_bytes`` of headers, or around a body's own bytes; the others are seconds for what the name says."""
 
     head_bytes: int
@@ -71,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self,
         config: Config,
         state: ServerState,
-        bounds: Bounds,
+        bounds: ConnectionBounds,
         loop: asyncio.AbstractEventLoop,
         source: str,
         connections: Connections,

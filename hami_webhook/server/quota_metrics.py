@@ -10,10 +10,10 @@ from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
-from hami_webhook.quota.charge import Charge, charge_of
-from hami_webhook.server.families import gauge
+from hami_webhook.quota.pricing import Charge, charge_of
+from hami_webhook.server.metric_families import gauge
 
 _BY_KEY = ("namespace", "quota", "key")
 
@@ -24,7 +24,7 @@ _Charges = Mapping[str, list[tuple[Pod, Charge]]]
 def quota_metrics(core: Core, zone: str) -> Iterator[Metric]:
     """Every metric of a quota; `zone` is the label that HAMi's have."""
     charges = _charges(core)
-    books = [Books.read(quota, core.vendors) for quota in core.caches.all_quotas()]
+    books = [QuotaAccount.read(quota, core.vendors) for quota in core.caches.all_quotas()]
     yield from _ours(core, books, charges)
     yield from _hamis(core, books, charges, zone)
 
@@ -40,7 +40,7 @@ def _charges(core: Core) -> _Charges:
     return found
 
 
-def _ours(core: Core, every: list[Books], charges: _Charges) -> Iterator[Metric]:
+def _ours(core: Core, every: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
     used = gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", _BY_KEY)
     hard = gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", _BY_KEY)
     waiting = gauge("hami_webhook_quota_waiting", "What pods without a placement are charged.", _BY_KEY)
@@ -67,11 +67,11 @@ def _ours(core: Core, every: list[Books], charges: _Charges) -> Iterator[Metric]
     yield from (used, hard, waiting, placed, entries)
 
 
-def _while_waiting(core: Core, books: Books, pod: Pod) -> Mapping[str, int]:
+def _while_waiting(core: Core, books: QuotaAccount, pod: Pod) -> Mapping[str, int]:
     return charged(books, pod, core.vendors, core.state, core.clock(), core.lapse)
 
 
-def _hamis(core: Core, every: list[Books], charges: _Charges, zone: str) -> Iterator[Metric]:
+def _hamis(core: Core, every: list[QuotaAccount], charges: _Charges, zone: str) -> Iterator[Metric]:
     smallest: dict[tuple[str, str], tuple[int, int]] = {}
     for books in every:
         if books.quota.scopes:

@@ -22,23 +22,29 @@ from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings, read_text
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.controller.certificates import CertificateKeeper
-from hami_webhook.controller.duties import Duties, certificate_keeper, leader_election, reconcile, webhook_reconciler
-from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.certificates import CertRotator
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.leader_tasks import (
+    LeaderTasks,
+    certificate_keeper,
+    leader_election,
+    reconcile,
+    webhook_reconciler,
+)
 from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.controller.waker import Waker
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.placement import place
 from hami_webhook.policy.file import PolicySource
-from hami_webhook.policy.rules import Policies
+from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.recompute import Times
-from hami_webhook.server.app import Doors, Sources
+from hami_webhook.scheduling import placer
+from hami_webhook.server.app import Sources, WebhookApp
 from hami_webhook.server.connections import connection_limit
-from hami_webhook.server.extending import Extending, a_node, extending
+from hami_webhook.server.extender_server import ExtenderServer, a_node, extender_server
 from hami_webhook.server.listener import Listener, ListenerLimits
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
@@ -65,7 +71,7 @@ def options_of(settings: Settings) -> Options:
             trusted_groups=settings.trusted_groups,
             foreign_users=settings.foreign_users,
         ),
-        policies=place.Policies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
+        policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         times=Times(ttl=settings.quota_reservation_ttl, lapse=settings.node_lock_timeout),
         charge_timeout=settings.quota_charge_timeout,
         max_ledger=settings.quota_max_ledger,
@@ -142,7 +148,7 @@ class Running:
     """
 
     core: Core
-    feed: Feed
+    feed: SharedInformers
     main: Listener
     metrics: Listener
     extender: Listener | None
@@ -156,7 +162,7 @@ async def running(
     vendors: Vendors,
     settings: Settings,
     *,
-    policies: Policies = Policies.EMPTY,
+    policies: PolicyRules = PolicyRules.EMPTY,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Running]:
     """The servers and loops of a process, up while the block runs; ready once `feed` is synced.
@@ -165,7 +171,7 @@ async def running(
     and `TlsError`.
     """
     leaving = asyncio.Event()
-    feed: Feed | None = None
+    feed: SharedInformers | None = None
     source = PolicySource(settings.policy_file, vendors.governed, policies)
 
     def not_ready() -> str | None:
@@ -193,11 +199,11 @@ async def running(
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
         reconciler = QuotaReconciler(core, pace)
-    waker = Waker(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
-    feed = Feed(core, reconciler, waker)
+    waker = RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
+    feed = SharedInformers(core, reconciler, waker)
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
-    doors = Doors(
+    doors = WebhookApp(
         core.gate,
         limits,
         ready=not_ready,
@@ -210,7 +216,7 @@ async def running(
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
     extended = None
     if waker is not None:
-        extended = extending(core, feed, waker, settings, limits, lambda: source.current)
+        extended = extender_server(core, feed, waker, settings, limits, lambda: source.current)
     main_routes = extended.main_routes if extended is not None else ()
     tls = None
     if settings.tls:
@@ -278,16 +284,16 @@ async def running(
 
 def _controlling(
     core: Core,
-    feed: Feed,
+    feed: SharedInformers,
     reconciler: QuotaReconciler,
-    keeper: CertificateKeeper | None,
+    keeper: CertRotator | None,
     webhooks: WebhookReconciler,
     loops: Loops,
     election: LeaderElection | None,
     alone: bool,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """The controller's loops."""
-    duties = Duties(core, feed, reconciler, keeper, webhooks, loops, alone)
+    duties = LeaderTasks(core, feed, reconciler, keeper, webhooks, loops, alone)
     if election is None:
         kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": duties.do}
     else:
@@ -296,7 +302,7 @@ def _controlling(
 
 
 def _about_own_pod(
-    core: Core, feed: Feed, settings: Settings, election: LeaderElection | None, alone: bool
+    core: Core, feed: SharedInformers, settings: Settings, election: LeaderElection | None, alone: bool
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """What is told of the process's own pod, and the label that has HAMi's chart send it reviews."""
     kept: dict[str, Callable[[], Awaitable[None]]] = {}
@@ -316,7 +322,7 @@ def _about_own_pod(
     return kept
 
 
-async def _ticking(core: Core, waker: Waker | None) -> NoReturn:
+async def _ticking(core: Core, waker: RequeueTrigger | None) -> NoReturn:
     """Let what depends on time alone happen: handshakes expire, placements that were never bound lapse."""
     lapses = 0
     while True:
@@ -328,7 +334,7 @@ async def _ticking(core: Core, waker: Waker | None) -> NoReturn:
 
 
 @asynccontextmanager
-async def _caches_set_aside(feed: Feed) -> AsyncIterator[None]:
+async def _caches_set_aside(feed: SharedInformers) -> AsyncIterator[None]:
     """Keep the garbage collector from going through the caches: most of them lives as long as the process.
 
     In a large cluster each full collection would stop everything for a second, and make the start take longer.
@@ -366,7 +372,7 @@ def _numbers(
     reconciler: QuotaReconciler | None,
     webhooks: WebhookReconciler,
     election: LeaderElection | None,
-    extended: Extending | None,
+    extended: ExtenderServer | None,
 ) -> Iterator[Number]:
     """What the process itself has to tell."""
     leading = 1.0 if reconciler is not None and (election is None or election.leading) else 0.0
@@ -399,7 +405,7 @@ def _numbers(
         )
 
 
-async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: Policies) -> None:
+async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: PolicyRules) -> None:
     """Run until SIGINT or SIGTERM. Requests in flight are finished, for `settings.shutdown_grace` at most.
 
     After SIGTERM a process that gets reviews goes on for `_LEAVING` seconds, or until a second signal, in which

@@ -10,11 +10,11 @@ from hami_webhook.admission.policy import apply
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.nvidia import Nvidia
-from hami_webhook.devices.policy import GPU_POLICY
+from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 
@@ -90,7 +90,7 @@ class Applied:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         draft = PodDraft(pod_object(annotations, labels), "team-a")
-        self.outcome = apply(draft, namespace, Policies(rules), asked)
+        self.outcome = apply(draft, namespace, PolicyRules(rules), asked)
         self.annotations = dict(draft.annotations)
         self.warnings = draft.warnings
         self.operations = draft.operations()
@@ -117,8 +117,8 @@ MUST = Rule("must", enforce={GPU_POLICY: "must"})
 LAST = Rule("last", enforce={GPU_POLICY: "last"})
 
 
-def bounds(**lists: tuple[str, ...]) -> dict[str, Bounds]:
-    return {"NVIDIA": Bounds(**lists)}
+def bounds(**lists: tuple[str, ...]) -> dict[str, DeviceBounds]:
+    return {"NVIDIA": DeviceBounds(**lists)}
 
 
 A_TO_C = Rule("abc", devices=bounds(allow_uuids=("GPU-a", "GPU-b", "GPU-c")))

@@ -11,14 +11,14 @@ import jsonpatch
 import orjson
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.gate import Amounts, Gate, Priced
+from hami_webhook.admission.handler import AdmissionHandler, Amounts, PodEstimate
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.config import load_device_config
-from hami_webhook.devices.fleet import NO_FLEET
+from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
-from hami_webhook.policy.rules import Policies
+from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.ledger import RESERVATION
 
 JSON = dict[str, Any]
@@ -135,7 +135,7 @@ class Surroundings:
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         self.ignored.append((namespace, keys))
 
-    def price(self, pod: Pod) -> Priced:
+    def price(self, pod: Pod) -> PodEstimate:
         return Free(self, pod)
 
 
@@ -145,7 +145,7 @@ class Free:
 
     around: Surroundings
     pod: Pod
-    lasting: bool = True
+    cacheable: bool = True
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
         self.around.charged.append((self.pod.name, uid))
@@ -166,12 +166,12 @@ def gate(
     rules: AdmissionRules = RULES,
     *,
     known: Vendors = VENDORS,
-    policies: Policies = Policies.EMPTY,
+    policies: PolicyRules = PolicyRules.EMPTY,
     annotations: Mapping[str, str] | None = None,
     surroundings: Any = None,
-) -> Gate:
+) -> AdmissionHandler:
     around = surroundings or Surroundings({"team-a": Namespace("team-a", {}, annotations or {})})
-    return Gate(
+    return AdmissionHandler(
         known,
         rules,
         policies=lambda: policies,

@@ -10,7 +10,7 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 
 from .reviews import GPU, JSON, MEM, RULES, VENDORS
 
@@ -84,10 +84,10 @@ def core_on(cluster: Any, **more: Any) -> Core:
     return Core(cluster, more.pop("vendors", VENDORS), options, **more)
 
 
-def books(cluster: MemoryCluster) -> Books:
+def books(cluster: MemoryCluster) -> QuotaAccount:
     written = cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a")
     assert written is not None
-    return Books.read(ResourceQuota.from_object(written), VENDORS)
+    return QuotaAccount.read(ResourceQuota.from_object(written), VENDORS)
 
 
 def spent(cluster: MemoryCluster) -> dict[str, int]:

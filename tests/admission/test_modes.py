@@ -6,7 +6,7 @@ import pytest
 
 from hami_webhook.config import load_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.policy.rules import Policies, Rule
+from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .reviews import container, mutate, patched, pod, refusal
 
@@ -21,8 +21,8 @@ SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
 
 
 @pytest.mark.parametrize(
-    "way", [{"annotations": MODE}, {"policies": Policies((Rule("r", enforce=MODE),))},
-            {"policies": Policies((Rule("r", default=MODE),))}]
+    "way", [{"annotations": MODE}, {"policies": PolicyRules((Rule("r", enforce=MODE),))},
+            {"policies": PolicyRules((Rule("r", default=MODE),))}]
 )  # fmt: skip
 def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
     answer = mutate(pod(container(limits=SLICES)), known=NPUS, **way)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.policy.rules import Policies, Rule
+from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .reviews import (
     CORES,
@@ -308,7 +308,7 @@ def test_the_requests_namespace_counts_not_the_pods():
 
 
 def test_a_policys_scheduler_name_wins_and_is_told():
-    policies = Policies((Rule("special", scheduler_name="other"),))
+    policies = PolicyRules((Rule("special", scheduler_name="other"),))
     obj = pod(gpu(), scheduler=SCHEDULER)
     answer = mutate(obj, policies=policies)
     assert patched(obj, answer)["spec"]["schedulerName"] == "other"
@@ -396,7 +396,7 @@ POD = st.builds(
     st.lists(CONTAINER, min_size=1, max_size=3),
     UNKNOWN,
 )
-POLICIES = Policies(
+POLICIES = PolicyRules(
     (Rule("r", enforce={"hami.io/node-scheduler-policy": "spread"}, default={WEIGHTS: "slot=1,core=2,memory=3"}),)
 )
 WAYS = {

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from hami_webhook.admission.policy import PolicyOutcome, check
-from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, WEIGHTS
+from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, WEIGHTS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 from .policies import (
@@ -98,7 +98,7 @@ def test_example_6_a_pod_that_asks_for_no_card_is_never_touched(own: Mapping[str
     rule = Rule("strict", enforce={GPU_POLICY: "spread"}, scheduler_name="mine")
     applied = Applied(own, namespace, rule, asked=[])
     assert (applied.operations, applied.warnings, applied.outcome) == ([], [], PolicyOutcome())
-    check(Pod.from_object(pod_object(own)), namespace, Policies((rule,)), [])
+    check(Pod.from_object(pod_object(own)), namespace, PolicyRules((rule,)), [])
 
 
 # choices
@@ -287,7 +287,10 @@ def test_alias_lists_with_nothing_in_common_are_denied_under_a_boundary() -> Non
 
 
 def test_vendors_that_share_their_keys_share_the_boundaries_on_them() -> None:
-    rule = Rule("both", devices={"kunlun": Bounds(allow_uuids=("K1", "K2")), "XPU": Bounds(allow_uuids=("K2", "K3"))})
+    rule = Rule(
+        "both",
+        devices={"kunlun": DeviceBounds(allow_uuids=("K1", "K2")), "XPU": DeviceBounds(allow_uuids=("K2", "K3"))},
+    )
     assert Applied({}, team(), rule, asked=[KUNLUN]).annotations == {XPU: "K1,K2"}
     both = Applied({}, team(), rule, asked=[KUNLUN, XPU_CARD])
     assert both.annotations == {XPU: "K2"}
@@ -323,32 +326,32 @@ def test_types_within_boundaries(own: str | None, of_namespace: str, of_rule: tu
         (
             {USE_TYPE: "V100,H100"},
             {USE_TYPE: "A100,A800"},
-            Bounds(),
+            DeviceBounds(),
             "use-gputype: none of V100, H100 is allowed in namespace team-a (allowed: A100, A800)",
         ),
         (
             {},
             {USE_TYPE: "A100"},
-            Bounds(allow_types=("SXM4",)),
+            DeviceBounds(allow_types=("SXM4",)),
             "use-gputype: nothing is allowed in namespace team-a "
             "(namespace team-a allows only A100; policy types allows only SXM4)",
         ),
         (
             {USE_TYPE: "A100-SXM4"},
             {},
-            Bounds(deny_types=("a100", "V")),
+            DeviceBounds(deny_types=("a100", "V")),
             "use-gputype: none of A100-SXM4 is allowed in namespace team-a (denied: a100)",
         ),
         (
             {},
             {USE_TYPE: "A100-SXM4"},
-            Bounds(deny_types=("sxm",)),
+            DeviceBounds(deny_types=("sxm",)),
             "use-gputype: nothing is allowed in namespace team-a (namespace team-a allows only A100-SXM4; denied: sxm)",
         ),
     ],
 )
 def test_no_type_left_is_denied(
-    own: dict[str, str], of_namespace: dict[str, str], of_rule: Bounds, sentence: str
+    own: dict[str, str], of_namespace: dict[str, str], of_rule: DeviceBounds, sentence: str
 ) -> None:
     assert refusal(own, team(of_namespace), Rule("types", devices={"NVIDIA": of_rule})) == sentence
 
@@ -377,7 +380,7 @@ def test_denied_types_add_up_regardless_of_case() -> None:
 )
 def test_all_parts_of_a_match_must_match(rule: Rule, acts: bool) -> None:
     assert rule.matches(team(labels={"tier": "research"}), {"app": "train"}) is acts
-    rules = Policies((Rule("other", namespaces=("x",)), rule))
+    rules = PolicyRules((Rule("other", namespaces=("x",)), rule))
     assert rules.matching(team(labels={"tier": "research"}), {"app": "train"}) == ((rule,) if acts else ())
 
 

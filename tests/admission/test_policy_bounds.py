@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import check
-from hami_webhook.devices.policy import GPU_POLICY, NODE_POLICY, ListRule
+from hami_webhook.devices.pod_preferences import GPU_POLICY, NODE_POLICY, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
-from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .policies import (
     A_TO_C,
@@ -75,7 +75,7 @@ def test_a_pod_looser_than_policy_is_denied(
     own: dict[str, str], of_namespace: dict[str, str], rule: Rule, sentence: str
 ) -> None:
     with pytest.raises(Denied) as denied:
-        check(Pod.from_object(pod_object(own)), team(of_namespace), Policies((rule,)), [NVIDIA])
+        check(Pod.from_object(pod_object(own)), team(of_namespace), PolicyRules((rule,)), [NVIDIA])
     assert (denied.value.code, denied.value.message) == (403, sentence)
 
 
@@ -88,11 +88,11 @@ def test_a_pod_looser_than_policy_is_denied(
         ({USE_TYPE: "a100-sxm4"}, {USE_TYPE: "A100"}, Rule("r")),
         ({NOUSE_TYPE: "a"}, {NOUSE_TYPE: "A100"}, Rule("r")),
         ({GPU_POLICY: "last"}, {}, LAST),
-        ({}, {}, Rule("r", enforce={QOS: "fixed-share"}, devices={"Metax-SGPU": Bounds(allow_uuids=("GPU-m",))})),
+        ({}, {}, Rule("r", enforce={QOS: "fixed-share"}, devices={"Metax-SGPU": DeviceBounds(allow_uuids=("GPU-m",))})),
     ],
 )
 def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict[str, str], rule: Rule) -> None:
-    check(Pod.from_object(pod_object(own)), team(of_namespace), Policies((rule,)), [NVIDIA])
+    check(Pod.from_object(pod_object(own)), team(of_namespace), PolicyRules((rule,)), [NVIDIA])
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_pod_as_tight_as_policy_passes(own: dict[str, str], of_namespace: dict
 def test_checking_reads_alias_keys_as_placement_does(own: dict[str, str], passes: bool) -> None:
     pod = Pod.from_object(pod_object(own))
     if passes:
-        check(pod, team({XPU: "K1"}), Policies.EMPTY, [KUNLUN])
+        check(pod, team({XPU: "K1"}), PolicyRules.EMPTY, [KUNLUN])
     else:
         with pytest.raises(Denied):
-            check(pod, team({XPU: "K1"}), Policies.EMPTY, [KUNLUN])
+            check(pod, team({XPU: "K1"}), PolicyRules.EMPTY, [KUNLUN])
 
 
 # for any pod and any boundaries
@@ -114,7 +114,7 @@ PARTS = ("A", "a100", "A100", "A100-SXM4", "sxm", "V100", "v", "80GB")
 MODELS = ("A100-SXM4-80GB", "A100-PCIE-40GB", "a100", "V100-SXM2", "NVIDIA-Tesla V100", "A800-SXM4", "H20", "")
 UUID_LISTS = st.lists(st.sampled_from(UUIDS), max_size=4).map(tuple)
 TYPE_LISTS = st.lists(st.sampled_from(PARTS), max_size=4).map(tuple)
-BOUNDS = st.builds(Bounds, UUID_LISTS, UUID_LISTS, TYPE_LISTS, TYPE_LISTS)
+BOUNDS = st.builds(DeviceBounds, UUID_LISTS, UUID_LISTS, TYPE_LISTS, TYPE_LISTS)
 CHOICES = st.dictionaries(st.sampled_from((GPU_POLICY, NODE_POLICY, MODE)), st.sampled_from(("", "x", "y")), max_size=2)
 RULES = st.lists(
     st.builds(
@@ -160,7 +160,7 @@ def test_applying_twice_is_applying_once_and_what_is_applied_passes(
     again = Applied(once.annotations, team(of_namespace), *rules, asked=asked)
     assert (again.operations, again.warnings, again.outcome.rules) == ([], [], ())
     assert bool(once.operations) == bool(once.warnings) == bool(once.outcome.rules)
-    check(Pod.from_object(pod_object(once.annotations)), team(of_namespace), Policies(tuple(rules)), asked)
+    check(Pod.from_object(pod_object(once.annotations)), team(of_namespace), PolicyRules(tuple(rules)), asked)
 
 
 def admitted(rule: ListRule, universe: tuple[str, ...]) -> set[str]:
@@ -182,7 +182,7 @@ def cards(annotations: Mapping[str, str], vendor: Vendor) -> tuple[set[str], set
     )
 
 
-def within(bounds: Bounds) -> tuple[set[str], set[str]]:
+def within(bounds: DeviceBounds) -> tuple[set[str], set[str]]:
     return (
         admitted(ListRule(bounds.allow_uuids, bounds.deny_uuids), UUIDS),
         admitted(ListRule(folded(bounds.allow_types), folded(bounds.deny_types)), MODELS),
@@ -224,7 +224,7 @@ def test_a_pod_that_passes_is_not_looser_than_any_boundary(
     stored: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
 ) -> None:
     try:
-        check(Pod.from_object(pod_object(stored)), team(of_namespace), Policies(tuple(rules)), asked)
+        check(Pod.from_object(pod_object(stored)), team(of_namespace), PolicyRules(tuple(rules)), asked)
     except Denied:
         return
     for vendor in asked:

@@ -11,25 +11,25 @@ from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .policies import NOUSE, NOUSE_TYPE, USE, USE_TYPE
 from .reviews import JSON, NoTouch, Surroundings, container, cpu, gate, gpu, parsed, pod, refusal, update
 
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
 ALL = Vendors.from_config(builtin_device_config().config)
-RULES = Policies(
+RULES = PolicyRules(
     (
-        Rule("no-b", devices={"NVIDIA": Bounds(deny_uuids=("GPU-b",), allow_types=("A100",))}),
+        Rule("no-b", devices={"NVIDIA": DeviceBounds(deny_uuids=("GPU-b",), allow_types=("A100",))}),
         Rule("spread", enforce={NODE_POLICY: "spread"}, default={GPU_POLICY: "binpack"}),
-        Rule("volcano-a", devices={"volcano": Bounds(allow_uuids=("GPU-a",))}),
+        Rule("volcano-a", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),
     )
 )
 ADMITTED = {NOUSE: "GPU-b", USE_TYPE: "A100", NODE_POLICY: "spread", GPU_POLICY: "binpack"}
 """What admission wrote on a pod for these rules."""
 
 
-def judge(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
+def evaluate_batch(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
     """The answer to an update of a pod's annotations."""
     one = old or pod(gpu())
     reviewed = [{**one, "metadata": {**one["metadata"], "annotations": notes}} for notes in (before, after)]
@@ -67,19 +67,19 @@ TIGHTENED = [
 @pytest.mark.parametrize("subresource", ["", "status"])
 @pytest.mark.parametrize(("after", "message"), LOOSENED)
 def test_an_update_that_loosens_is_refused_with_the_policys_name(after: JSON, message: str, subresource: str) -> None:
-    assert refusal(judge, ADMITTED, after, subresource=subresource) == (403, message)
+    assert refusal(evaluate_batch, ADMITTED, after, subresource=subresource) == (403, message)
 
 
 @pytest.mark.parametrize("after", TIGHTENED)
 def test_an_update_inside_the_boundary_is_let_through(after: JSON) -> None:
-    assert judge(ADMITTED, after) is UNCHANGED
+    assert evaluate_batch(ADMITTED, after) is UNCHANGED
 
 
 def test_the_namespaces_own_demands_are_named_too() -> None:
     message = f"{NOUSE}: must name GPU-z, denied by namespace team-a"
-    of_namespace = {"policies": Policies.EMPTY, "annotations": {NOUSE: "GPU-z"}}
-    assert refusal(judge, {NOUSE: "GPU-z"}, {}, **of_namespace) == (403, message)
-    assert judge({NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}, **of_namespace) is UNCHANGED
+    of_namespace = {"policies": PolicyRules.EMPTY, "annotations": {NOUSE: "GPU-z"}}
+    assert refusal(evaluate_batch, {NOUSE: "GPU-z"}, {}, **of_namespace) == (403, message)
+    assert evaluate_batch({NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}, **of_namespace) is UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -93,44 +93,44 @@ def test_the_namespaces_own_demands_are_named_too() -> None:
     ],
 )
 def test_a_pod_that_is_older_than_the_policy_may_change_what_its_policy_leaves_open(after: JSON) -> None:
-    assert judge({}, after) is UNCHANGED
+    assert evaluate_batch({}, after) is UNCHANGED
 
 
 @pytest.mark.parametrize("after", [{NOUSE: "GPU-y"}, {USE_TYPE: "V100"}, {NODE_POLICY: "binpack"}])
 def test_a_pod_that_is_older_than_the_policy_may_not_change_what_is_outside_it(after: JSON) -> None:
-    assert refusal(judge, {}, after)[0] == 403
+    assert refusal(evaluate_batch, {}, after)[0] == 403
 
 
 @pytest.mark.parametrize("node", ["", "n1"])
 def test_a_bound_pod_keeps_its_choices_too(node: str) -> None:
     """Device plugins and the pods that share its cards go by them."""
-    assert refusal(judge, ADMITTED, without(NODE_POLICY), old=pod(gpu(), node=node))[0] == 403
+    assert refusal(evaluate_batch, ADMITTED, without(NODE_POLICY), old=pod(gpu(), node=node))[0] == 403
 
 
 def test_pods_of_volcano_are_held_to_what_volcano_reads() -> None:
     use = "volcano.sh/vgpu-use-gpuuuid"
     theirs = pod(container("main", {"volcano.sh/vgpu-number": 1}), scheduler="volcano")
     message = f"{use}: must be set: policy volcano-a allows only GPU-a"
-    assert refusal(judge, {use: "GPU-a"}, {}, old=theirs) == (403, message)
-    assert judge({use: "GPU-a"}, {use: "GPU-a", NOUSE: "x", "mine": "1"}, old=theirs) is UNCHANGED
+    assert refusal(evaluate_batch, {use: "GPU-a"}, {}, old=theirs) == (403, message)
+    assert evaluate_batch({use: "GPU-a"}, {use: "GPU-a", NOUSE: "x", "mine": "1"}, old=theirs) is UNCHANGED
 
 
 @pytest.mark.parametrize("scheduler", ["", "hami-scheduler", "somebody-else"])
 def test_whose_scheduler_places_it_makes_no_difference(scheduler: str) -> None:
-    assert refusal(judge, ADMITTED, {}, old=pod(gpu(), scheduler=scheduler))[0] == 403
+    assert refusal(evaluate_batch, ADMITTED, {}, old=pod(gpu(), scheduler=scheduler))[0] == 403
 
 
 def test_a_pod_without_devices_and_one_whose_lists_stay_are_nobodys_business() -> None:
-    assert judge(ADMITTED, {}, old=pod(cpu()), surroundings=NoTouch()) is UNCHANGED
-    assert judge({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_batch(ADMITTED, {}, old=pod(cpu()), surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_batch({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
 
 
 def test_other_vendors_lists_are_the_users_own() -> None:
-    assert judge(ADMITTED, {**ADMITTED, "hygon.com/use-gpuuuid": "DCU-1"}) is UNCHANGED
+    assert evaluate_batch(ADMITTED, {**ADMITTED, "hygon.com/use-gpuuuid": "DCU-1"}) is UNCHANGED
 
 
 def test_where_the_namespace_is_not_known_the_update_is_to_be_tried_again() -> None:
     message = "namespace team-a isn't known yet; try again"
-    assert refusal(judge, ADMITTED, {}, surroundings=Surroundings({})) == (503, message)
+    assert refusal(evaluate_batch, ADMITTED, {}, surroundings=Surroundings({})) == (503, message)
     known = Surroundings({"team-a": Namespace("team-a", {}, {})})
-    assert refusal(judge, ADMITTED, {}, surroundings=known)[0] == 403
+    assert refusal(evaluate_batch, ADMITTED, {}, surroundings=known)[0] == 403

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import Answer, allowed, denied
-from hami_webhook.server.app import Doors
+from hami_webhook.server.app import WebhookApp
 from hami_webhook.server.listener import ListenerLimits
 
 from .reviews import GPU, MEM, VENDORS, Surroundings, body, container, cpu, gate, gpu, pod, review, vendors
@@ -25,7 +25,9 @@ UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
 def application(known=VENDORS, surroundings=None):
-    doors = Doors(gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, metrics=bytes)
+    doors = WebhookApp(
+        gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, metrics=bytes
+    )
     return doors.application()
 
 

@@ -84,10 +84,10 @@ def test_a_crash_before_a_write_prevents_it_and_one_after_does_not(call: str, mo
             await PORT_CALLS[call](cluster)
 
     cluster = prepared(crash)
-    untouched = state(cluster)
+    reset = state(cluster)
     cluster.pause = crash
     asyncio.run(body())
-    assert (state(cluster) == untouched) is (moment == "before")
+    assert (state(cluster) == reset) is (moment == "before")
 
 
 def test_a_paused_compare_and_swap_loses_to_the_one_that_overtakes_it() -> None:

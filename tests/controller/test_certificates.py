@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.certificates import CertificateKeeper, Lifetimes, Place
-from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.certificates import CertificateTarget, CertRotator, Lifetimes
+from hami_webhook.controller.object_events import ObjectEvents
 
 KINDS = (Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS)
 DAY = 86400.0
@@ -51,11 +51,11 @@ class Scene:
         self.mounted: dict[str, pki.KeyPair] = {}
         self.problems: Counter[str] = Counter()
         self._configurations = configurations
-        self.keeper = CertificateKeeper(
+        self.keeper = CertRotator(
             self.cluster,
-            Place("hami-system", "hami-webhook-tls", "hami-webhook", "hami-webhook-admission"),
+            CertificateTarget("hami-system", "hami-webhook-tls", "hami-webhook", "hami-webhook-admission"),
             clock=lambda: self.now,
-            telling=Telling(self.cluster, self.problems),
+            telling=ObjectEvents(self.cluster, self.problems),
             lifetimes=Lifetimes(timedelta(days=300), timedelta(days=30)),
         )
 
@@ -116,13 +116,13 @@ class Scene:
         """The leader looks every ten seconds; what is mounted stays trusted throughout."""
         for _ in range(int(seconds / 10)):
             self.now += 10
-            await self.keeper.tend()
+            await self.keeper.reconcile()
             await self.check_trust()
 
     async def settled(self) -> dict[str, bytes]:
         """What the Secret has once nothing is due any more."""
-        await self.keeper.tend()
-        await self.keeper.tend()
+        await self.keeper.reconcile()
+        await self.keeper.reconcile()
         assert self.keeper.injected
         data = await self.secret()
         now = datetime.fromtimestamp(self.now, UTC)
@@ -169,9 +169,9 @@ def test_the_secret_is_made_marked_and_trusted() -> None:
     async def run() -> None:
         scene = Scene()
         await scene.prepare()
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         assert not scene.keeper.injected
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         assert scene.keeper.injected
         assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
         stored = await scene.stored()
@@ -187,7 +187,7 @@ async def test_a_serving_certificate_is_renewed_with_the_same_authority(scene: S
     first, authority = scene.mounted["a"], (await scene.secret())["ca.crt"]
     for _ in range(40):
         scene.now += DAY
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         await scene.mount("a")
         await scene.check_trust()
     assert scene.mounted["a"] != first
@@ -227,19 +227,19 @@ async def test_an_authority_is_replaced_without_a_moment_of_distrust(scene: Scen
 async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(scene: Scene) -> None:
     scene.now += 210 * DAY
     before = await scene.secret()
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     announced = (await scene.secret())["next.crt"]
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     (bundle,) = await scene.bundles()
     assert _split(bundle) == [before["ca.crt"], announced]
     assert SINCE not in (await scene.stored())["metadata"].get("annotations", {})
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
     scene.now += 29
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     assert (await scene.secret())["ca.crt"] == before["ca.crt"]
     scene.now += 1
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     assert (await scene.secret())["ca.crt"] == announced
 
 
@@ -247,14 +247,14 @@ def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
     async def run() -> None:
         scene = Scene(configurations=False)
         await scene.prepare()
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         scene.now += 290 * DAY
         before = await scene.secret()
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         assert await scene.secret() == before
         await scene.configure(Kind.VALIDATING_WEBHOOKS)
-        await scene.keeper.tend()
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
+        await scene.keeper.reconcile()
         assert "next.crt" in await scene.secret()
 
     asyncio.run(run())
@@ -268,7 +268,7 @@ def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
         await scene.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
         for _ in range(3):
             with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
-                await scene.keeper.tend()
+                await scene.keeper.reconcile()
         assert (await scene.stored())["data"] == {"tls.crt": "eA=="}
         message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
         assert scene.events == [("CertificateSecretForeign", message, 1)]
@@ -281,7 +281,7 @@ def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
 async def test_a_secret_that_an_earlier_version_made_is_ours(scene: Scene) -> None:
     patch: JSON = {"metadata": {"labels": None, "annotations": {"serving.hami.io/hami-webhook-0": "1"}}}
     await scene.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     await scene.spoil(tls_key=b"garbage")
     await scene.settled()
     assert "labels" in (await scene.stored())["metadata"]
@@ -311,14 +311,14 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
     async def told(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(**spoilt)
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         after = await scene.settled()
         assert after["ca.crt"] == before["ca.crt"]
         assert after["tls.crt"] != before["tls.crt"]
         await scene.check_trust()
         assert scene.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
         await scene.spoil(**spoilt)
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         await scene.settled()
         assert scene.problems == {"CertificateUnusable": 2}
 
@@ -355,7 +355,7 @@ def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair
     async def told(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(**spoilt)
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         data = await scene.secret()
         assert data["ca.crt"] == before["ca.crt"], "the bundles still have it"
         assert data["tls.crt"] == before["tls.crt"]
@@ -381,7 +381,7 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
     async def told(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         await scene.check_trust()
         after = await scene.settled()
         assert after["ca.crt"] != before["ca.crt"]
@@ -398,7 +398,7 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
 async def test_an_authority_that_has_expired_is_replaced_at_once(scene: Scene) -> None:
     before = await scene.secret()
     scene.now += 301 * DAY
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     after = await scene.settled()
     assert after["ca.crt"] != before["ca.crt"]
     assert "old.crt" not in after
@@ -409,7 +409,7 @@ async def test_an_authority_that_has_expired_is_replaced_at_once(scene: Scene) -
 async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(scene: Scene) -> None:
     before = await scene.secret()
     await scene.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     after = await scene.settled()
     assert await scene.bundles() == {after["ca.crt"]} != {before["ca.crt"]}
     assert scene.events == []
@@ -422,13 +422,13 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
     @story
     async def told(scene: Scene) -> None:
         await scene.annotate(value)
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         assert SINCE not in ((await scene.stored())["metadata"].get("annotations") or {})
         scene.now += 210 * DAY
         for _ in range(3):
-            await scene.keeper.tend()
+            await scene.keeper.reconcile()
         await scene.annotate("garbage")
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
         await scene.pass_time(30)
         assert "old.crt" in await scene.settled()
@@ -442,7 +442,7 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
 @story
 async def test_a_next_authority_and_a_former_one_that_are_unusable_go(scene: Scene) -> None:
     await scene.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
-    await scene.keeper.tend()
+    await scene.keeper.reconcile()
     after = await scene.settled()
     assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
     assert [message.partition(":")[0] for _, message, _ in scene.events] == ["next.crt and next.key"]
@@ -477,9 +477,9 @@ def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_
         for _ in range(3):
             scene.now += 10
             with contextlib.suppress(ClusterError, pki.PkiError):
-                await scene.keeper.tend()
+                await scene.keeper.reconcile()
         scene.cluster.fields = {}
-        await scene.keeper.tend()
+        await scene.keeper.reconcile()
         await scene.settled()
 
     told()

@@ -10,7 +10,7 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import builtin_device_config
-from hami_webhook.controller.handshake import Handshakes
+from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.devices.registry import Vendors
 
 NOW = 1_767_225_600.0

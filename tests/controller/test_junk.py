@@ -17,13 +17,13 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import builtin_device_config
-from hami_webhook.controller.feed import Feed
-from hami_webhook.controller.handshake import Handshakes
+from hami_webhook.controller.handshakes import Handshakes
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
-from hami_webhook.controller.neighbours import Neighbours
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.devices.placed import NODE, TIME
+from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.patch import merge_patch
 from hami_webhook.quota.ledger import LEDGER
@@ -184,7 +184,7 @@ class Controller:
         self.cluster = Given(lambda: self.now)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: self.now)
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = Feed(self.core, self.reconciler)
+        self.feed = SharedInformers(self.core, self.reconciler)
 
     def hear(self, kind: Kind, obj: JSON, type_: WatchType = WatchType.MODIFIED) -> None:
         self.cluster.objects[kind] = obj
@@ -194,7 +194,7 @@ class Controller:
         for _ in range(2):
             self.core.state.tick(self.now)
             await Handshakes(self.core).look()
-            await Neighbours(self.core).look()
+            await MixedManagerAudit(self.core).look()
             await NamespaceAnnotations(self.core).look()
             self.reconciler.touch(TEAM)
             self.now += 5

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.leader import LeaderElection, Terms
+from hami_webhook.controller.leader import LeaderElection, LeaseDurations
 
 
 class Turning:
@@ -52,7 +52,7 @@ class Candidate:
             name,
             clock=lambda: turning.now + skew,
             monotonic=turning.clock,
-            terms=Terms(),
+            terms=LeaseDurations(),
             sleep=turning.sleep,
             jitter=lambda: 0.0,
         )

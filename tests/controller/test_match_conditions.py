@@ -8,8 +8,8 @@ import pytest
 
 from hami_webhook.config import builtin_device_config, load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.devices.owned import is_scheduler_owned
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.policy.rules import GENERAL_CHOICES
 
 RENAMED = """\

@@ -15,7 +15,7 @@ from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import builtin_device_config, load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.controller.telling import Telling
+from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.devices.registry import Vendors
 
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, vendors: Vendors = BUILTIN) -> None:
         self.cluster = MemoryCluster(lambda: 1_767_225_600.0)
         self.counts: Counter[str] = Counter()
-        self.reconciler = WebhookReconciler(self.cluster, NAME, vendors, Telling(self.cluster, self.counts))
+        self.reconciler = WebhookReconciler(self.cluster, NAME, vendors, ObjectEvents(self.cluster, self.counts))
 
     async def install(self, *kinds: Kind) -> None:
         for kind, configuration in zip((MUTATING, VALIDATING), yaml.safe_load_all(MANIFEST.read_text()), strict=True):
@@ -247,7 +247,7 @@ def test_without_a_name_none_are_looked_at() -> None:
         scene = Scene()
         await scene.install()
         await scene.edit(VALIDATING, opened)
-        reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, Telling(scene.cluster, scene.counts))
+        reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, ObjectEvents(scene.cluster, scene.counts))
         await asyncio.wait_for(reconciler.lead(), 5)
         assert (reconciler.problem, scene.events()) == ("", [])
         assert (await scene.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"

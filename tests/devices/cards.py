@@ -9,16 +9,16 @@ from typing import Any
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.fleet import NO_FLEET
-from hami_webhook.devices.model import Allocation, Hold, Kinds, NodeView, Request, Usage
+from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
 from hami_webhook.devices.nvidia import Nvidia
-from hami_webhook.devices.nvidia.mig import Instance, Placement
-from hami_webhook.devices.policy import GPU_POLICY
+from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement
+from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.fit import NodeFit, PodAsk, fit_pod, read_ask
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
 
 JSON = dict[str, Any]
 
@@ -127,7 +127,7 @@ def score_records(pairs: Mapping[tuple[str, str], Any]) -> list[JSON]:
 
 def used(slots: int = 1, memory: int = 0, cores: int = 0, *instances: tuple[str, int, int]) -> Usage:
     """What is taken of a card; instances as (profile, start, size)."""
-    marks = tuple(Instance(name, Placement(start, size)) for name, start, size in instances)
+    marks = tuple(MigInstance(name, MigPlacement(start, size)) for name, start, size in instances)
     return Usage(slots, memory, cores, marks=marks)
 
 
@@ -196,8 +196,8 @@ def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
 # where it goes
 
 
-def ask(asking: Pod, default_policy: str = "spread", **section: Any) -> PodAsk:
-    found = read_ask(asking, vendors(**section), default_policy)
+def ask(asking: Pod, default_policy: str = "spread", **section: Any) -> PodRequest:
+    found = read_pod_request(asking, vendors(**section), default_policy)
     assert found is not None
     return found
 
@@ -232,7 +232,7 @@ def first_allocation(fit: NodeFit) -> Allocation:
     return next(row["NVIDIA"] for row in fit.rows if row)
 
 
-def holds(fit: NodeFit) -> list[Hold]:
+def holds(fit: NodeFit) -> list[Claim]:
     return fit.holds()
 
 
@@ -256,11 +256,11 @@ class Room:
     slots: int = 10**9
     cores: int = 10**9
 
-    def admits(self, taken: Sequence[Hold]) -> bool:
+    def admits(self, taken: Sequence[Claim]) -> bool:
         total = sum(per_vendor(taken, self.kinds).values(), Debit())
         return total.memory <= self.memory and total.slots <= self.slots and total.cores <= self.cores
 
-    def cost(self, taken: Sequence[Hold]) -> tuple[int, ...]:
+    def cost(self, taken: Sequence[Claim]) -> tuple[int, ...]:
         total = sum(per_vendor(taken, self.kinds).values(), Debit())
         return (total.memory, total.cores, total.slots)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami_webhook.devices.model import Holder, NodeView, Usage
+from hami_webhook.devices.model import NodeView, PodUsage, Usage
 from hami_webhook.kube.objects import Node, Pod
 
 from .yard import CHART, Placed, Yard, container, node, pod
@@ -87,13 +87,13 @@ def chosen(yard: Yard, manifest: JSON, **how: Any) -> list[str]:
     return cards_of(placed(yard, manifest, **how))[0]
 
 
-def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = "best-effort", app: str = "") -> Holder:
+def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = "best-effort", app: str = "") -> PodUsage:
     """A pod on a card."""
     notes = {QOS: qos, **({APP_CLASS: app} if app else {})}
-    return Holder(Pod.from_object(asking("t", notes)), slots, memory, cores)
+    return PodUsage(Pod.from_object(asking("t", notes)), slots, memory, cores)
 
 
-def used(*holders: Holder) -> Usage:
+def used(*holders: PodUsage) -> Usage:
     return Usage(
         sum(h.slots for h in holders), sum(h.memory for h in holders), sum(h.cores for h in holders), tuple(holders)
     )

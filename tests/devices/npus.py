@@ -8,7 +8,7 @@ from typing import Any
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.fit import fit_pod, read_ask
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import yard
 
@@ -89,7 +89,7 @@ def chosen(
     """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
     scene = yard.Yard([node(cards, word)], vendors)
     asking = Pod.from_object(yard.pod(**asks(word=word, **amounts)))
-    ask = read_ask(asking, vendors, "spread")
+    ask = read_pod_request(asking, vendors, "spread")
     assert ask is not None
     view = scene.state.view("n1")
     assert view is not None

@@ -9,8 +9,8 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.policy.rules import Policies
-from hami_webhook.simulate.run import Pods, Result, Simulation
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.simulate.simulation import Pods, Result, Simulation
 
 from .yard import CHART, JSON, NOW
 
@@ -29,7 +29,7 @@ def run(
     }
     bundle = Bundle(nodes=_loaded(nodes), quotas=_loaded([quota] if hard else []), pods=_loaded(also))
     options = Options(rules=AdmissionRules(scheduler_name="hami-scheduler"))
-    simulation = Simulation(vendors, options, Policies.EMPTY, NOW)
+    simulation = Simulation(vendors, options, PolicyRules.EMPTY, NOW)
 
     async def told() -> Result:
         await simulation.fill(bundle)

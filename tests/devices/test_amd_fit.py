@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.charge import charge_of
+from hami_webhook.quota.pricing import charge_of
 
 from .amd_cards import (
     ALLOCATED,

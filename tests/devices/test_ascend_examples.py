@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.pricing import waiting_charge
 
 from .npus import B3, SOFT, C, P, asks, chips, node, npus
 from .yard import CHART, Placed, Yard, container, pod

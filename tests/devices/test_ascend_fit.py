@@ -15,9 +15,9 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import NodeView, RegistrationError
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import fit_pod, read_ask
-from hami_webhook.placement.place import Placer, Unplaced
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .npus import B3, B4, B41, POLICY, SOFT, A, C, P, asks, chips, chosen, node, npus
 from .yard import CHART, NOW, Placed, Yard, container, pod
@@ -73,7 +73,7 @@ def test_a_node_says_itself_whether_it_does_soft_mode(said, default, soft):
 
 def test_an_expired_handshake_and_no_allocatable_take_the_npus_away():
     asked = {f"hami.io/node-handshake-{B3}": "Requesting_2025-12-31 23:58:00"}
-    state = ClusterState(CHART)
+    state = ClusterCache(CHART)
     for name, capacity in (("gone", 0), ("there", 4)):
         raw = node(1, name=name, **asked)
         amounts = {f"huawei.com/{B3}": str(capacity)}
@@ -213,7 +213,7 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, manifest)
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
-        assert isinstance(await placer.place(Pod.from_object(stored)), Unplaced)
+        assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
         return [event.note.message for event in cluster.events]
 
     def events(yard, manifest):
@@ -297,7 +297,7 @@ def test_what_is_written_reads_back_as_what_was_placed(rows):
     yard = Yard([node(npus(4, devcore=100), soft=True)])
     listed = [container(f"c{n}", **(row[0] if row else {})) for n, row in enumerate(rows)]
     raw = pod(*listed, container("last", **asks(1, 1)), annotations=SOFT)
-    ask = read_ask(Pod.from_object(raw), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(raw), CHART, "spread")
     result = fit_pod(yard.state.view("n1"), ask, CHART, None)
     if isinstance(result, Rejection):
         return

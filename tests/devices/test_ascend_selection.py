@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.placement.place import Policies
+from hami_webhook.scheduling.placer import SchedulingPolicies
 
 from .cards import Room
 from .npus import B3, POLICY, UNBOUND, C, P, asks, chosen, node, npus, sick
@@ -213,7 +213,7 @@ def test_an_npu_without_group_that_was_not_chosen_does_not_matter_and_containers
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_the_better_connected_node_wins_whatever_the_policy(policy):
     torn, joined = npus(2, groups=[0, 1]), npus(2, groups=[0, 0])
-    yard = Yard([node(torn, name="a"), node(joined, name="b")], policies=Policies(node=policy))
+    yard = Yard([node(torn, name="a"), node(joined, name="b")], policies=SchedulingPolicies(node=policy))
     assert yard.place(pod(**asks(2))).node == "b"
 
 

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from hami_webhook.devices.derived import MOST_CARDS
+from hami_webhook.devices.capacity_devices import MOST_CARDS
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.owned import is_scheduler_owned
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import read_ask
+from hami_webhook.scheduling.fit import read_pod_request
 
 from .neurons import (
     CORES,
@@ -241,5 +241,5 @@ def test_a_bad_amount_that_bypassed_admission_is_no_request(value):
         limits = {} if value is None else {resource: value}
         bare = Pod.from_object(pod(container(**limits)))
         assert VENDOR.request(bare.containers[0]) is None
-        assert read_ask(bare, CHART, "spread") is None
+        assert read_pod_request(bare, CHART, "spread") is None
     assert request(asks(0, 1)) is None

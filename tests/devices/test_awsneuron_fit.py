@@ -3,11 +3,11 @@
 import pytest
 
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.placed import read_placed
+from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.charge import NoCards, charge_of, waiting_charge
+from hami_webhook.quota.pricing import NoCapacity, charge_of, waiting_charge
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .neurons import (
     CORES_KEY,
@@ -235,13 +235,13 @@ def test_a_waiting_pod_is_charged_the_least_any_node_would_take(nodes, ask, expe
 
 def test_a_waiting_pods_containers_are_charged_at_their_peak():
     asking = Pod.from_object(pod(asks(1), asks(cores=1, name="b"), init=[asks(2, name="i")]))
-    assert waiting_charge(asking, CHART, NoCards()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
+    assert waiting_charge(asking, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
 def within(yard, manifest, **limits):
     """Where the pod goes on n1 with so much quota left: the annotation, or why not."""
     asking = Pod.from_object(manifest)
-    ask = read_ask(asking, CHART, "spread")
+    ask = read_pod_request(asking, CHART, "spread")
     names = {"cores": CORES_KEY, "devices": DEVICES_KEY}
     budget = PodBudget({names[key]: limit for key, limit in limits.items()}, asking.kinds, CHART)
     view = yard.state.view("n1")

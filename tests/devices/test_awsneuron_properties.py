@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hami_webhook.devices.awsneuron import lowest_run
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Inventory, NodeView, Usage
-from hami_webhook.devices.placed import read_placed
+from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
-from hami_webhook.placement.choice import score
-from hami_webhook.placement.fit import fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.charge import in_units, waiting_charge
+from hami_webhook.quota.pricing import in_units, waiting_charge
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.scheduling.scoring import score
 
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, asks, instance
 from .yard import CHART, NOW, Yard, pod
@@ -57,7 +57,7 @@ def lists(draw):
 
 
 def fitted(on, manifest, budget=None):
-    ask = read_ask(Pod.from_object(manifest), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(manifest), CHART, "spread")
     return fit_pod(on, ask, CHART, budget)
 
 
@@ -167,11 +167,11 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
     spent = in_units(per_vendor(result.holds(), asking.kinds), CHART)
     assert all(spent[key] <= limit for key, limit in limits.items() if key in spent)
     devices = {device.uuid: device for device in on.inventories["AWSNeuron"].devices}
-    lasting = {(u, c) for u, d in devices.items() for c in range(d.cores) if on.used("AWSNeuron", u).mask >> c & 1}
+    cacheable = {(u, c) for u, d in devices.items() for c in range(d.cores) if on.used("AWSNeuron", u).mask >> c & 1}
     for container, kind, row in zip(asking.containers, asking.kinds, result.rows, strict=True):
         chosen = row["AWSNeuron"].devices if row else ()
         mine = {(d.uuid, core) for d in chosen for core in range(31) if d.booking.mask >> core & 1}
-        assert mine.isdisjoint(lasting)
+        assert mine.isdisjoint(cacheable)
         assert all(core < devices[uuid].cores and devices[uuid].healthy for uuid, core in mine)
         wanted = container.amount("aws.amazon.com/neuroncore")
         count = container.amount("aws.amazon.com/neuron")
@@ -179,7 +179,7 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
         assert len(mine) == (int(wanted) if wanted else int(count or 0) * per_device)
         assert [d.booking.cores for d in chosen] == [d.booking.mask.bit_count() for d in chosen]
         if kind is not ContainerKind.INIT:
-            lasting |= mine
+            cacheable |= mine
 
 
 @PACE
@@ -210,7 +210,7 @@ def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest)
 @PACE
 @given(nodes())
 def test_the_score_is_ten_times_the_share_of_cores_in_use(on):
-    ask = read_ask(Pod.from_object(pod(asks(1))), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(pod(asks(1))), CHART, "spread")
     result = fit_pod(on, ask, CHART, None)
     if isinstance(result, Rejection):
         return

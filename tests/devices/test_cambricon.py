@@ -9,18 +9,18 @@ import pytest
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import refuse_unfit
 from hami_webhook.devices.codecs import DeviceEntry
+from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Allocation,
-    Booking,
+    DeviceReservation,
     FixedMemory,
     Request,
     ShareOfCard,
     WholeCard,
 )
-from hami_webhook.devices.nodelock import COMMON_LOCK, NodeLock
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod, refusal
 
@@ -124,14 +124,14 @@ def test_the_model_is_the_label_that_names_one(label: str | None, model: str) ->
 
 
 def test_cards_go_at_once_with_the_capacity() -> None:
-    state = ClusterState(CHART)
+    state = ClusterCache(CHART)
     for amounts, count in ((capacity(200, 182), 2), (capacity(0, 0), 0), (capacity(200, 182), 2), ({}, 0)):
         state.set_node(node("m1", capacity=amounts), NOW)
         assert sum(len(inventory.devices) for inventory in state.inventories("MLU")) == count
 
 
 def test_a_capacity_no_node_can_have_is_a_problem_and_no_cards() -> None:
-    state = ClusterState(CHART)
+    state = ClusterCache(CHART)
     state.set_node(node("m1", capacity=capacity("1e18", 1)), NOW)
     assert [problem.name for problem in state.problems()] == ["m1"]
     assert list(state.inventories("MLU")) == []
@@ -252,7 +252,10 @@ def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
 
 def allocation(*cards: tuple[int, int, int]) -> dict[str, Allocation]:
     """Cards by index, with MiB and cores."""
-    devices = (AllocatedDevice(f"m-1-cambricon-mlu-{index}", Booking(memory, cores)) for index, memory, cores in cards)
+    devices = (
+        AllocatedDevice(f"m-1-cambricon-mlu-{index}", DeviceReservation(memory, cores))
+        for index, memory, cores in cards
+    )
     return {"MLU": Allocation("MLU", tuple(devices))}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from .quota_yard import amounts, run
 from .yard import CHART, JSON, Names, Placed, Yard, node, node_object, pod
@@ -192,7 +192,7 @@ def test_quota_a_to_d() -> None:
 def test_quota_b_where_admission_knew_of_no_card() -> None:
     fit_yard = Yard([node("m1", capacity={CORES: 400, MEM: 640})])
     asking = Pod.from_object(asks("b", 1, None, 10))
-    ask, view = read_ask(asking, CHART, "spread"), fit_yard.state.view("m1")
+    ask, view = read_pod_request(asking, CHART, "spread"), fit_yard.state.view("m1")
     assert ask is not None
     assert view is not None
     for left, answer in ((159, "4/4 ResourceQuotaNotFit"), (160, "NodeFit")):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Device, Usage
-from hami_webhook.devices.policy import CardPolicy, ListRule, Weights, order, parse_weights, split_list
-from hami_webhook.placement.fit import read_ask
+from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights, order, parse_weights, split_list
+from hami_webhook.scheduling.fit import read_pod_request
 
 from .cards import card, chosen, container, node, one, pod, used, vendors, view
 
@@ -87,7 +87,7 @@ def test_a_present_but_empty_policy_replaces_the_default():
     on = view(node(card("a"), card("b")), {"a": used(1, 100)})
     empty, absent = pod(one(gpumem=1), policy=""), pod(one(gpumem=1))
     for asking, policy in ((empty, ()), (absent, ("binpack",))):
-        terms = read_ask(asking, vendors(), "binpack").terms["NVIDIA"]
+        terms = read_pod_request(asking, vendors(), "binpack").terms["NVIDIA"]
         assert tuple(item for item in terms.policy.items if item) == policy
     assert chosen(empty, on) == "b"
 
@@ -135,7 +135,7 @@ def test_the_slot_that_the_container_would_take_is_in_the_score():
 def test_weights_that_cannot_be_meant_fail_the_pod_with_a_sentence(text, why):
     annotations = {"hami.io/device-scoring-weights": text}
     with pytest.raises(ValueError) as caught:
-        read_ask(pod(one(), annotations=annotations), vendors(), "spread")
+        read_pod_request(pod(one(), annotations=annotations), vendors(), "spread")
     assert str(caught.value) == f'invalid hami.io/device-scoring-weights annotation "{text}": {why} for pod p'
 
 
@@ -274,7 +274,7 @@ def test_the_order_is_the_tables_read_with_fractions(drawn, policy, weights, num
 
 
 def test_items_that_are_no_policy_are_told():
-    assert CardPolicy.parse("numa,fastest,,mutex,worst").doubts() == [
+    assert CardPolicy.parse("numa,fastest,,mutex,worst").warnings_of() == [
         'hami.io/gpu-scheduler-policy: "fastest" is no card policy and acts as spread',
         'hami.io/gpu-scheduler-policy: "worst" is no card policy and acts as spread',
     ]

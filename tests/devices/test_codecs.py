@@ -20,7 +20,7 @@ from hami_webhook.devices.codecs import (
     parse_bool,
 )
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.nvidia.mig import Instance, Placement, decode_allocations, read_profiles
+from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement, decode_allocations, read_profiles
 
 SEVEN = "GPU-fc28,10,49140,100,NVIDIA-NVIDIA L40S,0,true"
 NINE = "GPU-b97d,10,49140,100,NVIDIA-NVIDIA L40S,0,true,1,hami-core"
@@ -200,7 +200,7 @@ def test_mig_profiles_are_read_smallest_first():
     ]
     found = read_profiles(with_profiles(listed))
     assert [p.name for p in found] == ["1g", "1g+me", "2g", "3g"]
-    assert [p.placements for p in found] == [(Placement(3, 1),), (), (), (Placement(4, 4),)]
+    assert [p.placements for p in found] == [(MigPlacement(3, 1),), (), (), (MigPlacement(4, 4),)]
 
 
 @pytest.mark.parametrize("value", [None, []])
@@ -404,7 +404,7 @@ IDENTITY = {"migUUID": "MIG-1", "gpuInstanceID": 0, "computeInstanceID": 0}
 def test_a_mig_record_has_all_or_none_of_the_instances_identity(extra):
     (found,) = decode_allocations(json.dumps([{**GOOD, **extra}]))
     assert (found.row, found.device, found.uuid) == (0, 0, "GPU-m")
-    assert found.instance == Instance("2g.10gb", Placement(0, 2))
+    assert found.instance == MigInstance("2g.10gb", MigPlacement(0, 2))
 
 
 @pytest.mark.parametrize(

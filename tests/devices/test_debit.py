@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
-from hami_webhook.devices.model import Booking, Hold, Holder, Usage
-from hami_webhook.devices.placed import nanoseconds, placement_counts, read_placed
+from hami_webhook.devices.model import Claim, DeviceReservation, PodUsage, Usage
+from hami_webhook.devices.placement_annotations import nanoseconds, placement_counts, read_placed
 from hami_webhook.kube.objects import ContainerKind
 
 from .cards import ALLOCATED, container, init, nvidia, pod
@@ -47,7 +47,7 @@ kind_lists = st.tuples(
 @given(st.data(), kind_lists, st.booleans())
 def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_finished):
     hold = st.builds(
-        Hold,
+        Claim,
         st.sampled_from(["NVIDIA", "DCU"]),
         st.sampled_from(["a", "b"]),
         st.integers(0, len(kinds) - 1),
@@ -72,7 +72,7 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""
     row = st.integers(0, len(kinds) - 1)
     held = data.draw(st.lists(st.tuples(row, st.integers(1, 15)), max_size=6))
-    holds = [Hold("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
+    holds = [Claim("AWSNeuron", "d", row, 0, mask.bit_count(), mask=mask) for row, mask in held]
     cores, ever, running = 0, set(), set()
     for number, kind in enumerate(kinds):
         mine = {bit for row, mask in held if row == number for bit in range(4) if mask >> bit & 1}
@@ -91,16 +91,16 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
 
 def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
     asking = pod(container())
-    both = Usage.of((Holder(asking, 1, 0, 2, 0b0011), Holder(asking, 1, 0, 2, 0b0110)))
+    both = Usage.of((PodUsage(asking, 1, 0, 2, 0b0011), PodUsage(asking, 1, 0, 2, 0b0110)))
     assert (both.slots, both.cores, both.mask) == (2, 3, 0b0111)
-    after = both.plus(Booking(0, 1, mask=0b1000))
+    after = both.plus(DeviceReservation(0, 1, mask=0b1000))
     assert (after.slots, after.cores, after.mask) == (3, 4, 0b1111)
-    shares = Usage.of((Holder(asking, 1, 0, 30), Holder(asking, 1, 0, 40))).plus(Booking(0, 20))
+    shares = Usage.of((PodUsage(asking, 1, 0, 30), PodUsage(asking, 1, 0, 40))).plus(DeviceReservation(0, 20))
     assert (shares.slots, shares.cores, shares.mask) == (3, 90, 0)
 
 
 def test_a_row_beyond_the_containers_counts_as_an_app_container():
-    holds = [Hold("NVIDIA", "a", 0, 5, 1), Hold("NVIDIA", "a", 7, 6, 2)]
+    holds = [Claim("NVIDIA", "a", 0, 5, 1), Claim("NVIDIA", "a", 7, 6, 2)]
     assert per_device(holds, [INIT]) == {("NVIDIA", "a"): Debit(1, 6, 2)}
     assert per_device(holds, [APP]) == {("NVIDIA", "a"): Debit(2, 11, 3)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.charge import charge_of
+from hami_webhook.quota.pricing import charge_of
 
 from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
 from .yard import CHART, NOW, Placed, Yard, container, node, pod

@@ -8,9 +8,9 @@ import pytest
 
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.pricing import waiting_charge
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .enflame import R, drs_node, share, shared_node, slices
 from .yard import CHART, Placed, Yard, container, node, pod
@@ -105,7 +105,7 @@ TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
 def test_a_node_whose_profile_overflows_the_quota_is_refused(room: dict[str, int], where: str | None) -> None:
     yard = Yard([drs_node(), TWENTY_PERCENT])
     asking = Pod.from_object(pod(**{R.CORE: 40}))
-    ask = read_ask(asking, CHART, "spread")
+    ask = read_pod_request(asking, CHART, "spread")
     assert ask is not None
     budget = PodBudget(room, asking.kinds, CHART)
     found = {view.name: fit_pod(view, ask, CHART, budget) for view in yard.state.views()}

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.debit import Debit, per_device
-from hami_webhook.devices.fleet import NO_FLEET
+from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind
-from hami_webhook.placement.fit import fit_pod, read_ask
-from hami_webhook.placement.place import placement_annotations
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
+from hami_webhook.scheduling.placer import placement_annotations
 
 from .iluvatars import BOTH
 from .yard import CHART, NOW, container, node, pod
@@ -70,7 +70,7 @@ def asking(key, *wanted, init=(), notes=None):
 
 
 def fitted(key, view, manifest, budget=None):
-    ask = read_ask(manifest, VENDORS[key], "spread")
+    ask = read_pod_request(manifest, VENDORS[key], "spread")
     assert ask is not None
     return fit_pod(view, ask, VENDORS[key], budget)
 

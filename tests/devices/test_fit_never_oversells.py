@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.model import Usage
-from hami_webhook.devices.nvidia.mig import Instance, Placement
+from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind
 
@@ -30,7 +30,7 @@ def worlds(draw):
         if draw(st.integers(0, 3)) == 0:
             records.append(mig_card(uuid, **fields | {"devcore": 100}))
             start = draw(st.integers(0, 6))
-            taken = Usage(1, 5120, 14, marks=(Instance("1g.5gb", Placement(start, 1)),))
+            taken = Usage(1, 5120, 14, marks=(MigInstance("1g.5gb", MigPlacement(start, 1)),))
         else:
             memory = draw(st.sampled_from(MEMORIES))
             records.append(card(uuid, devmem=memory, **fields))
@@ -128,7 +128,7 @@ def instances_stay_apart(on, asking, fit):
     kinds = asking.kinds
     for device in on.inventories["NVIDIA"].devices:
         before = [mark.placement for mark in on.used("NVIDIA", device.uuid).marks]
-        lasting, sidecars = [], []
+        cacheable, sidecars = [], []
         for kind, row in zip(kinds, fit.rows, strict=True):
             found = row["NVIDIA"].devices if row else ()
             mine = [d.booking.mark.placement for d in found if d.uuid == device.uuid and d.booking.mark]
@@ -136,8 +136,8 @@ def instances_stay_apart(on, asking, fit):
                 disjoint([*before, *sidecars, *mine])
                 continue
             sidecars += mine if kind is ContainerKind.SIDECAR else []
-            lasting += mine
-        disjoint([*before, *lasting])
+            cacheable += mine
+        disjoint([*before, *cacheable])
 
 
 def disjoint(placements):

@@ -9,8 +9,8 @@ import pytest
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.place import Placer, Unplaced
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .quota_yard import amounts, run
 from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, node, node_object, pod
@@ -276,13 +276,13 @@ def test_a_quota_of_nothing_blocks() -> None:
 
 def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
     async def told(register: str) -> list[str]:
-        cluster, state = MemoryCluster(lambda: NOW), ClusterState(CHART)
+        cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
         notes = {REGISTER: register} if register else {}
         state.set_node(Node.from_object(node_object("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, asks("p", 3))
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
-        assert isinstance(await placer.place(Pod.from_object(stored)), Unplaced)
+        assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
         return [event.note.message for event in cluster.events]
 
     hint = (

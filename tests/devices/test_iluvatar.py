@@ -6,8 +6,8 @@ import pytest
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError, load_device_config
-from hami_webhook.devices.fleet import NO_FLEET
-from hami_webhook.devices.nodelock import COMMON_LOCK
+from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.kube.draft import PodDraft
 
 from .iluvatars import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_webhook.devices.placed import read_placed
+from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.kube.objects import Pod
 
 from .iluvatars import ALLOCATED, OLD, OLD_CORE, OLD_SECTION, VCORE, VGPU, VMEM, A, asks, chip_node, old_node

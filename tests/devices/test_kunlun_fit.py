@@ -4,8 +4,8 @@ import pytest
 
 from hami_webhook.devices.kunlun import wings
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from . import xpus
 from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, asks, card, chosen, ids, kl, server, slices
@@ -225,7 +225,7 @@ def budget(manifest, **limits):
 
 def within(yard, manifest, **limits):
     """The cards by container when the quota has so much left; or why not."""
-    ask = read_ask(Pod.from_object(manifest), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(manifest), CHART, "spread")
     found = fit_pod(yard.state.view("n1"), ask, CHART, budget(manifest, **limits))
     if not isinstance(found, NodeFit):
         return str(found)

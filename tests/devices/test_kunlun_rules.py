@@ -10,8 +10,8 @@ from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import ContainerKind, Pod
-from hami_webhook.placement.fit import fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import xpus
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, card, kl, server, slices
@@ -111,7 +111,7 @@ def view_of(whole=0, cards=(), usage=None):
 
 
 def placed(view, manifest, budget=None):
-    return fit_pod(view, read_ask(Pod.from_object(manifest), CHART, "spread"), CHART, budget)
+    return fit_pod(view, read_pod_request(Pod.from_object(manifest), CHART, "spread"), CHART, budget)
 
 
 def cards_of(fit, key="XPU"):

@@ -6,10 +6,10 @@ import pytest
 
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.placement.fit import fit_pod, read_ask
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import pod_budget
-from hami_webhook.quota.charge import charge_of, waiting_charge
+from hami_webhook.quota.pricing import charge_of, waiting_charge
+from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from .metaxes import (
     AWARE,
@@ -183,9 +183,9 @@ def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> Non
 # section 10
 
 
-def books(**hard: str) -> Books:
+def books(**hard: str) -> QuotaAccount:
     keys = {"vmemory": VMEMORY, "vcore": VCORE, "sgpu": SGPU, "gpu": GPU}
-    return Books.read(
+    return QuotaAccount.read(
         ResourceQuota.from_object(
             {
                 "metadata": {"name": "q", "namespace": "default"},
@@ -209,7 +209,7 @@ def test_the_quota_example() -> None:
     # only 64 GiB cards free: 49152 + 65536 MiB would be more than 64 GiB
     third = Pod.from_object(asking("c", {QOS: "best-effort"}, vcore=50))
     budget = pod_budget(third, [quota], yard.state.pods_in("default"), CHART, yard.state, NOW, 300)
-    ask = read_ask(third, CHART, "spread")
+    ask = read_pod_request(third, CHART, "spread")
     assert ask is not None
     (view,) = yard.state.views()
     refused = fit_pod(view, ask, CHART, budget)

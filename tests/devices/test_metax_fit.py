@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hami_webhook.devices.metax.linkzones import topology_score
-from hami_webhook.devices.metax.tenants import SgpuCard
-from hami_webhook.devices.model import Device, Holder, NodeView, Usage
+from hami_webhook.devices.metax.qos import SgpuCard
+from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.choice import node_score, score
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.scheduling.scoring import node_score, score
 
 from .cards import room
 from .metaxes import (
@@ -42,7 +42,7 @@ BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
 def fitted(on: NodeView, manifest: JSON, **limits: int) -> list[list[str]] | str:
     """The cards of each container, or the refusal; within a quota of MiB, cores or slots."""
     asked = Pod.from_object(manifest)
-    ask = read_ask(asked, CHART, "spread")
+    ask = read_pod_request(asked, CHART, "spread")
     assert ask is not None
     found = fit_pod(on, ask, CHART, room(asked, **limits) if limits else None)
     if isinstance(found, Rejection):
@@ -102,7 +102,7 @@ def test_labels_count_the_first_check_that_fails() -> None:
         ([tenant(slots=16)], {"vcore": 0, "vmemory": 1}, "1/1 CardTimeSlicingExhausted"),
     ],
 )
-def test_what_is_left_of_a_card(holders: list[Holder], amounts: JSON, answer: object) -> None:
+def test_what_is_left_of_a_card(holders: list[PodUsage], amounts: JSON, answer: object) -> None:
     assert fitted(view(g("A"), A=used(*holders)), asking(**amounts)) == answer
 
 
@@ -181,7 +181,7 @@ def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline:
         ("", [tenant(qos=FIXED), tenant(qos=BEST)], set()),
     ],
 )
-def test_one_kind_of_qos_at_a_time(registered: str, holders: list[Holder], takes: set[str]) -> None:
+def test_one_kind_of_qos_at_a_time(registered: str, holders: list[PodUsage], takes: set[str]) -> None:
     on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(*holders))
     for qos in (BEST, FIXED, BURST):
         answer = fitted(on, asking(notes={QOS: qos}, vcore=10, vmemory=1))
@@ -345,7 +345,7 @@ def test_check_values_of_the_topology_score(idle: tuple[int, ...], chosen_: tupl
 def scored(on: NodeView, manifest: JSON, vendors: Vendors = CHART) -> float:
     """The node's score for the pod, less what its usage gives."""
     asked = Pod.from_object(manifest)
-    ask = read_ask(asked, CHART, "spread")
+    ask = read_pod_request(asked, CHART, "spread")
     assert ask is not None
     found = fit_pod(on, ask, CHART, None)
     assert isinstance(found, NodeFit), str(found)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import per_device
 from hami_webhook.devices.metax.linkzones import topology_score
-from hami_webhook.devices.metax.tenants import SgpuCard
-from hami_webhook.devices.model import Device, Holder, NodeView, Usage
+from hami_webhook.devices.metax.qos import SgpuCard
+from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .cards import Room, room
 from .metaxes import APP_CLASS, CARD_POLICY, QOS, asking, g, one, sgpu_node
@@ -25,11 +25,11 @@ CLASSES = ("", "online", "offline")
 
 
 @st.composite
-def tenants(draw: st.DrawFn) -> Holder:
+def tenants(draw: st.DrawFn) -> PodUsage:
     app = draw(st.sampled_from(("", "", "", "online", "offline")))
     notes = {QOS: draw(st.sampled_from(KINDS)), **({APP_CLASS: app} if app else {})}
     cores = 0 if app == "online" else draw(st.sampled_from((0, 10, 50, 100)))
-    return Holder(Pod.from_object(asking("t", notes)), draw(st.integers(1, 2)), draw(st.integers(0, 20000)), cores)
+    return PodUsage(Pod.from_object(asking("t", notes)), draw(st.integers(1, 2)), draw(st.integers(0, 20000)), cores)
 
 
 @st.composite
@@ -64,7 +64,7 @@ def nodes(draw: st.DrawFn, most: int = 6) -> NodeView:
 
 
 def ask_fit(on: NodeView, manifest: JSON, budget: Room | None = None) -> NodeFit | Rejection:
-    ask = read_ask(Pod.from_object(manifest), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(manifest), CHART, "spread")
     assert ask is not None
     return fit_pod(on, ask, CHART, budget)
 
@@ -173,7 +173,7 @@ def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, 
     on = sgpu_node(*cards)
     inventory = CHART[KEY].inventory(on)
     assert inventory is not None
-    holder = Holder(Pod.from_object(asking("t", {QOS: KINDS[0]})), 1, 1024, 10)
+    holder = PodUsage(Pod.from_object(asking("t", {QOS: KINDS[0]})), 1, 1024, 10)
     view = NodeView(on, {KEY: inventory}, {(KEY, f"G{n}"): Usage(1, 1024, 10, (holder,)) for n in busy})
     free = [d for n, d in enumerate(inventory.devices) if n not in busy]
     order = sorted(free, key=lambda d: (-d.numa, -d.index))  # all free cards are equally idle

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import requested_vendors
+from hami_webhook.devices.lock_annotations import COMMON_LOCK
+from hami_webhook.devices.metax.qos import SgpuCard
 from hami_webhook.devices.metax.sgpu import read_memory
-from hami_webhook.devices.metax.tenants import SgpuCard
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Allocation,
     BadRequest,
-    Booking,
     Device,
+    DeviceReservation,
     FixedMemory,
     RegistrationError,
     Request,
     ShareOfCard,
 )
-from hami_webhook.devices.nodelock import COMMON_LOCK
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import read_ask
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import read_pod_request
 
 from .metaxes import (
     APP_CLASS,
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_no_card_at_all(text: str) -> None:
 
 
 def test_cards_go_when_the_annotation_goes_or_breaks() -> None:
-    state = ClusterState(CHART)
+    state = ClusterCache(CHART)
     for text, there in ((SAMPLE, True), ("[", False), (SAMPLE, True), ("[]", False), (SAMPLE, True), (None, False)):
         state.set_node(node("n1", **({} if text is None else {REGISTER: text})), NOW)
         (view,) = state.views()
@@ -213,7 +213,7 @@ def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> 
     with pytest.raises(Denied, match="must be set one of"):
         requested_vendors(stored, CHART)
     with pytest.raises(BadRequest, match="must be set one of"):
-        read_ask(stored, CHART, "spread")
+        read_pod_request(stored, CHART, "spread")
     assert requested_vendors(Pod.from_object(pod(one(vcore=5), annotations=notes)), CHART) == ()
 
 
@@ -347,13 +347,15 @@ def test_a_bare_number_is_gibibytes_and_a_binary_unit_bytes(gib: int, mib: int) 
 
 
 def test_the_stamp_is_of_the_placement() -> None:
-    row = {"Metax-SGPU": Allocation("Metax-SGPU", (AllocatedDevice("A", Booking(1, 2)),))}
+    row = {"Metax-SGPU": Allocation("Metax-SGPU", (AllocatedDevice("A", DeviceReservation(1, 2)),))}
     written = SHARED.encode([row], sgpu_node(), 1760000000.25)
     assert written[PLUGIN_TIME] == "1760000000250000000"
 
 
 booked = st.builds(
-    AllocatedDevice, st.sampled_from(["GPU-A", "GPU-B"]), st.builds(Booking, st.integers(0, 65536), st.integers(0, 100))
+    AllocatedDevice,
+    st.sampled_from(["GPU-A", "GPU-B"]),
+    st.builds(DeviceReservation, st.integers(0, 65536), st.integers(0, 100)),
 )
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.fleet import NO_FLEET
+from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.metax.whole import read_table
 from hami_webhook.devices.model import FixedMemory, Request
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .metaxes import (
     CARD_POLICY,
@@ -50,7 +50,7 @@ def test_no_capacity_no_cards(count: str) -> None:
 
 
 def test_cards_go_with_the_capacity() -> None:
-    state = ClusterState(CHART)
+    state = ClusterCache(CHART)
     for count, known in ((3, 3), (0, 0), (2, 2)):
         state.set_node(gpu_node(count), NOW)
         (view,) = state.views()

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.fleet import NO_FLEET
+from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
 from hami_webhook.kube.draft import PodDraft
-from hami_webhook.placement.fit import read_ask
+from hami_webhook.scheduling.fit import read_pod_request
 
 from .cards import RESOURCES, admitted, container, extracted, init, nvidia, pod, raw_pod, vendors
 
@@ -89,7 +89,7 @@ def test_step_2_an_amount_that_is_no_natural_number_is_denied_and_never_means_no
     assert refusal(**given_amounts) == sentence
     for asking in (pod(container(**given_amounts)), pod(init("first"), container(**given_amounts))):
         with pytest.raises(BadRequest) as caught:
-            read_ask(asking, vendors(), "spread")
+            read_pod_request(asking, vendors(), "spread")
         assert str(caught.value) == sentence
 
 
@@ -354,11 +354,11 @@ def test_section_6_what_a_container_asks(section, amounts, expected):
 
 
 def test_a_pod_that_asks_for_nothing_is_not_ours():
-    assert read_ask(pod(container(), container("b", gpu=0)), vendors(), "spread") is None
+    assert read_pod_request(pod(container(), container("b", gpu=0)), vendors(), "spread") is None
 
 
 def test_the_rows_of_an_ask_follow_the_containers_init_first():
-    found = read_ask(pod(container("app", gpu=1), init("i", gpu=2)), vendors(), "spread")
+    found = read_pod_request(pod(container("app", gpu=1), init("i", gpu=2)), vendors(), "spread")
     assert [row["NVIDIA"].count for row in found.rows] == [2, 1]
 
 

@@ -7,8 +7,8 @@ import pytest
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.nvidia.mig import decode_allocations
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.placement.choice import Scored, node_score, ranked
-from hami_webhook.placement.fit import NodeFit, fit_pod
+from hami_webhook.scheduling.fit import NodeFit, fit_pod
+from hami_webhook.scheduling.scoring import ScoredNode, node_score, ranked
 
 from . import cards
 from .cards import (
@@ -102,7 +102,7 @@ def best_node(asking: cards.Pod, *views: NodeView) -> str:
     for on in views:
         fit = fit_pod(on, asked, known, None)
         assert isinstance(fit, NodeFit), str(fit)
-        fits.append(Scored(fit, on, node_score(on)))
+        fits.append(ScoredNode(fit, on, node_score(on)))
     return ranked(fits, asked, known, "binpack")[0].fit.node
 
 

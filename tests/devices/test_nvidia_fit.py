@@ -4,8 +4,8 @@ import pytest
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard
-from hami_webhook.devices.nvidia.mig import Placement
-from hami_webhook.placement.fit import NodeFit
+from hami_webhook.devices.nvidia.mig import MigPlacement
+from hami_webhook.scheduling.fit import NodeFit
 
 from .cards import (
     A100_PROFILES,
@@ -363,7 +363,7 @@ def test_containers_of_one_pod_see_each_others_instances():
     asking = pod(container("a", gpu=1, gpumem=8000), container("b", gpu=1, gpumem=8000))
     fit = placed(asking, view(node(mig_card("m"))))
     marks = [row["NVIDIA"].devices[0].booking.mark.placement for row in fit.rows]
-    assert marks == [Placement(0, 2), Placement(2, 2)]
+    assert marks == [MigPlacement(0, 2), MigPlacement(2, 2)]
 
 
 def test_a_floor_is_what_an_idle_card_would_be_booked_with():

@@ -15,7 +15,7 @@ from hami_webhook.devices.nvidia.pairscores import (
     nvlink_score,
     pair_scores,
 )
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .cards import (
     ALLOCATED,
@@ -211,11 +211,11 @@ MIXED = node(mig_card("GPU-m"), mig_card("GPU-n"), card("GPU-h"))
 )
 def test_a_card_whose_instances_are_unknown_is_closed(devices, records, closed):
     resident = placed_pod("x", devices, records)
-    assert nvidia().closed_cards(nvidia().inventory(MIXED), [resident]) == closed
+    assert nvidia().unusable_devices(nvidia().inventory(MIXED), [resident]) == closed
 
 
 def test_nothing_is_closed_on_a_node_without_pods():
-    assert nvidia().closed_cards(nvidia().inventory(MIXED), []) == set()
+    assert nvidia().unusable_devices(nvidia().inventory(MIXED), []) == set()
 
 
 def test_a_closed_card_counts_as_unhealthy():
@@ -223,7 +223,7 @@ def test_a_closed_card_counts_as_unhealthy():
 
 
 def test_the_placements_in_pods_records_are_the_cards_occupation():
-    state = ClusterState(vendors())
+    state = ClusterCache(vendors())
     state.set_node(node(mig_card("GPU-m")), NOON)
     state.set_pod(placed_pod("x", ON_M, [mig_record("GPU-m", start=2)]), NOON)
     on = state.view("n1")

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import DeviceEntry, decode_pod_devices
 from hami_webhook.devices.debit import per_device
-from hami_webhook.devices.model import AllocatedDevice, Allocation, Booking, Device, Inventory, NodeView, Usage
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    Allocation,
+    Device,
+    DeviceReservation,
+    Inventory,
+    NodeView,
+    Usage,
+)
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.fit import NodeFit, fit_pod, read_ask
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .yard import CHART, JSON, Placed, Yard, container, node, pod
 
@@ -169,7 +177,7 @@ def plain_reading(vendor: str, world: World, wanted: dict[str, int], notes: dict
 
 
 def fitted(asking: JSON, view: NodeView, budget: PodBudget | None = None) -> Any:
-    ask = read_ask(Pod.from_object(asking), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(asking), CHART, "spread")
     assert ask is not None
     return fit_pod(view, ask, CHART, budget)
 
@@ -220,7 +228,7 @@ def test_a_placement_keeps_within_every_card_and_the_quota(vendor: str, data: st
         devices = row[vendor].devices
         assert len({device.uuid for device in devices}) == len(devices) == wanted["count"]
         if wanted["count"] > 1:
-            assert all(d.booking == Booking(cards[d.uuid].memory, 100) for d in devices)
+            assert all(d.booking == DeviceReservation(cards[d.uuid].memory, 100) for d in devices)
             assert all(view.used(vendor, d.uuid).slots == 0 for d in devices)
 
 
@@ -254,7 +262,7 @@ def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st
 @given(st.data())
 def test_what_is_written_is_read_back(vendor: str, data: st.DataObject) -> None:
     entry = st.builds(
-        lambda index, memory, cores: AllocatedDevice(f"n1-cambricon-mlu-{index}", Booking(memory, cores)),
+        lambda index, memory, cores: AllocatedDevice(f"n1-cambricon-mlu-{index}", DeviceReservation(memory, cores)),
         st.integers(0, 30),
         st.integers(0, 2**31 - 1),
         st.integers(0, 100),

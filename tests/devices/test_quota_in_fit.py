@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_webhook.devices.model import Hold
+from hami_webhook.devices.model import Claim
 
 from .cards import (
     card,
@@ -226,5 +226,5 @@ def test_a_budget_is_asked_with_holds_in_the_containers_rows():
         view(node(card("x"))),
         Recording(),
     )
-    first = Hold("NVIDIA", "x", 1, 5, 0)
-    assert asked == [[first], [first, Hold("NVIDIA", "x", 2, 7, 0)]]
+    first = Claim("NVIDIA", "x", 1, 5, 0)
+    assert asked == [[first], [first, Claim("NVIDIA", "x", 2, 7, 0)]]

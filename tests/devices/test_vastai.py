@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.place import Policies
+from hami_webhook.scheduling.placer import SchedulingPolicies
 
 from .yard import CHART, Placed, Yard, configured, container, node, pod
 
@@ -109,7 +109,7 @@ def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: flo
     if on_the_pod:
         placed = Yard(nodes).place(asks(2, **{NODE_POLICY: policy}))
     else:
-        placed = Yard(nodes, policies=Policies(node=policy)).place(asks(2))
+        placed = Yard(nodes, policies=SchedulingPolicies(node=policy)).place(asks(2))
     assert isinstance(placed, Placed)
     assert (placed.node, placed.score) == ("va-2", score)
     alone = Yard(nodes[:1]).place(asks(2, **{NODE_POLICY: policy}))

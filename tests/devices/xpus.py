@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.quota.charge import Charge, charge_of
+from hami_webhook.quota.pricing import Charge, charge_of
 
 from .yard import JSON, NOW, Placed, Yard, container, node, pod
 

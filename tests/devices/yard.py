@@ -15,11 +15,11 @@ from hami_webhook.config import builtin_device_config, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.placement.fit import read_ask
-from hami_webhook.placement.place import Policies, evaluate, placement_annotations
-from hami_webhook.placement.state import ClusterState
 from hami_webhook.quota.budget import PodBudget
-from hami_webhook.quota.charge import charge_of, waiting_charge
+from hami_webhook.quota.pricing import charge_of, waiting_charge
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate, placement_annotations
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -148,11 +148,11 @@ class Yard:
 
     nodes: Sequence[Node]
     vendors: Vendors = field(default_factory=lambda: CHART)
-    policies: Policies = field(default_factory=Policies)
+    policies: SchedulingPolicies = field(default_factory=SchedulingPolicies)
     hard: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.state = ClusterState(self.vendors)
+        self.state = ClusterCache(self.vendors)
         for each in self.nodes:
             self.state.set_node(each, NOW)
 
@@ -177,7 +177,7 @@ class Yard:
             assert admitted.pod is not None, admitted.message
             manifest = admitted.pod
         asking = Pod.from_object(manifest)
-        ask = read_ask(asking, self.vendors, self.policies.card)
+        ask = read_pod_request(asking, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
         result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(asking), self.policies)
         if not result.fits:

@@ -18,7 +18,7 @@ import yaml
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.placement.kube_scheduler import fill_in
+from hami_webhook.scheduling.kube_scheduler import fill_in
 
 from .deployment import ROOT, SYSTEM, eventually
 

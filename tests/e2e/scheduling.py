@@ -15,7 +15,7 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.place import Placement
+from hami_webhook.scheduling.placer import Placement
 
 from .deployment import ROOT, SYSTEM, Deployment, Kubectl
 from .tenants import tenant

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from placement.scenery import NOW, VENDORS
+from scheduling.scenery import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.explain.account import Explanation, NodeAccount
 from hami_webhook.explain.explain import Known, explain
+from hami_webhook.explain.report import Explanation, NodeReport
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
-from hami_webhook.placement.place import Policies
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.placer import SchedulingPolicies
 
 
 def known(*objects: JSON, gates: tuple[str, ...] = ()) -> Known:
     """What is known of nodes (no spec), quotas (`hard`) and pods; pods get a UID of their own."""
-    state = ClusterState(VENDORS)
+    state = ClusterCache(VENDORS)
     quotas = []
     for index, obj in enumerate(objects):
         if "spec" not in obj:
@@ -23,7 +23,7 @@ def known(*objects: JSON, gates: tuple[str, ...] = ()) -> Known:
             quotas.append(ResourceQuota.from_object(obj))
         else:
             state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
-    return Known(state, VENDORS, quotas, NOW, Policies(), "hami-scheduler", 300.0, gates)
+    return Known(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates)
 
 
 def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explanation:
@@ -34,7 +34,7 @@ def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explana
     return explain(Pod.from_object(waiting), found)
 
 
-def on(explanation: Explanation, name: str) -> NodeAccount:
+def on(explanation: Explanation, name: str) -> NodeReport:
     """How a node stands."""
     return next(node for node in explanation.nodes if node.name == name)
 

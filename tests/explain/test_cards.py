@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from placement.scenery import GPU, MEM, asks, card, node, pod, quota, running
+from scheduling.scenery import GPU, MEM, asks, card, node, pod, quota, running
 
 from .scenes import explained, on
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from placement.scenery import ALLOCATED, CORES, GPU, MEM, NOW, asks, card, node, pod, quota, running
+from scheduling.scenery import ALLOCATED, CORES, GPU, MEM, NOW, asks, card, node, pod, quota, running
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.explain.account import Taken
+from hami_webhook.explain.report import Taken
 
 from .scenes import explained
 

@@ -320,8 +320,8 @@ def test_the_patch_applied_is_exactly_the_draft(raw, steps):
             case "unnote" if rest[0] in draft.annotations:
                 del draft.annotations[rest[0]]
     assert raw == before
-    assert draft.untouched().operations() == []
-    assert draft.untouched().result() == Pod.from_object(raw)
+    assert draft.reset().operations() == []
+    assert draft.reset().result() == Pod.from_object(raw)
     after = applied(raw, draft)
     assert Pod.from_object(after) == draft.result()
     assert PodDraft(after).operations() == []
@@ -378,4 +378,4 @@ def test_a_label_is_set_whatever_there_is(metadata, operations):
     draft.labels["tier"] = "b"
     assert paths(draft) == operations
     assert applied(raw, draft)["metadata"]["labels"]["tier"] == draft.result().labels["tier"] == "b"
-    assert draft.untouched().operations() == []
+    assert draft.reset().operations() == []

@@ -11,7 +11,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.evaluation import Changes, PolicyViolation, check, governed_keys, required_changes
-from hami_webhook.policy.rules import Bounds, Rule
+from hami_webhook.policy.rules import DeviceBounds, Rule
 
 VENDORS = Vendors.from_config(builtin_device_config().config)
 UUIDS, MODELS = ("u-1", "u-2", "U-1"), ("Model A100 x", "model v100", "H")
@@ -19,7 +19,7 @@ HERE = Namespace("team-a", {}, {})
 
 lists = st.lists(st.sampled_from((*UUIDS, "a100", "V100", "m", "", " ", "u-9")), max_size=3)
 items = st.lists(st.sampled_from((*UUIDS, "a100", "V100")), max_size=2).map(tuple)
-bounds = st.builds(Bounds, items, items, items, items)
+bounds = st.builds(DeviceBounds, items, items, items, items)
 
 
 def outcome(notes: dict[str, str], rules: list[Rule], vendor: Vendor) -> Changes | PolicyViolation:
@@ -31,7 +31,7 @@ def outcome(notes: dict[str, str], rules: list[Rule], vendor: Vendor) -> Changes
 
 @given(st.sampled_from(sorted(VENDORS)), st.lists(bounds, max_size=2), st.data())
 def test_what_a_vendor_reads_is_inside_every_boundary_whatever_was_written(
-    backend: str, demands: list[Bounds], data: st.DataObject
+    backend: str, demands: list[DeviceBounds], data: st.DataObject
 ) -> None:
     vendor = VENDORS[backend]
     keys = vendor.keys.lists
@@ -64,7 +64,7 @@ def test_what_a_vendor_reads_is_inside_every_boundary_whatever_was_written(
 @pytest.mark.parametrize("backend", sorted(VENDORS.governed))
 def test_every_key_of_a_vendor_that_policy_can_write_is_governed(backend: str) -> None:
     vendor = VENDORS.governed[backend]
-    everything = Bounds(("u-1",), ("u-2",), ("a100",), ("v100",))
+    everything = DeviceBounds(("u-1",), ("u-2",), ("a100",), ("v100",))
     choices = dict.fromkeys(vendor.keys.choices, "chosen")
     rule = Rule("r", enforce=choices, devices={backend: everything})
     written = required_changes({}, HERE, [rule], [vendor]).annotations

@@ -12,7 +12,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyError, PolicyFile, PolicySource
-from hami_webhook.policy.rules import Bounds, Policies, Rule
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 
@@ -63,7 +63,7 @@ def refusal(text: str) -> str:
 
 
 def test_a_whole_file_is_read_into_plain_rules() -> None:
-    assert PolicyFile.parse(WHOLE, "policy.yaml", VENDORS) == Policies(
+    assert PolicyFile.parse(WHOLE, "policy.yaml", VENDORS) == PolicyRules(
         (
             Rule(
                 name="research-defaults",
@@ -78,8 +78,8 @@ def test_a_whole_file_is_read_into_plain_rules() -> None:
                     "nvidia.com/vgpu-mode": "",
                 },
                 devices={
-                    "NVIDIA": Bounds(deny_uuids=("GPU-z",), allow_types=("A100",)),
-                    "Metax-SGPU": Bounds(allow_uuids=("GPU-1",)),
+                    "NVIDIA": DeviceBounds(deny_uuids=("GPU-z",), allow_types=("A100",)),
+                    "Metax-SGPU": DeviceBounds(allow_uuids=("GPU-1",)),
                 },
                 scheduler_name="hami-scheduler",
             ),
@@ -90,7 +90,7 @@ def test_a_whole_file_is_read_into_plain_rules() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "{}", "policies:", "policies: []"])
 def test_a_file_with_nothing_in_it_has_no_rules(text: str) -> None:
-    assert PolicyFile.parse(text, "policy.yaml", VENDORS) == Policies.EMPTY
+    assert PolicyFile.parse(text, "policy.yaml", VENDORS) == PolicyRules.EMPTY
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_faults_inside_a_config_map_have_the_lines_of_the_outer_file() -> None:
         "policy.yaml:5: policies[0].name: is required, and isn't there",
     ]
     assert refusal(head + "'policies: 1'\n") == "policy.yaml:3: policies: must be a list, found 1"
-    assert PolicyFile.parse(head + "''\n", "p", VENDORS) == Policies.EMPTY
+    assert PolicyFile.parse(head + "''\n", "p", VENDORS) == PolicyRules.EMPTY
 
 
 def rule(rest: str) -> str:
@@ -331,14 +331,14 @@ def test_no_vendor_at_all_is_said() -> None:
 
 def test_a_bad_text_leaves_the_old_rules_in_force() -> None:
     source = PolicySource("policy.yaml", VENDORS)
-    assert source.current == Policies.EMPTY
+    assert source.current == PolicyRules.EMPTY
     assert source.replace_from(WHOLE) is None
     good = source.current
     assert [rule.name for rule in good.rules] == ["research-defaults", "second"]
     assert source.replace_from("policies: 7") == "policy.yaml:1: policies: must be a list, found 7"
     assert source.current is good
     assert source.replace_from("") is None
-    assert source.current == Policies.EMPTY
+    assert source.current == PolicyRules.EMPTY
 
 
 def judged(text: str) -> None:

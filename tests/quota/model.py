@@ -23,14 +23,14 @@ from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.place import Placement
-from hami_webhook.quota.books import Books
-from hami_webhook.quota.charge import charge_of
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import State
+from hami_webhook.quota.pricing import charge_of
+from hami_webhook.scheduling.placer import Placement
 
 from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, card, container, node, pod, quota, vendors
 from .test_interleavings import rest_of
@@ -87,7 +87,7 @@ class Replica:
             sleep=lambda _: asyncio.sleep(0),
         )
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = Feed(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())
+        self.feed = SharedInformers(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())
         self.task = asyncio.get_running_loop().create_task(self.feed.run())
 
 
@@ -219,7 +219,7 @@ class QuotaModel(RuleBasedStateMachine):
                     assert was.used.get(key, 0) - amount <= max(0, undone)
         self.covers()
 
-    def charges(self, read: Books) -> list[tuple[Pod, dict[str, int]]]:
+    def charges(self, read: QuotaAccount) -> list[tuple[Pod, dict[str, int]]]:
         """What every live pod in scope costs."""
         state = self.replicas[0].core.state
         found = []

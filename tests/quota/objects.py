@@ -11,7 +11,7 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
 KEYS = {"gpu": GPU, "mem": MEM, "cores": CORES}
@@ -81,8 +81,8 @@ def quota(name: str = "gpu-quota", *, spec: JSON | None = None, keys: JSON | Non
     return {"metadata": {"name": name, "namespace": TEAM}, "spec": {"hard": limits, **(spec or {})}}
 
 
-def books(obj: JSON, of: Vendors | None = None) -> Books:
-    return Books.read(ResourceQuota.from_object(obj), of or vendors())
+def books(obj: JSON, of: Vendors | None = None) -> QuotaAccount:
+    return QuotaAccount.read(ResourceQuota.from_object(obj), of or vendors())
 
 
 def full(**amounts: int) -> dict[str, int]:

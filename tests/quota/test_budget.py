@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.model import Hold
+from hami_webhook.devices.model import Claim
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import Entry, State
 
 from .objects import LARGE, MEM, NOON, SMALL, books, card, full, node, quota, read_pod, vendors
-from .test_books import read
-from .test_charge import state
+from .test_account import read
+from .test_pricing import state
 from .test_recompute import derivable, half
 
 CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL)))
@@ -32,7 +32,7 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
     assert found is not None
     a = placed + cost <= hard
     b = cost <= own or used - own + cost <= hard
-    assert found.admits([Hold("NVIDIA", "GPU-L", 0, cost, 0)]) is (a and b)
+    assert found.admits([Claim("NVIDIA", "GPU-L", 0, cost, 0)]) is (a and b)
 
 
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
@@ -71,7 +71,7 @@ def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:
 
 def test_amounts_are_compared_in_units_rounded_up_once() -> None:
     found = PodBudget(full(mem=12), read_pod(gpu=1).kinds, vendors(1024))
-    holds = [Hold("NVIDIA", "A", 0, 6000, 0), Hold("NVIDIA", "B", 0, 6288, 0)]
+    holds = [Claim("NVIDIA", "A", 0, 6000, 0), Claim("NVIDIA", "B", 0, 6288, 0)]
     assert found.admits(holds)
-    assert not found.admits([*holds, Hold("NVIDIA", "C", 0, 1, 0)])
+    assert not found.admits([*holds, Claim("NVIDIA", "C", 0, 1, 0)])
     assert found.cost(holds) == (12288, 0, 2)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from hami_webhook.cluster.api import JSON
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Hold
+from hami_webhook.devices.model import Claim
 from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import Format, Quantity, is_binary
-from hami_webhook.quota.books import Ask, Books, NeedsRecompute, judge
+from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount, evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
-from hami_webhook.quota.charge import NoCards, in_bytes, in_units, waiting_charge
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
+from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_charge
 from hami_webhook.quota.recompute import Times, recompute
 from hami_webhook.server.metrics import CoreCollector, ReviewCounts, exposition
 
@@ -55,16 +55,16 @@ def vendors(*kinds: type[Nvidia], factor: int = 1024, other_factor: int = 1024) 
     )
 
 
-def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard: object) -> Books:
+def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard: object) -> QuotaAccount:
     made = quota("q", **hard)
     made["metadata"] |= {"resourceVersion": "7", "annotations": {LEDGER: encode(ledger)} if ledger else {}}
     made["status"] = {} if used is None else {"hard": made["spec"]["hard"], "used": {MEM: str(used)}}
     return books(made, vendors())
 
 
-def ask(identity: str, mem: int) -> Ask:
+def ask(identity: str, mem: int) -> ChargeRequest:
     asking = read_pod(identity, gpu=1, mem=mem, uid=identity)
-    return Ask(identity, asking, waiting_charge(asking, vendors(), NoCards()))
+    return ChargeRequest(identity, asking, waiting_charge(asking, vendors(), NoCapacity()))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_pods_memory_is_rounded_up_once_in_units_and_never_in_bytes(amounts: l
 )
 def test_a_charge_enters_used_in_the_quotas_unit_and_the_ledger_in_bytes(hard: str, used: int, text: str) -> None:
     one = quota_of(0, mem=hard)
-    after = judge({"q": one}, [ask("u", 8)], NOON, 9, recomputed=frozenset()).books["q"]
+    after = evaluate_batch({"q": one}, [ask("u", 8)], NOON, 9, recomputed=frozenset()).books["q"]
     assert after.used == {MEM: used}
     assert after.ledger["u"].amounts == {MEM: 8 * GIB}
     patch = one.patch(after)
@@ -152,7 +152,9 @@ def test_a_status_that_lags_is_told_hard_as_it_is_written() -> None:
 
 def test_the_refusal_is_in_the_quotas_unit() -> None:
     refusals = [
-        judge({"q": quota_of(used, mem=hard)}, [ask("u", 8)], NOON, 9, recomputed=frozenset()).refusals[0].message
+        evaluate_batch({"q": quota_of(used, mem=hard)}, [ask("u", 8)], NOON, 9, recomputed=frozenset())
+        .refusals[0]
+        .message
         for used, hard in (("9Gi", "16Gi"), ("9", "16"))
     ]
     start = f"exceeding resource quota: exceeded quota: q, requested: {MEM}="
@@ -180,7 +182,7 @@ def test_used_in_the_other_unit_is_unknown(hard: str, used: str, known: int | No
     assert found.used.get(MEM) == known
     if known is None:
         with pytest.raises(NeedsRecompute):
-            judge({"q": found}, [ask("u", 1)], NOON, 9, recomputed=frozenset())
+            evaluate_batch({"q": found}, [ask("u", 1)], NOON, 9, recomputed=frozenset())
 
 
 @pytest.mark.parametrize(("hard", "used"), [("16", 6), ("16Gi", 5632 * MIB)])
@@ -190,7 +192,7 @@ def test_an_entry_counts_the_same_whatever_way_hard_is_written_now(hard: str, us
         "b": Entry(State.WAITING, int(NOON), {MEM: 3 * GIB}),
     }
     waiting = read_pod("b", gpu=1, percent=50, uid="b")
-    found = recompute(quota_of("1", ledger, mem=hard), [waiting], vendors(), NoCards(), NOON, Times()).after
+    found = recompute(quota_of("1", ledger, mem=hard), [waiting], vendors(), NoCapacity(), NOON, Times()).after
     assert found.used == {MEM: used}
     assert found.ledger == ledger
 
@@ -208,12 +210,12 @@ def fits(hard: str, mebibytes: list[int]) -> bool:
     return sum(Fraction(-(-each // 1024)) for each in mebibytes) <= int(hard)
 
 
-def charge(identity: str, mebibytes: int) -> Ask:
+def charge(identity: str, mebibytes: int) -> ChargeRequest:
     """A pod that holds so many MiB, which its unit of GiB couldn't say."""
     found = ask(identity, 1)
     debit = {"NVIDIA": Debit(0, mebibytes, 0)}
     amounts = {"amounts": in_units(debit, vendors()), "in_bytes": in_bytes(debit, vendors())}
-    return Ask(identity, found.pod, type(found.charge)(**amounts))
+    return ChargeRequest(identity, found.pod, type(found.charge)(**amounts))
 
 
 @settings(max_examples=300, derandomize=True, database=None)
@@ -223,7 +225,7 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
 ) -> None:
     both = {"a": quota_of(0, mem=one), "b": quota_of(0, mem=two)}
     asks = [charge(str(index), mebibytes) for index, mebibytes in enumerate(wanted)]
-    found = judge(both, asks, NOON, 99, recomputed=frozenset())
+    found = evaluate_batch(both, asks, NOON, 99, recomputed=frozenset())
     admitted: list[int] = []
     for index, mebibytes in enumerate(wanted):
         more = [*admitted, mebibytes]
@@ -240,17 +242,17 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
 @given(st.integers(0, 12), st.integers(0, 12000), st.lists(st.integers(1, 6000), min_size=1, max_size=3))
 def test_a_budget_holds_in_units_and_in_bytes(units: int, mebibytes: int, held: list[int]) -> None:
     found = PodBudget({MEM: units}, (ContainerKind.APP,), vendors(), {MEM: mebibytes * MIB})
-    holds = [Hold("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
+    holds = [Claim("NVIDIA", f"GPU-{index}", 0, each, 0) for index, each in enumerate(held)]
     assert found.admits(holds) is (-(-sum(held) // 1024) <= units and sum(held) <= mebibytes)
 
 
 def test_the_budget_of_a_pod_has_the_smallest_limit_of_either_unit() -> None:
     mine = read_pod("mine", gpu=1, mem=2, uid="mine")
     quotas = [quota_of(used, mem=hard) for used, hard in (("2Gi", "16Gi"), ("9Gi", "12Gi"), ("2", "7"), ("0", "9"))]
-    found = pod_budget(mine, quotas, [mine], vendors(), NoCards(), NOON, 300)
+    found = pod_budget(mine, quotas, [mine], vendors(), NoCapacity(), NOON, 300)
     assert found is not None
     assert (found.limits, found.byte_limits) == ({MEM: 7}, {MEM: 5 * GIB})
-    only = pod_budget(mine, quotas[:1], [mine], vendors(), NoCards(), NOON, 300)
+    only = pod_budget(mine, quotas[:1], [mine], vendors(), NoCapacity(), NOON, 300)
     assert only is not None
     assert (only.limits, only.byte_limits) == ({}, {MEM: 16 * GIB})
 

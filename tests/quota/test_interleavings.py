@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hami_webhook.cluster.api import JSON, ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.quota.books import Ask, Books, Refusal
-from hami_webhook.quota.charge import NoCards, waiting_charge
-from hami_webhook.quota.charger import ATTEMPTS, Charged, Charger, Outcome
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
+from hami_webhook.quota.admission_charger import ATTEMPTS, AdmissionCharger, Charged, Outcome
 from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
 
 from .objects import MEM, NOON, TEAM, books, full, pod, quota, vendors
@@ -106,14 +106,14 @@ class LaggingCache:
         return self._stage.draw() % 2 == 0
 
 
-def ask(name: str, mem: int, **how: object) -> Ask:
+def ask(name: str, mem: int, **how: object) -> ChargeRequest:
     asked = Pod.from_object(pod(name, gpu=1, mem=mem, uid=name))
-    return Ask(name, asked, waiting_charge(asked, VENDORS, NoCards()), **how)
+    return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
 
 
-def charger_on(stage: Stage, cache: LaggingCache | None = None) -> Charger:
-    recomputer = Recomputer(stage.cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
-    return Charger(
+def charger_on(stage: Stage, cache: LaggingCache | None = None) -> AdmissionCharger:
+    recomputer = Recomputer(stage.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+    return AdmissionCharger(
         stage.cluster,
         VENDORS,
         clock=lambda: NOON,
@@ -141,7 +141,7 @@ async def foreign_writer(stage: Stage, count: int) -> None:
 
 async def concurrently(
     hards: list[int], sizes: list[int], clients: int, script: list[int], *, known: bool, foreign: int
-) -> tuple[Stage, list[Ask], list[Outcome]]:
+) -> tuple[Stage, list[ChargeRequest], list[Outcome]]:
     stage = Stage(script)
     await stage.cluster.ensure_namespace(TEAM)
     for number, hard in enumerate(hards):
@@ -202,15 +202,15 @@ def test_charges_in_any_interleaving_keep_the_limits(
 def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int], hards: list[int]) -> None:
     asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
 
-    async def judged(*, together: bool) -> tuple[list[type], list[Books]]:
+    async def judged(*, together: bool) -> tuple[list[type], list[QuotaAccount]]:
         cluster = MemoryCluster(lambda: NOON)
         await cluster.ensure_namespace(TEAM)
         for number, hard in enumerate(hards):
             await cluster.create(
                 Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
             )
-        recomputer = Recomputer(cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
-        charger = Charger(cluster, VENDORS, clock=lambda: NOON, recompute=recomputer.inline)
+        recomputer = Recomputer(cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+        charger = AdmissionCharger(cluster, VENDORS, clock=lambda: NOON, recompute=recomputer.inline)
         if together:
             outcomes = await charger.charge_batch(TEAM, asks)
             assert charger.counts.writes <= len(hards)

@@ -28,8 +28,8 @@ from .objects import (
     read_pod,
     vendors,
 )
-from .test_books import read
-from .test_charge import state
+from .test_account import read
+from .test_pricing import state
 
 TIMES = Times()
 CARDS = state(node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL)))

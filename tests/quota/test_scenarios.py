@@ -6,7 +6,7 @@ import asyncio
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
-from hami_webhook.placement.place import Placement
+from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, SMALL, TEAM, card, container, node, pod, quota
 from .world import World, story

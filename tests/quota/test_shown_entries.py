@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import Conflict, Kind, WatchType
-from hami_webhook.quota.books import Ask, Books
-from hami_webhook.quota.charge import NoCards
-from hami_webhook.quota.charger import Charged, Charger
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount
+from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import Entry
+from hami_webhook.quota.pricing import NoCapacity
 from hami_webhook.quota.recompute import Recomputer, Times
 
 from .objects import MEM, NOON, TEAM, books, pod, quota
@@ -30,14 +30,14 @@ class Watched(Stage):
         for item in self.quotas():
             assert books(item, VENDORS).used[MEM] >= sum(self.created.values())
 
-    def shows(self, quota: Books, identity: str, entry: Entry) -> bool:
+    def shows(self, quota: QuotaAccount, identity: str, entry: Entry) -> bool:
         return identity in self.created and self.draw() % 2 == 0
 
     def recomputer(self) -> Recomputer:
-        return Recomputer(self.cluster, VENDORS, NoCards(), clock=lambda: NOON, times=Times())
+        return Recomputer(self.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
 
-    def charger(self) -> Charger:
-        return Charger(
+    def charger(self) -> AdmissionCharger:
+        return AdmissionCharger(
             self.cluster,
             VENDORS,
             clock=lambda: NOON,
@@ -48,7 +48,7 @@ class Watched(Stage):
             shows=self.shows,
         )
 
-    async def client(self, charger: Charger, asking: Ask, size: int) -> None:
+    async def client(self, charger: AdmissionCharger, asking: ChargeRequest, size: int) -> None:
         if isinstance(await charger.charge(asking), Charged):
             await self.hold()
             name = asking.pod.name

@@ -18,12 +18,12 @@ from hami_webhook.admission.review import API_VERSIONS, Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.controller.feed import Feed
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.placement.place import Placement, Unplaced
 from hami_webhook.quota.ledger import LEDGER, Entry, decode
+from hami_webhook.scheduling.placer import Placement, Unschedulable
 
 from .objects import KEYS, NOON, TEAM, books, vendors
 
@@ -77,7 +77,7 @@ class World:
         for obj in self._objects:
             await self.add(obj)
         for index, core in enumerate(self.cores):
-            feed = Feed(core, None if index else self.reconciler, sleep=self._never)
+            feed = SharedInformers(core, None if index else self.reconciler, sleep=self._never)
             self._tasks.append(asyncio.create_task(feed.run()))
             await feed.wait_synced()
         await self.run(0)
@@ -148,7 +148,7 @@ class World:
             await self.admit(manifest, **how)
         return caught.value
 
-    async def place(self, name: str, *, bind: bool = True) -> Placement | Unplaced:
+    async def place(self, name: str, *, bind: bool = True) -> Placement | Unschedulable:
         found = self.pod(name)
         placed = await self.core.placer.place(found)
         assert placed is not None
@@ -164,7 +164,7 @@ class World:
 
     async def reasons(self, name: str) -> dict[str, str]:
         placed = await self.place(name)
-        assert isinstance(placed, Unplaced)
+        assert isinstance(placed, Unschedulable)
         return {node: str(why) for node, why in placed.failed.items()}
 
     async def finish(self, name: str) -> None:

@@ -17,10 +17,10 @@ from admission.reviews import GPU, MEM, body, cpu, gate, gpu, patched, pod, revi
 from admission.scene import FULL, Hung, core_on, ledger, spent, town
 
 from hami_webhook import pki
-from hami_webhook.admission.gate import Answer
+from hami_webhook.admission.handler import Answer
 from hami_webhook.cluster.api import Forbidden, Kind
-from hami_webhook.server.app import Doors, Sources
-from hami_webhook.server.large import LARGE
+from hami_webhook.server.app import Sources, WebhookApp
+from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.listener import ListenerLimits
 
 from .serving import AS_JSON, PAIR, certificates, scenario, served, trusting
@@ -256,7 +256,7 @@ def test_an_address_is_looked_up_in_networks_of_its_own_family(networks, address
 
 
 def doors(known, **limits):
-    return Doors(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
+    return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
 
 
 class Thoughtful:

@@ -9,7 +9,7 @@ import pytest
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Unavailable
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
-from hami_webhook.server import kubernetes
+from hami_webhook.server import serve_kubernetes
 
 
 class Asked:
@@ -34,7 +34,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         assert seconds == 1
 
-    monkeypatch.setattr(kubernetes.asyncio, "sleep", sleep)
+    monkeypatch.setattr(serve_kubernetes.asyncio, "sleep", sleep)
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_api_server_that_is_too_old_is_named(
     answers: list[Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    asyncio.run(kubernetes._check_version(Asked(*answers)))
-    messages = [record.getMessage() for record in caplog.records if record.name == kubernetes.__name__]
+    asyncio.run(serve_kubernetes._check_version(Asked(*answers)))
+    messages = [record.getMessage() for record in caplog.records if record.name == serve_kubernetes.__name__]
     assert len(messages) == len(said)
     assert all(message.startswith(words) for message, words in zip(messages, said, strict=True))
 
 
 def test_without_the_right_to_write_it_quota_is_kept_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     with_right: Any = Asked(Unavailable("refused"), True)
-    assert asyncio.run(kubernetes._with_quotas(with_right)) is with_right
+    assert asyncio.run(serve_kubernetes._with_quotas(with_right)) is with_right
     without: Any = Asked(False)
-    assert isinstance(asyncio.run(kubernetes._with_quotas(without)), QuotasInMemory)
+    assert isinstance(asyncio.run(serve_kubernetes._with_quotas(without)), QuotasInMemory)
     assert "no right to patch resourcequotas/status: " in caplog.text

@@ -16,7 +16,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.server.app import ReviewCounts
-from hami_webhook.server.legacy import OLD_NAMES, with_legacy
+from hami_webhook.server.legacy_metrics import OLD_NAMES, with_legacy
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
 
 CARDS = [

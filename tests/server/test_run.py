@@ -22,7 +22,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
-from hami_webhook.policy.rules import Policies
+from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.metrics import exposition
 from hami_webhook.server.run import PolicyReload, limits_of, options_of, running
 from hami_webhook.server.tls import TlsError
@@ -200,7 +200,9 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
     path.write_text("")
     cluster = await town(FULL)
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
-    async with served(tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=Policies.EMPTY) as front:
+    async with served(
+        tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=PolicyRules.EMPTY
+    ) as front:
 
         async def warned():
             inner = await front.review("/mutate", review(pod(gpu())))
@@ -374,7 +376,7 @@ async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_pat
     cluster = await town(FULL)
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
     flags = ("--policy-file", str(path), "--roles", "webhook")
-    async with served(tmp_path / "tls", cluster, *flags, env=env, policies=Policies.EMPTY) as front:
+    async with served(tmp_path / "tls", cluster, *flags, env=env, policies=PolicyRules.EMPTY) as front:
         await until(lambda: "policy_failures_total 1.0" in exposition(front.process.collector).decode())
         assert "hami_webhook_leader 0.0" in exposition(front.process.collector).decode()
     assert cluster.events == []

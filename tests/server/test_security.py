@@ -21,9 +21,9 @@ from admission.reviews import GPU, MEM, cpu, gpu, patched, pod, review, update
 from admission.scene import FULL, ledger, spent, town
 
 from hami_webhook import pki
-from hami_webhook.admission.gate import Answer
+from hami_webhook.admission.handler import Answer
 from hami_webhook.cluster.api import Kind
-from hami_webhook.policy.rules import Policies, Rule
+from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .serving import PAIR, scenario, served, settings_of, trusting
 
@@ -76,7 +76,7 @@ async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
 @scenario
 async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path):
     cluster = await town(FULL)
-    policies = Policies((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
+    policies = PolicyRules((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
     namespace = {"metadata": {"name": "bounded", "annotations": {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}}}
     await cluster.create(Kind.NAMESPACES, namespace)
     async with served(tmp_path, cluster, policies=policies) as front:

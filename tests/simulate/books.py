@@ -49,7 +49,7 @@ def entries(family: Family, annotations: Mapping[str, str]) -> list[list[Entry]]
 
 
 @dataclass(frozen=True)
-class Held:
+class LockValue:
     """What a pod holds of one card at its peak: as the card is filled, and `counted` as quota counts cores."""
 
     slots: int
@@ -58,7 +58,7 @@ class Held:
     counted: int
 
 
-def held(family: Family, manifest: JSON, annotations: Mapping[str, str]) -> dict[str, Held]:
+def held(family: Family, manifest: JSON, annotations: Mapping[str, str]) -> dict[str, LockValue]:
     """What a placed pod holds, card by card."""
     boxes = containers(manifest)
     rows = entries(family, annotations)
@@ -76,7 +76,7 @@ def held(family: Family, manifest: JSON, annotations: Mapping[str, str]) -> dict
             percent = int(limit(box, "amd.com/gpucores", 100))
             counted.append((kind, percent * len(mine) if family.name == "AMD" else cores[-1][1]))
         peak = effective_mask(cores) if family.name == "AWSNeuron" else effective(counted)
-        found[uuid] = Held(effective(slots), effective(memory), effective(cores), peak)
+        found[uuid] = LockValue(effective(slots), effective(memory), effective(cores), peak)
     return found
 
 
@@ -95,7 +95,7 @@ def placed(manifest: JSON, annotations: Mapping[str, str]) -> Charge:
     return found
 
 
-class Books:
+class QuotaAccount:
     """Quotas and what they hold; `class_of` is the priority class whose pods alone one counts."""
 
     def __init__(self, quotas: Iterable[JSON]) -> None:

@@ -26,7 +26,7 @@ DRS_TABLE = {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}
 
 
 @dataclass
-class Fleet:
+class DeviceLister:
     """Nodes and their cards, while they are being made."""
 
     nodes: list[JSON] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Fleet:
         self.have(Card(family, f"{name}-{word}-{i}", name, memory, cores, slots, model=family) for i in range(count))
 
 
-def _nvidia(fleet: Fleet) -> None:
+def _nvidia(fleet: DeviceLister) -> None:
     key = "hami.io/node-nvidia-register"
 
     def registered(name: str, count: int, memory: int, model: str, mode: str = "hami-core", **extra: Any) -> JSON:
@@ -110,7 +110,7 @@ def _nvidia(fleet: Fleet) -> None:
     fleet.node("nvidia-old", {key: old}, {"nvidia.com/gpu": 20})
 
 
-def _ascend(fleet: Fleet) -> None:
+def _ascend(fleet: DeviceLister) -> None:
     for chip, (memory, _, _) in TEMPLATES.items():
         name, count = f"ascend-{chip.lower()}", 8 if chip == "Ascend910C" else 4
         extra = [{"custominfo": {"NetworkID": i // 4}} for i in range(count)] if chip.startswith("Ascend910") else ()
@@ -126,7 +126,7 @@ def _ascend(fleet: Fleet) -> None:
     fleet.node("ascend-soft", soft, {f"huawei.com/{chip}": 8 for chip in TEMPLATES})
 
 
-def _colons(fleet: Fleet) -> None:
+def _colons(fleet: DeviceLister) -> None:
     """Vendors that list their cards in the colon form."""
 
     def colons(family: str, name: str, count: int, tail: str = "", **facts: Any) -> str:
@@ -145,7 +145,7 @@ def _colons(fleet: Fleet) -> None:
         fleet.node(name, {f"hami.io/node-{chip}-register": text}, {f"iluvatar.ai/{chip}-vgpu": 300})
 
 
-def _derived(fleet: Fleet) -> None:
+def _derived(fleet: DeviceLister) -> None:
     """Vendors whose plugins report sums."""
     for name, model, units in (("cambricon-370", "MLU370-X8", 364), ("cambricon-590", "MLU590", 1280)):
         capacity = {"cambricon.com/mlu.smlu.vcore": 400, "cambricon.com/mlu.smlu.vmemory": units}
@@ -176,7 +176,7 @@ def _derived(fleet: Fleet) -> None:
         fleet.derived("AWSNeuron", f"aws-{name}", "AWSNeuron", count, 0, cores, slots=cores)
 
 
-def _others(fleet: Fleet) -> None:
+def _others(fleet: DeviceLister) -> None:
     for name, memory in (("metax-64", 65536), ("metax-32", 32768)):
         cards = fleet.have(Card("Metax-SGPU", f"{name}-c{i}", name, memory, 100, 16) for i in range(4))
         told = [
@@ -216,7 +216,7 @@ def _others(fleet: Fleet) -> None:
     fleet.node("vastai-cards", {"hami.io/node-va-register": fleet.text(records)}, {"vastaitech.com/va": 2})
 
 
-def _mixed(fleet: Fleet) -> None:
+def _mixed(fleet: DeviceLister) -> None:
     """Two vendors on one node, a broken card, a card that is taken out of service, and no card at all."""
     gpus = fleet.listed(
         "NVIDIA", "mixed-1", 2, kind="gpu", memory=24576, cores=100, slots=10, model="NVIDIA A10", mode="hami-core"
@@ -244,7 +244,7 @@ def _mixed(fleet: Fleet) -> None:
     fleet.node("plain-1")
 
 
-def _foreign(fleet: Fleet) -> None:
+def _foreign(fleet: DeviceLister) -> None:
     """Nodes of Volcano's and of Koordinator's."""
     for name, cards, notes, capacity in vgpus.nodes():
         fleet.node(name, notes, capacity)
@@ -258,9 +258,9 @@ def _foreign(fleet: Fleet) -> None:
         fleet.honoring |= {name} if honors else set()
 
 
-def the_fleet() -> Fleet:
+def the_fleet() -> DeviceLister:
     """Every node, the same each time."""
-    fleet = Fleet()
+    fleet = DeviceLister()
     for build in (_nvidia, _ascend, _colons, _derived, _others, _mixed, _foreign):
         build(fleet)
     return fleet

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import books, gpu_shares, vgpus, wants
-from .books import Books
+from .books import QuotaAccount
 from .crowd import CLASS, the_crowd
 from .families import FAMILIES, JSON, Charge, Family
 from .fleet import the_config, the_fleet, the_quotas
@@ -30,7 +30,7 @@ class Step:
     cards: Mapping[tuple[str, str], list[int]]
     vgpus: Mapping[str, vgpus.State]
     gpus: Mapping[tuple[str, int], gpu_shares.Used]
-    books: Books
+    books: QuotaAccount
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Replay:
         self.cards: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.vgpus: dict[str, vgpus.State] = defaultdict(vgpus.State)
         self.gpus: dict[tuple[str, int], gpu_shares.Used] = {}
-        self.books, self.charged = Books(the_quotas()), Books(the_quotas())
+        self.books, self.charged = QuotaAccount(the_quotas()), QuotaAccount(the_quotas())
 
     def steps(self) -> Iterator[Step]:
         """Every pod in turn; what it got is entered after it was looked at."""
@@ -96,7 +96,7 @@ class Replay:
             core, memory, ratio = self.gpus.get(where, (0, 0, 0))
             self.gpus[where] = core + share.core, memory + share.memory, ratio + share.ratio
 
-    def held(self, outcome: JSON) -> Iterator[tuple[Family, str, books.Held]]:
+    def held(self, outcome: JSON) -> Iterator[tuple[Family, str, books.LockValue]]:
         if outcome["placement"]:
             for family in FAMILIES:
                 for uuid, holds in books.held(family, outcome["pod"], outcome["placement"]["annotations"]).items():

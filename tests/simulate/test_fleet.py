@@ -20,7 +20,7 @@ from hami_webhook.config import load_device_config
 from hami_webhook.devices.registry import FOREIGN, Vendors
 
 from . import books, gpu_shares, vgpus, wants
-from .books import Books
+from .books import QuotaAccount
 from .crowd import the_crowd
 from .families import COREX, FAMILIES, JSON, MANAGED, MIB, Card, Charge, Family, amounts, containers, in_units
 from .fleet import the_config
@@ -372,8 +372,8 @@ def test_a_node_that_failed_really_has_no_room(replay: Replay) -> None:
     assert for_quota > 3
 
 
-def _over(held: Books, where: tuple[str, str], charge: Charge, before: Charge) -> list[str]:
-    """As `Books.over`, for a pod that waits no more but isn't entered yet."""
+def _over(held: QuotaAccount, where: tuple[str, str], charge: Charge, before: Charge) -> list[str]:
+    """As `QuotaAccount.over`, for a pod that waits no more but isn't entered yet."""
     return [
         key
         for key in held.over(where, charge)

@@ -52,7 +52,7 @@ def positions(card: Card, group: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ChargeRequest:
     """What an app container asks of each of so many cards: blocks, or percent of the card where they are None."""
 
     number: int
@@ -105,7 +105,7 @@ def candidates(manifest: JSON, cards: Sequence[Card]) -> list[Card]:
     ]
 
 
-def asks(manifest: JSON, cards: Sequence[Card]) -> list[tuple[str, Ask]]:
+def asks(manifest: JSON, cards: Sequence[Card]) -> list[tuple[str, ChargeRequest]]:
     """What the app containers ask after admission, by their names."""
     sizes = {card.memory for card in candidates(manifest, cards)}
     found = []
@@ -119,7 +119,7 @@ def asks(manifest: JSON, cards: Sequence[Card]) -> list[tuple[str, Ask]]:
         if percent and len(sizes) == 1:
             memory, percent = next(iter(sizes)) * percent // 100, None
         blocks = None if percent else memory or None
-        found.append((str(box["name"]), Ask(number or 1, blocks, percent or 100, cores or 0)))
+        found.append((str(box["name"]), ChargeRequest(number or 1, blocks, percent or 100, cores or 0)))
     return found
 
 
@@ -226,7 +226,7 @@ def instance(card: Card, state: State, blocks: int) -> tuple[str, int] | None:
     return None
 
 
-def given(card: Card, state: State, ask: Ask, manifest: JSON) -> Entry | None:
+def given(card: Card, state: State, ask: ChargeRequest, manifest: JSON) -> Entry | None:
     """What the container would get of the card; None if the card won't do."""
     blocks = ask.on(card)
     mine = pod_group(manifest)
@@ -254,7 +254,7 @@ def given(card: Card, state: State, ask: Ask, manifest: JSON) -> Entry | None:
 
 
 def choice(
-    manifest: JSON, wanted: Sequence[Ask], here: Sequence[Card], states: Mapping[str, State]
+    manifest: JSON, wanted: Sequence[ChargeRequest], here: Sequence[Card], states: Mapping[str, State]
 ) -> list[list[Entry]] | None:
     """The cards of a node that the containers get, the last of those that will do; None if it can't be."""
     if not here or mode_of(manifest) not in ("", here[0].mode):

@@ -15,8 +15,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.placement.state import ClusterState
-from hami_webhook.quota.charge import OverheardCatalog, waiting_charge
+from hami_webhook.quota.pricing import RecordingCapacityLister, waiting_charge
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .counting import counted_calls
 
@@ -99,13 +99,13 @@ def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(
     """It is that of the smallest or largest of the cluster, which is worked out when a node changes."""
 
     def calls(nodes: int) -> int:
-        state = ClusterState(ALL)
+        state = ClusterCache(ALL)
         for number in range(nodes):
             state.set_node(Node.from_object(node(number)), NOW)
         asked = Pod.from_object(pod(container(limits=limits)))
         for _ in range(2):
             with counted_calls() as counts:
-                charge = waiting_charge(asked, ALL, OverheardCatalog(state))
+                charge = waiting_charge(asked, ALL, RecordingCapacityLister(state))
         assert charge.floors or PERCENT not in limits
         return sum(counts.values())
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from placement.front import Front
-from placement.scenery import GPU, MEM, asks, card, node, pod, quota, running
+from scheduling.front import Front
+from scheduling.scenery import GPU, MEM, asks, card, node, pod, quota, running
 
 from .counting import counted_calls
 
-FIT = "placement.fit:fit_pod"
-CARD = "devices.trial:Candidate.__init__"
+FIT = "scheduling.fit:fit_pod"
+CARD = "devices.fit_request:Candidate.__init__"
 
 
 async def yard(mode: str, nodes: int, pods: int) -> Front:

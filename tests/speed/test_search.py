@@ -19,7 +19,7 @@ def test_sixteen_cards_cost_a_handful_of_operations_per_half_set(values, count):
     chance = random.Random(count)
     scores = [[chance.choice(values) for _ in range(16)] for _ in range(16)]
     best_combination(scores, count)
-    with counted_opcodes("devices/packed.py") as counts:
+    with counted_opcodes("devices/subset_search.py") as counts:
         best_combination(scores, count)
     assert 0 < counts[0] <= PER_HALF_SET * 2**8
 

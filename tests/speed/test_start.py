@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from placement.scenery import NOW, VENDORS, card, node, running
+from scheduling.scenery import NOW, VENDORS, card, node, running
 
 from hami_webhook.assembly import Caches
 from hami_webhook.cluster.api import Kind
-from hami_webhook.placement.state import ClusterState
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .counting import counted_calls
 
@@ -16,7 +16,7 @@ NODE_CALLS, POD_CALLS = 290, 210
 
 def taken_in(nodes: int, pods_each: int) -> tuple[int, int]:
     """The calls to take in nodes of two cards, and then pods."""
-    caches = Caches(ClusterState(VENDORS), lambda: NOW)
+    caches = Caches(ClusterCache(VENDORS), lambda: NOW)
     with counted_calls() as for_nodes:
         for number in range(nodes):
             caches.put(Kind.NODES, node(f"n{number}", card(f"G{number}"), card(f"H{number}")))

@@ -13,7 +13,7 @@ from admission.scene import Recorder, core_on, town
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.server.app import Doors
+from hami_webhook.server.app import WebhookApp
 from hami_webhook.server.listener import ListenerLimits
 
 from .counting import counted_calls
@@ -35,7 +35,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
         cluster = Recorder(await town())
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-        doors = Doors(core.gate, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
+        doors = WebhookApp(core.gate, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
         scope = {
             "type": "http",
             "client": ("127.0.0.1", 1),

@@ -15,8 +15,9 @@ from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import DeviceEntry
-from hami_webhook.devices.enflame.profiles import MOST_SLICES, DrsCard, Profile, ProfileTable, Wanted, read_capacity
-from hami_webhook.devices.enflame.silicon import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.enflame.profiles import MOST_SLICES, DrsCard, DrsProfile, ProfileTable, Wanted, read_capacity
+from hami_webhook.devices.enflame.sliced import (
     ASSIGNED_INDEX,
     ASSIGNED_MINOR,
     CONTAINERS,
@@ -27,13 +28,13 @@ from hami_webhook.devices.enflame.silicon import (
     SlicedGcu,
     asks_for_drs,
 )
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.fit_request import Check, FitRequest
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.model import (
     Allocation,
     BadRequest,
-    Booking,
     Device,
+    DeviceReservation,
     Inventory,
     RegistrationError,
     Request,
@@ -41,7 +42,6 @@ from hami_webhook.devices.model import (
     Usage,
 )
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import Check, Trial
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Quantity, parse_whole
@@ -113,7 +113,7 @@ class DrsGcu(SlicedGcu):
                 raise BadRequest(f"{self.core_name} must be in range (0,100]")
         super().check_amounts(container)
 
-    def normalise(self, container: ContainerDraft, fleet: Fleet) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, fleet: DeviceLister) -> Iterator[str]:
         sliced = container.asks_for(self.count_name)
         for name in (self.count_name,) if sliced else (self.memory_name, self.core_name):
             container.copy_across(name)
@@ -135,7 +135,7 @@ class DrsGcu(SlicedGcu):
                 f"{profile.cores} percent of the cores is the smallest that serves this"
             )
 
-    def admit_pod(self, pod: PodDraft, fleet: Fleet) -> None:
+    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
         shared = self.section.resource_name_vgcu
         also = next((container for container in pod.containers if self.amount(container, shared)), None)
         if also is not None:
@@ -162,20 +162,20 @@ class DrsGcu(SlicedGcu):
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: Trial) -> Request:
+    def resolve(self, request: Request, trial: FitRequest) -> Request:
         table = trial.inventory.facts
         profile = cast("Wanted", request.memory).profile(table) if table else None
         return Request(1, profile, profile.cores, profile.size) if profile else request
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         unresolved = isinstance(trial.request.memory, Wanted)
         nowhere = Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices)) if unresolved else None
         return super().refuses_node(trial) or nowhere
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
         profile = request.memory
-        assert isinstance(profile, Profile)
-        return Booking(profile.mebibytes, profile.cores, profile.name, slots=profile.size)
+        assert isinstance(profile, DrsProfile)
+        return DeviceReservation(profile.mebibytes, profile.cores, profile.name, slots=profile.size)
 
     # quota (10)
 
@@ -188,7 +188,7 @@ class DrsGcu(SlicedGcu):
         by_need = cast("Wanted", request.memory).size is None
         return super().decided_later(request) | {Dimension.COUNT if by_need else Dimension.CORES}
 
-    def least(self, request: Request, fleet: Fleet, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The percent written, or else the least that any table has for the slices."""
         wanted = cast("Wanted", request.memory)
         if wanted.size is None:

@@ -23,7 +23,7 @@ _DIGITS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Profile(FixedMemory):
+class DrsProfile(FixedMemory):
     """A partition the driver can make: its memory, slices and percent of the cores.
 
     `name` and `id` are as the plugin registered them.
@@ -43,7 +43,7 @@ class Profile(FixedMemory):
 class ProfileTable:
     """A node's profiles by size, then GB; there is at least one."""
 
-    profiles: tuple[Profile, ...]
+    profiles: tuple[DrsProfile, ...]
 
     @property
     def slices(self) -> int:
@@ -60,7 +60,7 @@ class ProfileTable:
         """What two tables have in common if they serve every request alike."""
         return tuple((profile.size, profile.gigabytes) for profile in self.profiles)
 
-    def named(self, name: str | None) -> Profile:
+    def named(self, name: str | None) -> DrsProfile:
         return next(profile for profile in self.profiles if profile.name == name)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Wanted:
     def on(self, card_memory: int) -> int:
         return card_memory
 
-    def profile(self, table: ProfileTable) -> Profile | None:
+    def profile(self, table: ProfileTable) -> DrsProfile | None:
         """The profile that serves this, None if none does."""
         if self.size is not None:
             return next((profile for profile in table.profiles if profile.size == self.size), None)
@@ -161,7 +161,7 @@ def _table(written: Mapping[str, Any]) -> ProfileTable:
     slices = max(size for size, *_ in parsed)
     return ProfileTable(
         tuple(
-            Profile(gigabytes * 1024, size, -(-size * 100 // slices), name, id_)
+            DrsProfile(gigabytes * 1024, size, -(-size * 100 // slices), name, id_)
             for size, gigabytes, name, id_ in sorted(parsed)
         )
     )

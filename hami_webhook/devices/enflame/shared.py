@@ -16,8 +16,9 @@ import orjson
 from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
-from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted
-from hami_webhook.devices.enflame.silicon import (
+from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.enflame.sliced import (
     GCU_COUNT,
     REQUEST_SIZE,
     SHARED,
@@ -26,10 +27,9 @@ from hami_webhook.devices.enflame.silicon import (
     SlicedGcu,
     asks_for_drs,
 )
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, Memory, Request
+from hami_webhook.devices.fit_request import FitRequest
+from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, MemoryRequest, Request
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import Trial
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node
 
@@ -112,7 +112,7 @@ class SharedGcu(SlicedGcu):
                 f"and {self.memory_name}; ask by those"
             )
 
-    def normalise(self, container: ContainerDraft, fleet: Fleet) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, fleet: DeviceLister) -> Iterator[str]:
         per_card = self._slices_per_card(fleet)
         asked = self.request(container.container)
         assert asked is not None
@@ -126,7 +126,7 @@ class SharedGcu(SlicedGcu):
             why = "more than one card means whole cards" if asked.count > 1 else f"a card has {per_card} slices"
             yield f"{self.memory_name} {written} becomes {percent}, as {why}"
 
-    def _slices_per_card(self, fleet: Fleet) -> int:
+    def _slices_per_card(self, fleet: DeviceLister) -> int:
         """f of most cards, of equally many the smaller."""
         cards: Counter[int] = Counter()
         for inventory in fleet.inventories(self.key):
@@ -140,7 +140,7 @@ class SharedGcu(SlicedGcu):
         self.check_amounts(container)
         return None if asks_for_drs(self.section, container) else super().request(container)
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """Percent of each card."""
         written = self.amount(container, self.memory_name)
         several = (self.amount(container, self.count_name) or 0) > 1
@@ -148,7 +148,7 @@ class SharedGcu(SlicedGcu):
 
     # Fit (7)
 
-    def resolve(self, request: Request, trial: Trial) -> Request:
+    def resolve(self, request: Request, trial: FitRequest) -> Request:
         """In the node's own slices, also for pods that our admission hasn't seen."""
         assert isinstance(request.memory, FixedMemory)
         per_card = trial.inventory.facts
@@ -156,13 +156,13 @@ class SharedGcu(SlicedGcu):
             replace(request, memory=FixedMemory(rounded(request.memory.mebibytes, per_card))) if per_card else request
         )
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         mixed = any(asks_for_drs(self.section, container) for container in trial.pod.containers)
         other = mixed or self._rounded_for_others(trial)
         mode = Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices)) if other else None
         return super().refuses_node(trial) or mode
 
-    def _rounded_for_others(self, trial: Trial) -> bool:
+    def _rounded_for_others(self, trial: FitRequest) -> bool:
         """Whether the slices that admission wrote aren't what the percentage takes here."""
         written = self.amount(trial.pod.containers[trial.row], SHARED_GCU)
         per_card = trial.inventory.facts

@@ -15,11 +15,11 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
 
-class Census(Protocol):
+class NodeLister(Protocol):
     """The nodes of the cluster, with what is on them."""
 
     @property
-    def origin(self) -> Census:
+    def origin(self) -> NodeLister:
         """Whose answers these are: another's, where they are passed on as they come."""
         ...
 
@@ -41,7 +41,7 @@ class Census(Protocol):
         """The node; None if it isn't known."""
         ...
 
-    def guests(self, node: str) -> Iterable[Pod]:
+    def foreign_pods_on(self, node: str) -> Iterable[Pod]:
         """The live pods on a node that concern another scheduler, by UID: bound there, or about to be."""
         ...
 
@@ -50,14 +50,14 @@ class Census(Protocol):
         ...
 
 
-class NoCensus:
+class NoNodes:
     """No node is known."""
 
     now = 0.0
     version = 0
 
     @property
-    def origin(self) -> Census:
+    def origin(self) -> NodeLister:
         return self
 
     def nodes(self) -> Iterable[Node]:
@@ -66,7 +66,7 @@ class NoCensus:
     def node(self, name: str) -> Node | None:
         return None
 
-    def guests(self, node: str) -> Iterable[Pod]:
+    def foreign_pods_on(self, node: str) -> Iterable[Pod]:
         return ()
 
     def device(self, node: str) -> Mapping[str, Any] | None:
@@ -74,7 +74,7 @@ class NoCensus:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ForeignCharge:
     """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
 
     `floors` are the keys for which the least any card could give was taken; they may differ when asked again.
@@ -172,14 +172,14 @@ class ForeignScheduler:
         """The node that a pod which concerns this scheduler is on, or about to be bound to; empty for none."""
         return pod.node_name
 
-    def admit(self, pod: PodDraft, census: Census) -> None:
+    def admit(self, pod: PodDraft, census: NodeLister) -> None:
         """Normalise a new pod that asks, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
 
         The scheduler's name is set afterwards, for every such pod alike.
         """
         raise NotImplementedError
 
-    def check(self, pod: Pod, census: Census) -> None:
+    def check(self, pod: Pod, census: NodeLister) -> None:
         """Raises `BadRequest` for what a pod that asks must not be when it is stored."""
         raise NotImplementedError
 
@@ -187,18 +187,18 @@ class ForeignScheduler:
         """Whether the pod asks, or carries an allocation of this scheduler: whether `placed` may say something."""
         raise NotImplementedError
 
-    def waiting(self, pod: Pod, census: Census) -> Tally:
+    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         """What a pod that isn't placed is charged. Raises `BadRequest` for an amount admission would have refused."""
         raise NotImplementedError
 
-    def placed(self, pod: Pod, census: Census, now: float) -> Tally | None:
+    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
         """What a pod costs by the allocation it carries at `now` (Unix seconds); None if that doesn't count."""
         raise NotImplementedError
 
-    def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
         """Where the scheduler would place a pod that asks, and with which cards."""
         raise NotImplementedError
 
-    def remarks(self, node: Node, census: Census) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
         """What is wrong on a node as it stands, for warning events on it: reasons, each with a sentence."""
         return ()

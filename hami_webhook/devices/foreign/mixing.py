@@ -14,8 +14,8 @@ from typing import Any
 from hami_webhook.config import DeviceConfig
 from hami_webhook.config.schedulers import KoordinatorSection, SchedulerSection, VolcanoSection
 from hami_webhook.devices.codecs import CardRecord, decode_cards
-from hami_webhook.devices.foreign.base import Census
-from hami_webhook.devices.foreign.volcano import names as volcano
+from hami_webhook.devices.foreign.base import NodeLister
+from hami_webhook.devices.foreign.volcano import annotation_keys as volcano
 from hami_webhook.devices.foreign.volcano.registration import decode_cards as decode_volcano
 from hami_webhook.devices.model import BadRequest, RegistrationError
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
@@ -83,7 +83,7 @@ class Mixing:
 
     # pods
 
-    def welcome(self, draft: PodDraft, census: Census, *, pinned_matters: bool) -> None:
+    def mutate_for_foreign(self, draft: PodDraft, census: NodeLister, *, pinned_matters: bool) -> None:
         """Warn of a new pod that names several managers' resources, or is pinned to a node that has several.
 
         Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
@@ -251,7 +251,7 @@ def _items(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
-def _hosting(hostname: str, census: Census) -> Node | None:
+def _hosting(hostname: str, census: NodeLister) -> Node | None:
     """The node with a host name: nearly always the one of that name."""
     node = census.node(hostname)
     if node is not None and node.labels.get(HOSTNAME, hostname) == hostname:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.fleet import Fleet
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest
 from hami_webhook.devices.kunlun import wings
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import MUTEX, UUID_LISTS, Candidate, Check, Choice, Trial
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 
@@ -33,7 +33,7 @@ IN_A_WING = Check(reasons.NUMA_NOT_FIT, lambda c: c.device.index in wings.INDICE
 UNUSED_BY_TWIN = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _unused_by_twin)
 
 
-def best_admitted(trial: Trial, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
+def best_admitted(trial: FitRequest, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
     """The best set of cards that the quota admits."""
     cards = {card.device.index: card for card in passed}
     shared = frozenset(index for index, card in cards.items() if card.usage.slots)
@@ -51,7 +51,7 @@ class WholeCards:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | Rejection:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
         return best_admitted(trial, passed, sliced=False)
 
 
@@ -61,12 +61,12 @@ WHOLE_CARDS = WholeCards()
 class Kunlunxin(Vendor):
     """What both backends share."""
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         """Whatever the number, a container that limits its count is ours to schedule."""
         super().admit(container, pod, fleet)
         return self.count_name in container.limits
 
-    def refusal(self, trial: Trial, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
+    def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
         """The first line that applies in the table of 7.4; where too few cards fit, what the others failed too."""
         if not usual.counts.keys().isdisjoint((reasons.NODE_INSUFFICIENT_HANDLE, reasons.RESOURCE_QUOTA_NOT_FIT)):
             return usual

@@ -10,13 +10,8 @@ from dataclasses import replace
 
 from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.kunlun import boards, wings
-from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
-from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, Memory, Request
-from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     FREE_MEMORY,
     HEALTHY,
     MUTEX,
@@ -24,9 +19,14 @@ from hami_webhook.devices.trial import (
     Candidate,
     Check,
     Choice,
+    FitRequest,
     Selection,
-    Trial,
 )
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.kunlun import boards, wings
+from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
+from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, MemoryRequest, Request
+from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole
@@ -64,7 +64,7 @@ class Slices:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | Rejection:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection:
         per_split = HANDLES_OF_SPLIT[passed[0].memory]
         first = boards.best_admitted(trial, passed, sliced=True)
         room = max(0, HANDLES - _handles(trial)) // per_split
@@ -79,7 +79,7 @@ class Slices:
         return Rejection({reasons.NODE_INSUFFICIENT_HANDLE: 1}, len(trial.inventory.devices))
 
 
-def _handles(trial: Trial) -> int:
+def _handles(trial: FitRequest) -> int:
     """The driver handles taken on the node as the container would find it."""
     devices = trial.inventory.devices
     usages = (trial.overlay.used(card.vendor, card.uuid) for card in devices)
@@ -116,7 +116,7 @@ class KunlunVxpu(Kunlunxin):
                 raise BadRequest(f"{self.memory_name} must not be negative")
         super().check_amounts(container)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         if not super().admit(container, pod, fleet):
             if not container.asks_for(self.count_name):
                 pod.warn(f"container {container.name}: {self.memory_name} means nothing without {self.count_name}")
@@ -126,7 +126,7 @@ class KunlunVxpu(Kunlunxin):
             container.set_both(self.memory_name, align(written))
         return True
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         written = self.amount(container, self.memory_name)
         size = WHOLE if written is None else align(written)
         if written is not None and written != size:
@@ -151,7 +151,7 @@ class KunlunVxpu(Kunlunxin):
         asked = super().request(container)
         return asked and replace(asked, cores=asked.memory.on(WHOLE) * 100 // WHOLE)
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """0 MiB is the smallest slice; nothing written is a whole card."""
         written = self.amount(container, self.memory_name) is not None
         return FixedMemory(align(mebibytes) if written else WHOLE)
@@ -173,5 +173,5 @@ class KunlunVxpu(Kunlunxin):
 
     # Fit (7)
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return SLICES if trial.request.memory.on(WHOLE) < WHOLE else boards.WHOLE_CARDS

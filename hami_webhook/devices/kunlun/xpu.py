@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.derived import SHARED_SLOTS, capacity, counted, index_of
+from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted, index_of
+from hami_webhook.devices.fit_request import HEALTHY, UUID_LISTS, Check, FitRequest, Selection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.kunlun import boards, wings
 from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
-from hami_webhook.devices.model import Booking, Device, Inventory, NodeView, Request, Rows, Usage
-from hami_webhook.devices.trial import HEALTHY, UUID_LISTS, Check, Selection, Trial
+from hami_webhook.devices.model import Device, DeviceReservation, Inventory, NodeView, Request, Rows, Usage
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -37,7 +37,7 @@ class KunlunXpu(Kunlunxin):
     def __init__(self, section: KunlunSection) -> None:
         self.count_name = section.resource_count_name
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         yield from boards.misfits(self.count_name, self.amount(container, self.count_name) or 0, whole=True)
 
     def inventory(self, node: Node) -> Inventory | None:
@@ -46,10 +46,10 @@ class KunlunXpu(Kunlunxin):
         devices = tuple(replace(card, numa=int(card.index >= count // 2)) for card in cards)
         return Inventory(devices) if devices else None
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
-        return Booking(device.memory, device.cores)
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+        return DeviceReservation(device.memory, device.cores)
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return boards.WHOLE_CARDS
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hami_webhook.devices.metax.tenants import OFFLINE, ONLINE, card_of, class_of, classes_on
+from hami_webhook.devices.fit_request import Candidate, Choice, FitRequest
+from hami_webhook.devices.metax.qos import OFFLINE, ONLINE, card_of, class_of, classes_on
 from hami_webhook.devices.model import Device, Usage
-from hami_webhook.devices.trial import Candidate, Choice, Trial
 
 PAIR = 10
 
 
-def first_within_quota(trial: Trial, rankings: Iterable[Sequence[Candidate]]) -> Choice | None:
+def first_within_quota(trial: FitRequest, rankings: Iterable[Sequence[Candidate]]) -> Choice | None:
     """The first cards of the first ranking that has enough of them together within the quota."""
     for ranking in rankings:
         chosen: list[Candidate] = []
@@ -29,7 +29,7 @@ class SmallestZone:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         count = trial.request.count
         if len(passed) == count:
             return first_within_quota(trial, [passed])
@@ -48,7 +48,7 @@ class FewestOnline:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         if len(passed) == trial.request.count:
             return first_within_quota(trial, [passed])
         return first_within_quota(trial, [sorted(passed, key=_disturbance)])

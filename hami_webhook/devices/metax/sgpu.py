@@ -11,14 +11,8 @@ import orjson
 from hami_webhook.config import MetaxSection
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.devices.codecs import CardRecord, integer_in, parse_bool, string_in
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
-from hami_webhook.devices.metax import tenants
-from hami_webhook.devices.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
-from hami_webhook.devices.metax.tenants import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
-from hami_webhook.devices.model import AllocatedDevice, Booking, Device, NodeView, Request, Rows, Usage
-from hami_webhook.devices.placed import nanoseconds
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     AMOUNT_CHECKS,
     FIRST_FIT,
     FREE_MEMORY,
@@ -28,9 +22,15 @@ from hami_webhook.devices.trial import (
     UUID_LISTS,
     WITHIN_QUOTA,
     Check,
+    FitRequest,
     Selection,
-    Trial,
 )
+from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
+from hami_webhook.devices.metax import qos
+from hami_webhook.devices.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
+from hami_webhook.devices.metax.qos import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
+from hami_webhook.devices.model import AllocatedDevice, Device, DeviceReservation, NodeView, Request, Rows, Usage
+from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
@@ -82,17 +82,17 @@ class MetaxSgpu(Vendor):
     key = "Metax-SGPU"
     register_annotation = "metax-tech.com/node-gpu-devices"
     card_fields = _CARD_FIELDS
-    gone_unreadable = True
+    drop_on_decode_error = True
     keys = DeviceKeys.usual(
         "metax-sgpu",
         uuid="metax-tech.com/[no]use-gpuuuid",
         extra=(PLUGIN_ALLOCATED, PLUGIN_TIME),
-        choices=(tenants.QOS, tenants.APP_CLASS, TOPOLOGY_AWARE),
+        choices=(qos.QOS, qos.APP_CLASS, TOPOLOGY_AWARE),
     )
     checks = (
         Check("CardUnhealthy", HEALTHY.passes),
-        Check("CardAppClassMismatch", tenants.class_fits),
-        Check("CardQosPolicyMismatch", tenants.qos_fits),
+        Check("CardAppClassMismatch", qos.class_fits),
+        Check("CardQosPolicyMismatch", qos.qos_fits),
         UUID_LISTS,
         FREE_SLOT,
         MUTEX,
@@ -114,21 +114,21 @@ class MetaxSgpu(Vendor):
 
     # admission (chapter section 5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         count = self.amount(container, self.count_name) or 0
         if count > 0:
-            tenants.check_annotations(pod.annotations, count)
-            if pod.annotations.get(tenants.APP_CLASS) != tenants.ONLINE and tenants.QOS not in pod.annotations:
-                pod.annotations[tenants.QOS] = tenants.BEST_EFFORT
+            qos.check_annotations(pod.annotations, count)
+            if pod.annotations.get(qos.APP_CLASS) != qos.ONLINE and qos.QOS not in pod.annotations:
+                pod.annotations[qos.QOS] = qos.BEST_EFFORT
         return super().admit(container, pod, fleet)
 
     def check_pod(self, pod: Pod) -> None:
         for container in pod.containers:
             count = self.amount(container, self.count_name) or 0
             if count > 0:
-                tenants.check_annotations(pod.annotations, count)
+                qos.check_annotations(pod.annotations, count)
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         cores = self.amount(container, self.core_name)
         if cores is not None and cores > ALL_CORES:
             yield f"{self.core_name} {cores} is more than the {ALL_CORES} that a card has"
@@ -173,10 +173,10 @@ class MetaxSgpu(Vendor):
 
     # Fit (7)
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
-        return Booking(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
+        return DeviceReservation(self.memory_needed(request, device), request.cores, mark=OwnTask(request.cores))
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         if is_online(trial.pod):
             return FEWEST_ONLINE
         return SMALLEST_ZONE if class_of(trial.pod) is None and trial.request.cores == ALL_CORES else FIRST_FIT

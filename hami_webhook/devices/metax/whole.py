@@ -12,10 +12,10 @@ import orjson
 
 from hami_webhook.config import MetaxSection
 from hami_webhook.devices import reasons
-from hami_webhook.devices.derived import capacity, counted
+from hami_webhook.devices.capacity_devices import capacity, counted
+from hami_webhook.devices.fit_request import AMOUNT_CHECKS, FREE_SLOT, HEALTHY, MUTEX, WITHIN_QUOTA, Candidate, Check
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import FixedMemory, Inventory, Memory, NodeView, Rows
-from hami_webhook.devices.trial import AMOUNT_CHECKS, FREE_SLOT, HEALTHY, MUTEX, WITHIN_QUOTA, Candidate, Check
+from hami_webhook.devices.model import FixedMemory, Inventory, MemoryRequest, NodeView, Rows
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -27,7 +27,7 @@ WORST_LOSS = WORST_SCORE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class MetaxNode:
     """What else of a node counts: the plugin's tables by the number of cards asked, and how many cards may be used.
 
     `losses` says what taking that many cards does to the node's topology, `scores` how well that many can be linked.
@@ -56,7 +56,7 @@ def read_table(text: str | None) -> dict[str, int] | None:
 def _one_more_is_usable(candidate: Candidate) -> bool:
     trial = candidate.trial
     facts = trial.inventory.facts
-    assert isinstance(facts, NodeFacts)
+    assert isinstance(facts, MetaxNode)
     in_use = sum(trial.overlay.used(card.vendor, card.uuid).slots > 0 for card in trial.inventory.devices)
     return in_use + len(trial.taken) < facts.usable
 
@@ -80,7 +80,7 @@ class MetaxGpu(Vendor):
     def __init__(self, section: MetaxSection) -> None:
         self.count_name = section.resource_count_name
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         return FixedMemory(CARD_MEMORY)
 
     def inventory(self, node: Node) -> Inventory | None:
@@ -93,13 +93,13 @@ class MetaxGpu(Vendor):
             f"{key} is ignored: it must be a JSON object of integers" for key, table in tables.items() if table is None
         )
         usable = parse_whole(node.allocatable.get(self.count_name))
-        facts = NodeFacts(tables[LOSSES] or {}, tables[SCORES] or {}, count if usable is None else usable)
+        facts = MetaxNode(tables[LOSSES] or {}, tables[SCORES] or {}, count if usable is None else usable)
         return Inventory(devices, facts, warnings)
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
         """Binpack takes the least loss, spread the best links; without the table the node is the last to be taken."""
         facts = view.inventories[self.key].facts
-        assert isinstance(facts, NodeFacts)
+        assert isinstance(facts, MetaxNode)
         count = str(len({device.uuid for row in rows if self.key in row for device in row[self.key].devices}))
         if policy == "binpack":
             return float(WORST_LOSS - facts.losses.get(count, WORST_LOSS))

@@ -14,27 +14,8 @@ from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
-from hami_webhook.devices.fleet import Fleet
-from hami_webhook.devices.handshake import Health
-from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.model import (
-    Booking,
-    Device,
-    FixedMemory,
-    HardwareInstance,
-    Inventory,
-    Memory,
-    RegistrationError,
-    Request,
-    Rows,
-    ShareOfCard,
-    Usage,
-)
-from hami_webhook.devices.nvidia import mig
-from hami_webhook.devices.policy import split_list
-from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
-from hami_webhook.devices.trial import (
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import (
     AMOUNT_CHECKS,
     FIRST_FIT,
     FREE_SLOT,
@@ -46,9 +27,28 @@ from hami_webhook.devices.trial import (
     Candidate,
     Check,
     Choice,
+    FitRequest,
     Selection,
-    Trial,
 )
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.model import (
+    Device,
+    DeviceReservation,
+    FixedMemory,
+    HardwareInstance,
+    Inventory,
+    MemoryRequest,
+    RegistrationError,
+    Request,
+    Rows,
+    ShareOfCard,
+    Usage,
+)
+from hami_webhook.devices.nvidia import mig
+from hami_webhook.devices.pod_preferences import split_list
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
@@ -60,7 +60,7 @@ CORDON = "hami.io/device-cordon"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NvidiaNode:
     """What else of a node NVIDIA's rules read: pair scores by UUID, cordoned cards, whether any card is in MIG mode."""
 
     scores: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -68,9 +68,9 @@ class NodeFacts:
     has_mig: bool = False
 
 
-def _facts(trial: Trial) -> NodeFacts:
+def _facts(trial: FitRequest) -> NvidiaNode:
     facts = trial.inventory.facts
-    assert isinstance(facts, NodeFacts)
+    assert isinstance(facts, NvidiaNode)
     return facts
 
 
@@ -80,7 +80,7 @@ def _type_and_mode(candidate: Candidate) -> bool:
     return trial.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
 
 
-def _cost_alike(trial: Trial, passed: Sequence[Candidate]) -> bool:
+def _cost_alike(trial: FitRequest, passed: Sequence[Candidate]) -> bool:
     """Whether quota counts the same for every set of so many of these cards: different ones, booked alike, all new."""
     kinds = {replace(candidate.hold, uuid="") for candidate in passed}
     return not trial.holds and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
@@ -91,7 +91,7 @@ class BestLinked:
 
     looks_at_all = True
 
-    def choose(self, trial: Trial, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
         table = _facts(trial).scores
         uuids = [candidate.device.uuid for candidate in passed]
         scores = [[table.get(x, {}).get(y, 0) if x != y else 0 for y in uuids] for x in uuids]
@@ -120,7 +120,7 @@ class Nvidia(Vendor):
     register_annotation = "hami.io/node-nvidia-register"
     handshake_annotation = "hami.io/node-handshake"
     gone_with_allocatable = True
-    unended_card = True
+    allow_unterminated_list = True
     keys = DeviceKeys.usual(
         "vgpu",
         uuid="nvidia.com/[no]use-gpuuuid",
@@ -156,7 +156,7 @@ class Nvidia(Vendor):
 
     # admission (chapter section 5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: Fleet) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         section = self.section
         self.check_amounts(container.container)
         priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None
@@ -174,11 +174,11 @@ class Nvidia(Vendor):
         if not count and section.overwrite_env:
             container.set_env("NVIDIA_VISIBLE_DEVICES", "none")
         if count:
-            for doubt in self.doubts(container):
+            for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return count > 0
 
-    def doubts(self, container: ContainerDraft) -> Iterator[str]:
+    def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         if container.named.isdisjoint((self.percentage_name, self.core_name, self.priority_name)):
             return
         memory, percent, cores, priority = (
@@ -219,7 +219,7 @@ class Nvidia(Vendor):
 
     # request extraction (6)
 
-    def memory(self, container: Container, mebibytes: int) -> Memory:
+    def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         if mebibytes:
             return FixedMemory(mebibytes)
         percent = self.amount(container, self.percentage_name)
@@ -243,7 +243,7 @@ class Nvidia(Vendor):
                 scores = decode_pair_scores(node.annotations[SCORES])
             except RegistrationError as error:
                 warnings.append(f"{SCORES} is ignored: {error}")
-        facts = NodeFacts(
+        facts = NvidiaNode(
             scores,
             frozenset(split_list(node.annotations.get(CORDON, ""))),
             any(device.mode == "mig" for device in devices),
@@ -254,8 +254,8 @@ class Nvidia(Vendor):
         """Cards that kubelet offers need no handshake: newer plugins no longer answer it."""
         return Health(healthy=True) if self.allocatable(node) > 0 else super().health(node, now, zone)
 
-    def closed_cards(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
-        return mig.closed_cards(inventory.devices, ((pod, self._rows_of(pod)) for pod in residents))
+    def unusable_devices(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
+        return mig.unusable_devices(inventory.devices, ((pod, self._rows_of(pod)) for pod in residents))
 
     def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
         """The pod's rows; none where its annotation can't be read, which is told of elsewhere."""
@@ -272,7 +272,7 @@ class Nvidia(Vendor):
 
     # Fit (7)
 
-    def refuses_node(self, trial: Trial) -> Rejection | None:
+    def refuses_node(self, trial: FitRequest) -> Rejection | None:
         wanted = trial.pod.annotations.get(MODE)
         if _facts(trial).has_mig and (wanted is None or "mig" in wanted):
             return None
@@ -284,18 +284,18 @@ class Nvidia(Vendor):
             return min(device.memory, mig.largest_profile(device))
         return max(1, request.memory.on(device.memory))
 
-    def book(self, request: Request, device: Device, usage: Usage) -> Booking | None:
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
         needed = self.memory_needed(request, device)
-        return mig.book(device, usage, needed) if device.mode == "mig" else Booking(needed, request.cores)
+        return mig.book(device, usage, needed) if device.mode == "mig" else DeviceReservation(needed, request.cores)
 
-    def retakes(self, request: Request, device: Device) -> bool:
+    def multi_share(self, request: Request, device: Device) -> bool:
         return device.mode == "mig" and request.memory != ShareOfCard(100)
 
     def links_unknown(self, inventory: Inventory) -> bool:
-        assert isinstance(inventory.facts, NodeFacts)
+        assert isinstance(inventory.facts, NvidiaNode)
         return len(inventory.devices) > 1 and not inventory.facts.scores
 
-    def selection(self, trial: Trial) -> Selection:
+    def selection(self, trial: FitRequest) -> Selection:
         return BEST_LINKED if trial.terms.policy.topology_aware else FIRST_FIT
 
     # outputs (9)

@@ -9,35 +9,35 @@ from typing import Any
 import orjson
 
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
-from hami_webhook.devices.model import Booking, Device, HardwareInstance, RegistrationError, Rows, Usage
+from hami_webhook.devices.model import Device, DeviceReservation, HardwareInstance, RegistrationError, Rows, Usage
 from hami_webhook.kube.objects import Pod
 
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MigPlacement:
     """The memory slices [start, start + size) of a card."""
 
     start: int
     size: int
 
-    def overlaps(self, other: Placement) -> bool:
+    def overlaps(self, other: MigPlacement) -> bool:
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MigProfile:
     """An instance kind of a card: MiB, percent of the card's compute, slices, where it may be placed."""
 
     name: str
     memory: int
     cores: int
     slices: int
-    placements: tuple[Placement, ...]
+    placements: tuple[MigPlacement, ...]
 
 
-def read_profiles(record: CardRecord) -> tuple[Profile, ...]:
+def read_profiles(record: CardRecord) -> tuple[MigProfile, ...]:
     """The profiles of a MIG card's registration, smallest first; raises `RegistrationError`."""
     profiles = []
     for item in _list(record.extra.get("migprofiles"), f"card {record.id}: migProfiles"):
@@ -49,7 +49,7 @@ def read_profiles(record: CardRecord) -> tuple[Profile, ...]:
         if not isinstance(name, str) or not name:
             raise RegistrationError(f"{where} need a name")
         profiles.append(
-            Profile(
+            MigProfile(
                 name,
                 _natural(fields, "memorymb", where),
                 _natural(fields, "core", where),
@@ -60,7 +60,7 @@ def read_profiles(record: CardRecord) -> tuple[Profile, ...]:
     return tuple(sorted(profiles, key=lambda profile: (profile.memory, profile.slices)))
 
 
-def profiles_of(device: Device) -> tuple[Profile, ...]:
+def profiles_of(device: Device) -> tuple[MigProfile, ...]:
     return device.extra or ()
 
 
@@ -69,9 +69,9 @@ def largest_profile(device: Device) -> int:
     return max((profile.memory for profile in profiles_of(device)), default=0)
 
 
-def book(device: Device, usage: Usage, needed: int) -> Booking | None:
+def book(device: Device, usage: Usage, needed: int) -> DeviceReservation | None:
     """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none."""
-    occupied = [mark.placement for mark in usage.marks if isinstance(mark, Instance)]
+    occupied = [mark.placement for mark in usage.marks if isinstance(mark, MigInstance)]
     free = device.memory - usage.memory
     for profile in profiles_of(device):
         if not needed <= profile.memory <= free:
@@ -79,16 +79,18 @@ def book(device: Device, usage: Usage, needed: int) -> Booking | None:
         downwards = profile.name.startswith(("1g.", "3g."))
         for placement in sorted(profile.placements, key=lambda p: p.start, reverse=downwards):
             if not any(placement.overlaps(other) for other in occupied):
-                return Booking(profile.memory, profile.cores, profile.name, Instance(profile.name, placement))
+                return DeviceReservation(
+                    profile.memory, profile.cores, profile.name, MigInstance(profile.name, placement)
+                )
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class MigInstance:
     """A mark on a card: an instance of a profile in a place."""
 
     profile: str
-    placement: Placement
+    placement: MigPlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Record:
     row: int
     device: int
     uuid: str
-    instance: Instance
+    instance: MigInstance
     identity: tuple[str, str, str] | None = None
 
 
@@ -121,7 +123,7 @@ def encode_allocations(vendor: str, rows: Rows) -> str:
         for row, allocations in enumerate(rows)
         if vendor in allocations
         for position, device in enumerate(allocations[vendor].devices)
-        if isinstance(device.booking.mark, Instance)
+        if isinstance(device.booking.mark, MigInstance)
     ]
     return orjson.dumps(records).decode() if records else ""
 
@@ -137,10 +139,10 @@ def decode_allocations(text: str) -> list[Record] | None:
     return records
 
 
-def placements_by_card(pod: Pod) -> Mapping[str, tuple[Instance, ...]]:
+def placements_by_card(pod: Pod) -> Mapping[str, tuple[MigInstance, ...]]:
     """The instances a placed pod holds, by card."""
     text = pod.annotations.get(ALLOCATIONS)
-    found: dict[str, tuple[Instance, ...]] = {}
+    found: dict[str, tuple[MigInstance, ...]] = {}
     for record in decode_allocations(text) or () if text else ():
         found[record.uuid] = (*found.get(record.uuid, ()), record.instance)
     return found
@@ -162,7 +164,7 @@ def realised(pod: Pod) -> Sequence[HardwareInstance]:
     ]
 
 
-def closed_cards(
+def unusable_devices(
     devices: Sequence[Device], residents: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
 ) -> frozenset[str]:
     """Cards whose occupation can't be known, which count as unhealthy.
@@ -194,14 +196,14 @@ def _record(item: Any) -> Record:
     made = None
     if all(identity):
         made = str(item["migUUID"]), str(item["gpuInstanceID"]), str(item["computeInstanceID"])
-    return Record(row, device, uuid, Instance(profile, placement), made)
+    return Record(row, device, uuid, MigInstance(profile, placement), made)
 
 
-def _placement(value: Any, where: str) -> Placement:
+def _placement(value: Any, where: str) -> MigPlacement:
     if not isinstance(value, dict):
         raise RegistrationError(f"{where}: a placement must be an object")
     fields = lower_keys(value)
-    placement = Placement(_natural(fields, "start", where), _natural(fields, "size", where))
+    placement = MigPlacement(_natural(fields, "start", where), _natural(fields, "size", where))
     if placement.size == 0:
         raise RegistrationError(f"{where}: a placement needs a size")
     return placement

@@ -10,16 +10,16 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import Ground, validate, welcome
+from hami_webhook.admission.pods import AdmissionContext, mutate_for_foreign, validate
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.foreign.base import NoNode, Prediction
 from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.placement.state import ClusterState
-from hami_webhook.policy.rules import Policies
-from hami_webhook.quota.charge import Charge, charge_of, waiting_charge
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from ..yard import NOW, Admitted, container, node_object, pod
 
@@ -32,7 +32,7 @@ HINT = "scheduling.koordinator.sh/device-allocate-hint"
 PARTITION_SPEC = "scheduling.koordinator.sh/gpu-partition-spec"
 PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 MIB = 2**20
-GROUND = Ground(Namespace("default", {}, {}), Policies.EMPTY)
+GROUND = AdmissionContext(Namespace("default", {}, {}), PolicyRules.EMPTY)
 A10 = 23040 * MIB
 ISOLATED = {ISOLATION: PROVIDER}
 NPU = {"huawei.com/npu-core": 10, "huawei.com/npu-cpu": 2}
@@ -120,10 +120,10 @@ class Koords:
     """A cluster: nodes with their cards, and the pods bound so far."""
 
     vendors: Vendors = field(default_factory=lambda: CHART)
-    state: ClusterState = field(init=False)
+    state: ClusterCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = ClusterState(self.vendors)
+        self.state = ClusterCache(self.vendors)
 
     @property
     def scheduler(self) -> Koordinator:
@@ -145,11 +145,11 @@ class Koords:
         """What both webhooks make of a pod; a second mutation must change nothing."""
         try:
             draft = PodDraft(manifest, "default")
-            welcome(draft, self.vendors, self.state, GROUND)
+            mutate_for_foreign(draft, self.vendors, self.state, GROUND)
             after = jsonpatch.apply_patch(manifest, draft.operations())
             validate(Pod.from_object(after), self.vendors, self.state)
             again = PodDraft(after, "default")
-            welcome(again, self.vendors, self.state, GROUND)
+            mutate_for_foreign(again, self.vendors, self.state, GROUND)
         except Denied as denial:
             return Admitted(None, message=denial.message)
         assert again.operations() == [], "admission isn't idempotent"

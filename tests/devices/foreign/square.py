@@ -10,13 +10,13 @@ from typing import Any
 from admission.reviews import RULES, Surroundings, parsed, patched, review
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.gate import Gate
+from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.placement.state import ClusterState
-from hami_webhook.policy.rules import Policies
-from hami_webhook.quota.charge import charge_of, waiting_charge
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.pricing import charge_of, waiting_charge
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from ..yard import CHART, NOW
 
@@ -69,14 +69,14 @@ class Square:
     now: float = NOW
 
     def __post_init__(self) -> None:
-        self.state = ClusterState(self.vendors)
+        self.state = ClusterCache(self.vendors)
         for each in self.nodes:
             self.state.set_node(each, self.now)
         around = Surroundings({"default": Namespace("default", {}, {}), "team-a": Namespace("team-a", {}, {})})
-        self._gate = Gate(
+        self._gate = AdmissionHandler(
             self.vendors,
             RULES,
-            policies=lambda: Policies.EMPTY,
+            policies=lambda: PolicyRules.EMPTY,
             namespaces=around,
             charging=around,
             fleet=self.state,

@@ -9,7 +9,7 @@ import pytest
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules, User, validate_update
-from hami_webhook.devices.foreign.koordinator.names import ALIASES
+from hami_webhook.devices.foreign.koordinator.keys import ALIASES
 from hami_webhook.kube.objects import Pod
 
 from ..yard import container

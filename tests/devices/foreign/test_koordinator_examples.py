@@ -8,8 +8,8 @@ import pytest
 
 from hami_webhook.devices.foreign.base import Part
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.books import Ask, Books, judge
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount, evaluate_batch
+from hami_webhook.quota.pricing import waiting_charge
 
 from ..yard import NOW, container, pod
 from .koords import A10, ALLOCATED, ISOLATED, ISOLATION, JSON, Koords, a10s, asking, box, card, named, seed_pod, share
@@ -26,10 +26,12 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
         "spec": {"hard": {key: str(hard[name]) for name, key in keys.items()}},
         "status": {"used": {key: str(used[name]) for name, key in keys.items()}},
     }
-    before = Books.read(ResourceQuota.from_object(written), koords.vendors)
+    before = QuotaAccount.read(ResourceQuota.from_object(written), koords.vendors)
     asked = koords.admitted(manifest)
     charge = waiting_charge(asked, koords.vendors, koords.state)
-    found = judge({before.name: before}, [Ask(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset())
+    found = evaluate_batch(
+        {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
+    )
     refused = found.refusals.get(0)
     after = found.books[before.name]
     return refused.message if refused is not None else {name: after.used[key] for name, key in keys.items()}

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from hami_webhook.devices.foreign.base import NoNode, Part, Prediction
-from hami_webhook.devices.foreign.koordinator.allocation import Used
-from hami_webhook.devices.foreign.koordinator.cards import Card
-from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, score
+from hami_webhook.devices.foreign.koordinator.allocation_annotation import Used
+from hami_webhook.devices.foreign.koordinator.device_object import KoordinatorCard
+from hami_webhook.devices.foreign.koordinator.prediction import KoordinatorConstraints, Load, score
 from hami_webhook.devices.foreign.koordinator.request import Want
 
 from ..yard import container
@@ -133,7 +133,7 @@ def test_7_3_any_number_of_pods_may_share_a_card() -> None:
 
 # card score
 
-CARD = Card(0, core=100, memory=1000, ratio=100)
+CARD = KoordinatorCard(0, core=100, memory=1000, ratio=100)
 
 
 @pytest.mark.parametrize(
@@ -148,32 +148,32 @@ CARD = Card(0, core=100, memory=1000, ratio=100)
 )
 def test_7_4_the_score_of_a_card(used: Used, want: Want, least: int, most: int) -> None:
     load = Load(CARD, used)
-    assert load.score(Terms(want)) == least
-    assert load.score(Terms(want, most_allocated=True)) == most
+    assert load.score(KoordinatorConstraints(want)) == least
+    assert load.score(KoordinatorConstraints(want, most_allocated=True)) == most
 
 
 @pytest.mark.parametrize(
     ("made", "points"),
     [
-        (Card(0, memory=1000), 75),
-        (Card(0, ratio=100), 100),
-        (Card(0), 0),
-        (Card(0, memory=0, ratio=0), 0),
-        (Card(0, healthy=False, memory=1000, ratio=100), 0),
+        (KoordinatorCard(0, memory=1000), 75),
+        (KoordinatorCard(0, ratio=100), 100),
+        (KoordinatorCard(0), 0),
+        (KoordinatorCard(0, memory=0, ratio=0), 0),
+        (KoordinatorCard(0, healthy=False, memory=1000, ratio=100), 0),
     ],
 )
-def test_7_4_only_what_is_reported_counts(made: Card, points: int) -> None:
-    assert Load(made).score(Terms(Want(1, None, None, 250))) == points
+def test_7_4_only_what_is_reported_counts(made: KoordinatorCard, points: int) -> None:
+    assert Load(made).score(KoordinatorConstraints(Want(1, None, None, 250))) == points
 
 
 def test_8_a_node_is_scored_by_its_sums_with_the_request_of_one_card() -> None:
     loads = [
         Load(CARD, Used(0, 500, 50)),
-        Load(Card(1, memory=3000, ratio=100)),
-        Load(Card(2, healthy=False, memory=1)),
+        Load(KoordinatorCard(1, memory=3000, ratio=100)),
+        Load(KoordinatorCard(2, healthy=False, memory=1)),
     ]
     # ratio: (200 - 50 - 50) * 100 / 200 = 50; memory: (4000 - 500) * 100 / 4000 = 87
-    assert score(loads, Terms(Want(2, None, 50))) == (50 + 87) // 2
+    assert score(loads, KoordinatorConstraints(Want(2, None, 50))) == (50 + 87) // 2
 
 
 # 7.4, step 3

@@ -10,10 +10,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.foreign.base import NoNode, Prediction
-from hami_webhook.devices.foreign.koordinator.allocation import UNUSED, Used, decode, usage
-from hami_webhook.devices.foreign.koordinator.cards import Card, Cards, Partition, Spot, read_cards
-from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, choose
+from hami_webhook.devices.foreign.koordinator.allocation_annotation import UNUSED, Used, decode, usage
+from hami_webhook.devices.foreign.koordinator.device_object import (
+    KoordinatorCard,
+    KoordinatorDevice,
+    Partition,
+    Spot,
+    read_cards,
+)
 from hami_webhook.devices.foreign.koordinator.partitions import pick
+from hami_webhook.devices.foreign.koordinator.prediction import KoordinatorConstraints, Load, choose
 from hami_webhook.devices.foreign.koordinator.request import Want, percent_of, share_of
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Node
@@ -134,7 +140,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(fleet: list, asked
         if device is None:
             continue
         cards = read_cards(device)
-        for minor, used in usage(koords.state.guests(f"n{number}"), cards).items():
+        for minor, used in usage(koords.state.foreign_pods_on(f"n{number}"), cards).items():
             found = cards.card(minor)
             assert found is not None
             assert found.healthy
@@ -164,9 +170,9 @@ TOTAL = 1000
 NODE = Node("n1", {}, {}, {}, {})
 
 
-def state_of(rows: list, *, places: bool) -> tuple[Cards, dict[int, Used]]:
+def state_of(rows: list, *, places: bool) -> tuple[KoordinatorDevice, dict[int, Used]]:
     cards = tuple(
-        Card(minor, f"GPU-{minor}", healthy, {}, 100, TOTAL, 100, Spot(*spot) if places else None)
+        KoordinatorCard(minor, f"GPU-{minor}", healthy, {}, 100, TOTAL, 100, Spot(*spot) if places else None)
         for minor, (healthy, _, _, spot) in enumerate(rows)
     )
     used = {
@@ -174,7 +180,7 @@ def state_of(rows: list, *, places: bool) -> tuple[Cards, dict[int, Used]]:
         for minor, (_, ratio, core, _) in enumerate(rows)
         if ratio or core
     }
-    return Cards(cards), used
+    return KoordinatorDevice(cards), used
 
 
 def fits(load: Load, want: Want) -> bool:
@@ -201,7 +207,7 @@ def test_7_4_3_is_the_first_that_suit_by_score_and_minor(rows: list, want: Want,
     loads = [Load(each, used.get(each.minor, UNUSED)) for each in cards.cards]
     ordered = sorted(loads, key=lambda load: (-points(load, want, most) if load.card.healthy else 1, load.card.minor))
     expected = [load.card.minor for load in ordered if fits(load, want)][: want.count]
-    found = choose(NODE, cards, used, Terms(want, most_allocated=most))
+    found = choose(NODE, cards, used, KoordinatorConstraints(want, most_allocated=most))
     if len(expected) < want.count:
         assert isinstance(found, Rejection)
         suiting = sum(fits(load, want) for load in loads)
@@ -257,7 +263,7 @@ def test_7_4_2_is_the_deepest_and_fullest_scope(rows: list, want: Want, most: bo
     cards, used = state_of(rows, places=True)
     loads = [Load(each, used.get(each.minor, UNUSED)) for each in cards.cards]
     expected = by_topology(loads, want, most)
-    found = choose(NODE, cards, used, Terms(want, most_allocated=most))
+    found = choose(NODE, cards, used, KoordinatorConstraints(want, most_allocated=most))
     if expected is None:
         assert isinstance(found, Rejection)
     else:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.books import Books
+from hami_webhook.quota.account import QuotaAccount
 
 from ..yard import container
 from .koords import (
@@ -218,7 +218,7 @@ def test_10_2_a_pod_that_asked_for_nothing_and_got_nothing_costs_nothing() -> No
 def test_10_a_quota_in_gibibytes_counts_bytes(written: str) -> None:
     key = f"limits.{MEMORY}"
     quota = ResourceQuota.from_object({"metadata": {"name": "q"}, "spec": {"hard": {key: written}}})
-    books = Books.read(quota, CHART)
+    books = QuotaAccount.read(quota, CHART)
     assert books.hard == {key: 42949672960}
     assert books.in_bytes == frozenset()
     assert books.counted({key: 7}) == {key: 7}

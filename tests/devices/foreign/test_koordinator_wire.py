@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.foreign.koordinator.allocation import Share, decode, encode, read_shares
-from hami_webhook.devices.foreign.koordinator.cards import Card, Partition, Spot, read_cards
+from hami_webhook.devices.foreign.koordinator.allocation_annotation import KoordinatorShare, decode, encode, read_shares
+from hami_webhook.devices.foreign.koordinator.device_object import KoordinatorCard, Partition, Spot, read_cards
 from hami_webhook.devices.foreign.koordinator.request import Want, pod_total
 from hami_webhook.kube.objects import Pod
 
@@ -47,13 +47,13 @@ SEED = (
 
 def test_9_the_chapters_annotation_is_read_and_written() -> None:
     (found,) = decode(CHAPTER)
-    assert found == Share(1, "GPU-57047317-c2d0-b5bd-37b9-522cf6d24591", 50, 11520 * MIB, 50)
+    assert found == KoordinatorShare(1, "GPU-57047317-c2d0-b5bd-37b9-522cf6d24591", 50, 11520 * MIB, 50)
     assert encode([found]) == CHAPTER
 
 
 def test_9_the_seeds_has_no_id() -> None:
     (found,) = decode(SEED)
-    assert found == Share(1, "", 50, 11520 * MIB, 50)
+    assert found == KoordinatorShare(1, "", 50, 11520 * MIB, 50)
     assert encode([found]) == SEED
 
 
@@ -63,14 +63,17 @@ def test_9_the_seeds_has_no_id() -> None:
         ({}, ()),
         ({"gpu": None}, ()),
         ({"rdma": [{"minor": 3}], "fpga": "x"}, ()),
-        ({"gpu": [share(0)], "rdma": []}, (Share(0),)),
-        ({"gpu": [{"minor": 2, "extension": {"vfs": []}}]}, (Share(2),)),
-        ({"gpu": [share(0, core=50, memory=1024, ratio=7)]}, (Share(0, "", 50, 1024, 7),)),
-        ({"gpu": [share(0, memory="1500m")]}, (Share(0, "", None, 2),)),
-        ({"gpu": [share(1, ratio="30"), share(0, ratio="30")]}, (Share(1, ratio=30), Share(0, ratio=30))),
+        ({"gpu": [share(0)], "rdma": []}, (KoordinatorShare(0),)),
+        ({"gpu": [{"minor": 2, "extension": {"vfs": []}}]}, (KoordinatorShare(2),)),
+        ({"gpu": [share(0, core=50, memory=1024, ratio=7)]}, (KoordinatorShare(0, "", 50, 1024, 7),)),
+        ({"gpu": [share(0, memory="1500m")]}, (KoordinatorShare(0, "", None, 2),)),
+        (
+            {"gpu": [share(1, ratio="30"), share(0, ratio="30")]},
+            (KoordinatorShare(1, ratio=30), KoordinatorShare(0, ratio=30)),
+        ),
     ],
 )
-def test_9_what_can_be_read(written: JSON, shares: tuple[Share, ...]) -> None:
+def test_9_what_can_be_read(written: JSON, shares: tuple[KoordinatorShare, ...]) -> None:
     assert decode(json.dumps(written)) == shares
 
 
@@ -108,10 +111,12 @@ AMOUNTS = st.none() | st.integers(0, 2**62)
 
 @given(
     st.lists(
-        st.builds(Share, st.integers(0, 63), st.text(max_size=8), AMOUNTS, AMOUNTS, AMOUNTS), min_size=1, max_size=4
+        st.builds(KoordinatorShare, st.integers(0, 63), st.text(max_size=8), AMOUNTS, AMOUNTS, AMOUNTS),
+        min_size=1,
+        max_size=4,
     )
 )
-def test_9_what_is_written_is_read_back(shares: list[Share]) -> None:
+def test_9_what_is_written_is_read_back(shares: list[KoordinatorShare]) -> None:
     assert decode(encode(shares)) == tuple(shares)
 
 
@@ -131,7 +136,7 @@ def test_3_a_card_as_koordlet_writes_it() -> None:
     }
     found = read_cards(device("n1", [entry], labels={"a": "b"}))
     spot = Spot(0, "pci0000:00")
-    assert found.cards == (Card(0, str(entry["id"]), True, {"tier": "a"}, 100, A10, 100, spot),)
+    assert found.cards == (KoordinatorCard(0, str(entry["id"]), True, {"tier": "a"}, 100, A10, 100, spot),)
     assert (found.labels, found.table, found.least, found.largest) == ({"a": "b"}, None, A10, A10)
 
 
@@ -141,15 +146,21 @@ def test_3_a_card_as_koordlet_writes_it() -> None:
         ({"type": "rdma", "minor": 0}, ()),
         ({"type": "gpu"}, ()),
         ({"type": "gpu", "minor": "0"}, ()),
-        ({"type": "gpu", "minor": 3}, (Card(3, healthy=False),)),
-        ({"type": "gpu", "minor": 3, "health": "true"}, (Card(3, healthy=False),)),
-        ({"type": "gpu", "minor": 3, "health": True, "resources": {CORE: "x", RATIO: "-1", MEMORY: None}}, (Card(3),)),
-        ({"type": "gpu", "minor": 3, "health": True, "resources": [], "labels": [], "topology": []}, (Card(3),)),
-        ({"type": "gpu", "minor": 3, "health": True, "topology": {"nodeID": "x"}}, (Card(3),)),
-        ({"type": "gpu", "minor": 3, "health": True, "topology": {}}, (Card(3, spot=Spot(0, "")),)),
+        ({"type": "gpu", "minor": 3}, (KoordinatorCard(3, healthy=False),)),
+        ({"type": "gpu", "minor": 3, "health": "true"}, (KoordinatorCard(3, healthy=False),)),
+        (
+            {"type": "gpu", "minor": 3, "health": True, "resources": {CORE: "x", RATIO: "-1", MEMORY: None}},
+            (KoordinatorCard(3),),
+        ),
+        (
+            {"type": "gpu", "minor": 3, "health": True, "resources": [], "labels": [], "topology": []},
+            (KoordinatorCard(3),),
+        ),
+        ({"type": "gpu", "minor": 3, "health": True, "topology": {"nodeID": "x"}}, (KoordinatorCard(3),)),
+        ({"type": "gpu", "minor": 3, "health": True, "topology": {}}, (KoordinatorCard(3, spot=Spot(0, "")),)),
     ],
 )
-def test_3_what_is_missing_or_mistyped(entry: JSON, expected: tuple[Card, ...]) -> None:
+def test_3_what_is_missing_or_mistyped(entry: JSON, expected: tuple[KoordinatorCard, ...]) -> None:
     assert read_cards(device("n1", [entry])).cards == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from admission.reviews import refusal, validate
 
 from hami_webhook.config import ConfigError, load_device_config
-from hami_webhook.devices.foreign.volcano.names import OWNED
+from hami_webhook.devices.foreign.volcano.annotation_keys import OWNED
 
 from ..yard import configured, container, pod
 from .square import Square

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hami_webhook.config.schedulers import PLUGIN_MIG_GEOMETRIES
 from hami_webhook.devices.foreign.base import NoNode, Prediction
-from hami_webhook.devices.foreign.volcano.allocation import decode
-from hami_webhook.devices.foreign.volcano.geometry import Geometries, Place
-from hami_webhook.quota.charge import waiting_charge
+from hami_webhook.devices.foreign.volcano.geometry import Geometries, InstancePlace
+from hami_webhook.devices.foreign.volcano.ids_annotation import decode
+from hami_webhook.quota.pricing import waiting_charge
 
 from ..yard import NOW, configured, container, pod
 from .square import Square
@@ -220,8 +220,10 @@ def test_the_instance_is_the_one_that_the_rule_names(entry: tuple[str, Any], lea
     expected = min(usable, default=None)
     geometry = Geometries(PLUGIN_MIG_GEOMETRIES).of(f"NVIDIA-{model}")
     assert geometry is not None
-    found = geometry.choose(least, {Place(p[3], p[2]) for p in taken})
-    assert (found and (found.place, found.kind.memory)) == (expected and (Place(expected[3], expected[2]), expected[1]))
+    found = geometry.choose(least, {InstancePlace(p[3], p[2]) for p in taken})
+    assert (found and (found.place, found.kind.memory)) == (
+        expected and (InstancePlace(expected[3], expected[2]), expected[1])
+    )
 
 
 _CARDS = st.sampled_from(
@@ -282,7 +284,7 @@ def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
         }
     for node in nodes:
         held: dict[str, list[Any]] = {}
-        for guest in square.state.guests(node.name):
+        for guest in square.state.foreign_pods_on(node.name):
             for entry in (entry for row in decode(guest.annotations[IDS]) for entry in row):
                 held.setdefault(entry.uuid, []).append(entry)
         for card in node.annotations["volcano.sh/node-vgpu-register"].rstrip(":").split(":"):

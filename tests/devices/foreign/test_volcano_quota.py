@@ -8,7 +8,7 @@ import pytest
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.charge import charge_of, overrun, waiting_charge
+from hami_webhook.quota.pricing import charge_of, overrun, waiting_charge
 
 from ..yard import NOW, configured, pod
 from .square import Square

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.config.schedulers import PLUGIN_MIG_GEOMETRIES, VolcanoSection
-from hami_webhook.devices.foreign.volcano.allocation import Entry, decode, encode
-from hami_webhook.devices.foreign.volcano.geometry import Geometries, Place
-from hami_webhook.devices.foreign.volcano.registration import Card, Registry, decode_cards
+from hami_webhook.devices.foreign.volcano.geometry import Geometries, InstancePlace
+from hami_webhook.devices.foreign.volcano.ids_annotation import AllocationEntry, decode, encode
+from hami_webhook.devices.foreign.volcano.registration import Registry, VolcanoCard, decode_cards
 
 from ..yard import NOW
 from .volcanoes import A40GB, CORES, MEMORY, NUMBER, T4, a40, t4, volcano_node
@@ -35,15 +35,15 @@ def test_the_chapters_registration() -> None:
     [
         ("", []),
         ("GPU-a,10,16384,NVIDIA-T4,true,hami-core", []),  # no colon, no registration
-        ("GPU-a,1,2,T,true,m:", [Card("GPU-a", 1, 2, "T", True, "m")]),
-        ("junk:GPU-a,1,2,T,true,m:", [Card("GPU-a", 1, 2, "T", True, "m")]),
-        ("GPU-a,1,2,T,true,m,more,fields:", [Card("GPU-a", 1, 2, "T", True, "m")]),
+        ("GPU-a,1,2,T,true,m:", [VolcanoCard("GPU-a", 1, 2, "T", True, "m")]),
+        ("junk:GPU-a,1,2,T,true,m:", [VolcanoCard("GPU-a", 1, 2, "T", True, "m")]),
+        ("GPU-a,1,2,T,true,m,more,fields:", [VolcanoCard("GPU-a", 1, 2, "T", True, "m")]),
         ("GPU-a,1,2,T,true,m:GPU-b,1,2,T,true:", []),  # five fields make the whole node invalid
-        ("GPU-a,x,1.5,T,true,m:", [Card("GPU-a", 0, 0, "T", True, "m")]),
-        ("GPU-a,-1,-2,T,true,m:", [Card("GPU-a", 0, 0, "T", True, "m")]),
+        ("GPU-a,x,1.5,T,true,m:", [VolcanoCard("GPU-a", 0, 0, "T", True, "m")]),
+        ("GPU-a,-1,-2,T,true,m:", [VolcanoCard("GPU-a", 0, 0, "T", True, "m")]),
     ],
 )
-def test_registrations_are_decoded_as_volcano_does(text: str, cards: list[Card]) -> None:
+def test_registrations_are_decoded_as_volcano_does(text: str, cards: list[VolcanoCard]) -> None:
     assert decode_cards(text) == cards
 
 
@@ -134,10 +134,13 @@ def test_a_type_has_the_geometry_of_the_first_model_in_it(card_type: str, kinds:
 
 def test_the_chapters_allocations() -> None:
     text = "GPU-b,NVIDIA,2000,50:GPU-a,NVIDIA,2000,50:;GPU-b,NVIDIA,3000,0:"
-    rows = [[Entry("GPU-b", 2000, 50), Entry("GPU-a", 2000, 50)], [Entry("GPU-b", 3000, 0)]]
+    rows = [
+        [AllocationEntry("GPU-b", 2000, 50), AllocationEntry("GPU-a", 2000, 50)],
+        [AllocationEntry("GPU-b", 3000, 0)],
+    ]
     assert (decode(text), encode(rows)) == (rows, text)
     mig = "GPU-a[group2-0],NVIDIA,8000,0:"
-    row = [[Entry("GPU-a", 8000, 0, Place("group2", 0))]]
+    row = [[AllocationEntry("GPU-a", 8000, 0, InstancePlace("group2", 0))]]
     assert (decode(mig), encode(row)) == (row, mig)
 
 
@@ -146,25 +149,25 @@ def test_the_chapters_allocations() -> None:
     [
         ("", [[]]),
         ("junk", [[]]),
-        ("a,NVIDIA,1:b,NVIDIA,1,2:", [[Entry("b", 1, 2)]]),
-        ("a,NVIDIA,-1,0:b,NVIDIA,1,-2:c,NVIDIA,x,0:d,NVIDIA,1,2:", [[Entry("d", 1, 2)]]),
-        ("a,NVIDIA,1,2,more:", [[Entry("a", 1, 2)]]),
-        ("a,NVIDIA,1,2:;;b,NVIDIA,3,4:", [[Entry("a", 1, 2)], [], [Entry("b", 3, 4)]]),
-        ("a[odd],NVIDIA,1,2:", [[Entry("a", 1, 2)]]),
-        ("a[my_group-12],NVIDIA,1,2:", [[Entry("a", 1, 2, Place("my_group", 12))]]),
+        ("a,NVIDIA,1:b,NVIDIA,1,2:", [[AllocationEntry("b", 1, 2)]]),
+        ("a,NVIDIA,-1,0:b,NVIDIA,1,-2:c,NVIDIA,x,0:d,NVIDIA,1,2:", [[AllocationEntry("d", 1, 2)]]),
+        ("a,NVIDIA,1,2,more:", [[AllocationEntry("a", 1, 2)]]),
+        ("a,NVIDIA,1,2:;;b,NVIDIA,3,4:", [[AllocationEntry("a", 1, 2)], [], [AllocationEntry("b", 3, 4)]]),
+        ("a[odd],NVIDIA,1,2:", [[AllocationEntry("a", 1, 2)]]),
+        ("a[my_group-12],NVIDIA,1,2:", [[AllocationEntry("a", 1, 2, InstancePlace("my_group", 12))]]),
     ],
 )
-def test_allocations_are_decoded_as_volcano_does(text: str, rows: list[list[Entry]]) -> None:
+def test_allocations_are_decoded_as_volcano_does(text: str, rows: list[list[AllocationEntry]]) -> None:
     assert decode(text) == rows
 
 
 _PLAIN = st.text(st.characters(whitelist_categories=("Ll", "Nd"), max_codepoint=127), min_size=1, max_size=8)
-_PLACES = st.none() | st.builds(Place, _PLAIN, st.integers(0, 20))
-_ENTRIES = st.builds(Entry, _PLAIN, st.integers(0, 2**24), st.integers(0, 100), _PLACES)
+_PLACES = st.none() | st.builds(InstancePlace, _PLAIN, st.integers(0, 20))
+_ENTRIES = st.builds(AllocationEntry, _PLAIN, st.integers(0, 2**24), st.integers(0, 100), _PLACES)
 
 
 @given(st.lists(st.lists(_ENTRIES, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_what_is_written_reads_back(rows: list[list[Entry]]) -> None:
+def test_what_is_written_reads_back(rows: list[list[AllocationEntry]]) -> None:
     assert decode(encode(rows)) == rows
 
 

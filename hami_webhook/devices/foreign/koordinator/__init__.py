@@ -11,15 +11,13 @@ from typing import Any
 
 from hami_webhook.config import KoordinatorSection
 from hami_webhook.devices.codecs import BadAnnotation
-from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, Part, Prediction, Tally
-from hami_webhook.devices.foreign.gates import refuse_node_name, refuse_owned
-from hami_webhook.devices.foreign.koordinator import admission
-from hami_webhook.devices.foreign.koordinator.allocation import Share, encode, read_shares, usage
-from hami_webhook.devices.foreign.koordinator.cards import Cards, Sizes, read_cards
-from hami_webhook.devices.foreign.koordinator.charge import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
-from hami_webhook.devices.foreign.koordinator.fit import Load, Terms, choose, loads_of, score
+from hami_webhook.devices.foreign.base import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Part, Prediction
+from hami_webhook.devices.foreign.koordinator import mutation
+from hami_webhook.devices.foreign.koordinator.allocation_annotation import KoordinatorShare, encode, read_shares, usage
+from hami_webhook.devices.foreign.koordinator.charges import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
+from hami_webhook.devices.foreign.koordinator.device_object import KoordinatorDevice, Sizes, read_cards
 from hami_webhook.devices.foreign.koordinator.hints import check_hints, read_hint, read_partition_spec
-from hami_webhook.devices.foreign.koordinator.names import (
+from hami_webhook.devices.foreign.koordinator.keys import (
     ALIASES,
     ALLOCATED,
     ISOLATION,
@@ -27,11 +25,13 @@ from hami_webhook.devices.foreign.koordinator.names import (
     SCHEDULER_NAME,
     SCHEDULERS_OWN,
 )
+from hami_webhook.devices.foreign.koordinator.pod_rules import check_amounts
+from hami_webhook.devices.foreign.koordinator.prediction import KoordinatorConstraints, Load, choose, loads_of, score
 from hami_webhook.devices.foreign.koordinator.request import OWN, Want, pod_total, read
-from hami_webhook.devices.foreign.koordinator.rules import check_amounts
+from hami_webhook.devices.foreign.validation import refuse_node_name, refuse_owned
 from hami_webhook.devices.keys import MEBIBYTE
-from hami_webhook.devices.owned import OWNED_LABELS
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -52,8 +52,8 @@ class Koordinator(ForeignScheduler):
         self.section = section
         self.scheduler_names = section.scheduler_names
         self.injects_scheduler = section.inject_scheduler_name
-        self._read: dict[str, tuple[Mapping[str, Any], Cards]] = {}
-        self._sized: tuple[weakref.ref[Census], int, Sizes] | None = None
+        self._read: dict[str, tuple[Mapping[str, Any], KoordinatorDevice]] = {}
+        self._sized: tuple[weakref.ref[NodeLister], int, Sizes] | None = None
 
     def scheduler_of(self, pod: Pod | PodDraft) -> str:
         """The label outranks `spec.schedulerName`."""
@@ -61,10 +61,10 @@ class Koordinator(ForeignScheduler):
 
     # admission (chapter section 5)
 
-    def admit(self, pod: PodDraft, census: Census) -> None:
-        admission.admit(pod, self.section, census)
+    def admit(self, pod: PodDraft, census: NodeLister) -> None:
+        mutation.admit(pod, self.section, census)
 
-    def check(self, pod: Pod, census: Census) -> None:
+    def check(self, pod: Pod, census: NodeLister) -> None:
         refuse_node_name(pod)
         refuse_owned(pod.annotations, SCHEDULERS_OWN)
         check_amounts(pod.containers)
@@ -75,19 +75,19 @@ class Koordinator(ForeignScheduler):
     def concerns(self, pod: Pod) -> bool:
         return ALLOCATED in pod.annotations or self.asks(pod)
 
-    def waiting(self, pod: Pod, census: Census) -> Tally:
+    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
-        tally = Tally({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(census))
+        tally = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(census))
         try:
             read_shares(pod)
         except BadAnnotation as error:
             if pod.node_name:
                 problem = f"{ALLOCATED} can't be read, so what the pod declares counts: {error}"
-                return Tally(tally.amounts, tally.floors, (problem,))
+                return ForeignCharge(tally.amounts, tally.floors, (problem,))
         return tally
 
-    def placed(self, pod: Pod, census: Census, now: float) -> Tally | None:
+    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
         """Nothing before the pod is bound: until then anybody may have written the annotation."""
         if not pod.node_name:
             return None
@@ -99,13 +99,13 @@ class Koordinator(ForeignScheduler):
 
     # Fit (7, 8)
 
-    def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
         amounts = pod_total(pod.containers)
         want = Want.of(amounts)
         assert want is not None, "the pod asks for nothing of Koordinator's"
         if NPU_CORE in amounts:
             return NoNode({node.name: _NPUS for node in census.nodes()})
-        terms = Terms(
+        terms = KoordinatorConstraints(
             want,
             read_hint(pod.annotations),
             read_partition_spec(pod.annotations),
@@ -129,10 +129,10 @@ class Koordinator(ForeignScheduler):
         parts = tuple(map(_part, chosen, shares))
         return Prediction(name, 100.0 if points else 0.0, {asking: parts}, {ALLOCATED: encode(shares)}, failed)
 
-    def _on(self, node: Node, census: Census, terms: Terms) -> tuple[int, list[Load]] | Rejection:
+    def _on(self, node: Node, census: NodeLister, terms: KoordinatorConstraints) -> tuple[int, list[Load]] | Rejection:
         """The node's score before it is scaled, and the cards it would give."""
         cards = self._cards(census, node.name)
-        used = usage(census.guests(node.name), cards) if cards is not None else {}
+        used = usage(census.foreign_pods_on(node.name), cards) if cards is not None else {}
         chosen = choose(node, cards, used, terms)
         if isinstance(chosen, Rejection):
             return chosen
@@ -141,7 +141,7 @@ class Koordinator(ForeignScheduler):
 
     # Device objects (3)
 
-    def _cards(self, census: Census, node: str) -> Cards | None:
+    def _cards(self, census: NodeLister, node: str) -> KoordinatorDevice | None:
         """The node's GPUs, None if it has no Device object; each version of it is read once."""
         device = census.device(node)
         known = self._read.get(node)
@@ -152,7 +152,7 @@ class Koordinator(ForeignScheduler):
             known = self._read[node] = (device, read_cards(device))
         return known[1]
 
-    def _sizes(self, census: Census) -> Sizes:
+    def _sizes(self, census: NodeLister) -> Sizes:
         """The sizes of all nodes' cards, worked out anew once a node has changed."""
         known = self._sized
         if known is None or (known[0](), known[1]) != (census.origin, census.version):
@@ -162,5 +162,5 @@ class Koordinator(ForeignScheduler):
         return known[2]
 
 
-def _part(load: Load, share: Share) -> Part:
+def _part(load: Load, share: KoordinatorShare) -> Part:
     return Part(load.card.name, (share.memory or 0) // MEBIBYTE, share.core or 0)

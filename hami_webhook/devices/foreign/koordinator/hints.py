@@ -8,8 +8,8 @@ from typing import Any, cast, get_args
 
 import orjson
 
-from hami_webhook.devices.foreign.koordinator.cards import amount
-from hami_webhook.devices.foreign.koordinator.names import HINT, JOINT, PARTITION_SPEC
+from hami_webhook.devices.foreign.koordinator.device_object import amount
+from hami_webhook.devices.foreign.koordinator.keys import HINT, JOINT, PARTITION_SPEC
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 

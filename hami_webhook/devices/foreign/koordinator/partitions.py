@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hami_webhook.devices.foreign.koordinator.cards import Cards, Partition, Table
+from hami_webhook.devices.foreign.koordinator.device_object import KoordinatorDevice, Partition, Table
 from hami_webhook.devices.foreign.koordinator.hints import PartitionSpec
-from hami_webhook.devices.foreign.koordinator.names import MODEL, PARTITION_POLICY, VENDOR
+from hami_webhook.devices.foreign.koordinator.keys import MODEL, PARTITION_POLICY, VENDOR
 
 _HOPPER = ("H100", "H800", "H20")
 _WEIGHTS = {8: 10_000, 4: 100, 2: 1}
@@ -17,7 +17,7 @@ _EIGHT_LINKED: Table = {
 }
 
 
-def table_of(cards: Cards, node_labels: Mapping[str, str]) -> Table | None:
+def table_of(cards: KoordinatorDevice, node_labels: Mapping[str, str]) -> Table | None:
     """The node's partitions: its Device's, else the ones its model has."""
     if cards.table is not None:
         return cards.table
@@ -26,7 +26,7 @@ def table_of(cards: Cards, node_labels: Mapping[str, str]) -> Table | None:
     return None
 
 
-def binds(cards: Cards, node_labels: Mapping[str, str], spec: PartitionSpec | None) -> bool:
+def binds(cards: KoordinatorDevice, node_labels: Mapping[str, str], spec: PartitionSpec | None) -> bool:
     """Whether whole cards may only be a partition on this node."""
     return spec is not None or "Honor" in (cards.labels.get(PARTITION_POLICY), node_labels.get(PARTITION_POLICY))
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
-from hami_webhook.devices.foreign.koordinator import names
-from hami_webhook.devices.foreign.koordinator.names import CORE, GPU, MEMORY, RATIO, SHARED
+from hami_webhook.devices.foreign.koordinator import keys
+from hami_webhook.devices.foreign.koordinator.keys import CORE, GPU, MEMORY, RATIO, SHARED
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import MAX_INT64, parse_whole
 from hami_webhook.kube.requests import effective
 
 OWN = (SHARED, CORE, MEMORY, RATIO, GPU)
-GPU_TYPE = (*OWN, names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP, names.NVIDIA, names.AMD, names.HYGON)
+GPU_TYPE = (*OWN, keys.NPU_CORE, keys.NPU_CPU, keys.NPU_DVPP, keys.NVIDIA, keys.AMD, keys.HYGON)
 """The resources that Koordinator takes for GPUs and reads together."""
 
 Amounts = Mapping[str, int]
@@ -36,7 +36,7 @@ class Asking(Protocol):
 
 def written(container: Asking, resource: str) -> Any:
     """What stands for a resource in requests, else in limits, aliases last; None if nothing does."""
-    known = (resource, *(alias for alias, proper in names.ALIASES.items() if proper == resource))
+    known = (resource, *(alias for alias, proper in keys.ALIASES.items() if proper == resource))
     for amounts in (container.requests, container.limits):
         for name in known:
             if amounts.get(name) is not None:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hami_webhook.config.schedulers import VolcanoSection
-from hami_webhook.devices.foreign.base import Census, ForeignScheduler, NoNode, Prediction, Tally
-from hami_webhook.devices.foreign.volcano.admission import Admission
-from hami_webhook.devices.foreign.volcano.allocation import node_of, rows_of
-from hami_webhook.devices.foreign.volcano.cards import VolcanoCards
-from hami_webhook.devices.foreign.volcano.charge import Costs
-from hami_webhook.devices.foreign.volcano.names import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
+from hami_webhook.devices.foreign.base import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Prediction
+from hami_webhook.devices.foreign.volcano.annotation_keys import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
+from hami_webhook.devices.foreign.volcano.costs import Costs
+from hami_webhook.devices.foreign.volcano.ids_annotation import node_of, rows_of
+from hami_webhook.devices.foreign.volcano.normalisation import Admission
 from hami_webhook.devices.foreign.volcano.placement import predict
 from hami_webhook.devices.foreign.volcano.registration import Registry
+from hami_webhook.devices.foreign.volcano.vgpu_cards import VolcanoCards
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -58,32 +58,32 @@ class Volcano(ForeignScheduler):
     def node_of(self, pod: Pod) -> str:
         return node_of(pod)
 
-    def admit(self, pod: PodDraft, census: Census) -> None:
+    def admit(self, pod: PodDraft, census: NodeLister) -> None:
         self._admission.admit(pod, census)
 
-    def check(self, pod: Pod, census: Census) -> None:
+    def check(self, pod: Pod, census: NodeLister) -> None:
         self._admission.check(pod)
 
     def concerns(self, pod: Pod) -> bool:
         return ALLOCATED in pod.annotations or self.asks(pod)
 
-    def waiting(self, pod: Pod, census: Census) -> Tally:
+    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         return self._costs.waiting(pod, census)
 
-    def placed(self, pod: Pod, census: Census, now: float) -> Tally | None:
+    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
         return self._costs.placed(pod, census, now)
 
-    def predict(self, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
         return predict(self._cards, self._registry, pod, census, now)
 
-    def remarks(self, node: Node, census: Census) -> Iterable[tuple[str, str]]:
+    def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
         """MIG instances that more than one live entry names (section 13)."""
         return _held_twice(node, census)
 
 
-def _held_twice(node: Node, census: Census) -> Iterator[tuple[str, str]]:
+def _held_twice(node: Node, census: NodeLister) -> Iterator[tuple[str, str]]:
     holders: dict[str, list[str]] = {}
-    for pod in census.guests(node.name):
+    for pod in census.foreign_pods_on(node.name):
         for row in rows_of(pod, census.now) or ():
             for entry in row:
                 if entry.place is not None and node_of(pod) == node.name:

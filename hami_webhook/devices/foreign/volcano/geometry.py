@@ -42,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InstancePlace:
     """An instance as the wire names it: `<uuid>[<group>-<position>]`."""
 
     group: str
@@ -53,10 +53,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class GeometryInstance:
     """A place, with what the instance there is."""
 
-    place: Place
+    place: InstancePlace
     kind: InstanceKind
 
 
@@ -66,10 +66,10 @@ class Geometry:
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = tuple(groups)
 
-    def instance(self, place: Place) -> Instance | None:
+    def instance(self, place: InstancePlace) -> GeometryInstance | None:
         """What is at a place; None if there is no such place."""
         kinds = (kind for group in self.groups if group.name == place.group for kind in group.kinds)
-        return next((Instance(place, kind) for kind in kinds if place.position in kind.positions), None)
+        return next((GeometryInstance(place, kind) for kind in kinds if place.position in kind.positions), None)
 
     def smallest(self, least: int) -> int | None:
         """The memory of the smallest instance of at least `least` MiB in any group."""
@@ -79,7 +79,7 @@ class Geometry:
         """The memory of every kind of instance."""
         return (kind.memory for group in self.groups for kind in group.kinds)
 
-    def choose(self, least: int, taken: Collection[Place]) -> Instance | None:
+    def choose(self, least: int, taken: Collection[InstancePlace]) -> GeometryInstance | None:
         """The instance that a request of `least` MiB gets on a card whose `taken` places are in use.
 
         An idle card takes the first group that can serve it; a group is kept while any instance of it is in use.
@@ -95,11 +95,11 @@ class Geometry:
         return None
 
 
-def _free(group: Group, least: int, taken: Collection[Place]) -> Iterator[Instance]:
+def _free(group: Group, least: int, taken: Collection[InstancePlace]) -> Iterator[GeometryInstance]:
     for kind in group.kinds:
         if kind.memory >= least:
-            places = (Place(group.name, position) for position in kind.positions)
-            yield from (Instance(place, kind) for place in places if place not in taken)
+            places = (InstancePlace(group.name, position) for position in kind.positions)
+            yield from (GeometryInstance(place, kind) for place in places if place not in taken)
 
 
 class Geometries:

@@ -6,45 +6,54 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.driver import fit
-from hami_webhook.devices.foreign.base import Census, NoNode, Part, Prediction
-from hami_webhook.devices.foreign.volcano.allocation import Entry, encode, node_of, rows_of
-from hami_webhook.devices.foreign.volcano.cards import Cut, VolcanoCards
-from hami_webhook.devices.foreign.volcano.geometry import Geometry, Instance
-from hami_webhook.devices.foreign.volcano.names import ALLOCATED, BIND_PHASE, BIND_TIME, NODE, TIME, TO_ALLOCATE
+from hami_webhook.devices.fit_pipeline import fit
+from hami_webhook.devices.fit_request import FitRequest
+from hami_webhook.devices.foreign.base import NodeLister, NoNode, Part, Prediction
+from hami_webhook.devices.foreign.volcano.annotation_keys import (
+    ALLOCATED,
+    BIND_PHASE,
+    BIND_TIME,
+    NODE,
+    TIME,
+    TO_ALLOCATE,
+)
+from hami_webhook.devices.foreign.volcano.geometry import Geometry, GeometryInstance
+from hami_webhook.devices.foreign.volcano.ids_annotation import AllocationEntry, encode, node_of, rows_of
 from hami_webhook.devices.foreign.volcano.registration import Registration, Registry
+from hami_webhook.devices.foreign.volcano.vgpu_cards import Cut, VolcanoCards
 from hami_webhook.devices.model import (
     Allocation,
-    Booking,
     Device,
-    Holder,
+    DeviceReservation,
     Inventory,
     NodeView,
     Overlay,
+    PodUsage,
     Request,
     Usage,
 )
 from hami_webhook.devices.reasons import Rejection
-from hami_webhook.devices.trial import Trial
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 
 
-def instance_at(entry: Entry, card: Device | None) -> Instance | None:
+def instance_at(entry: AllocationEntry, card: Device | None) -> GeometryInstance | None:
     """The MIG instance that an entry names, if the card, its type and the group are known."""
     if entry.place is None or card is None or not isinstance(card.extra, Geometry):
         return None
     return card.extra.instance(entry.place)
 
 
-def usage_of(registration: Registration, guests: Iterable[Pod], block: int, now: float) -> dict[tuple[str, str], Usage]:
+def usage_of(
+    registration: Registration, foreign_pods_on: Iterable[Pod], block: int, now: float
+) -> dict[tuple[str, str], Usage]:
     """What placed pods take of a node's cards: every entry counts."""
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[PodUsage]] = {}
     marks: dict[str, list[Cut]] = {}
-    for pod in guests:
+    for pod in foreign_pods_on:
         for entry in (entry for row in rows_of(pod, now) or () for entry in row):
             instance = instance_at(entry, registration.by_uuid.get(entry.uuid))
             memory = instance.kind.memory // block if instance is not None else entry.memory
-            holders.setdefault(entry.uuid, []).append(Holder(pod, 1, memory, entry.cores))
+            holders.setdefault(entry.uuid, []).append(PodUsage(pod, 1, memory, entry.cores))
             if entry.place is not None:
                 marks.setdefault(entry.uuid, []).append(Cut(instance, entry.memory))
     return {("volcano", uuid): Usage.of(tuple(found), tuple(marks.get(uuid, ()))) for uuid, found in holders.items()}
@@ -58,7 +67,7 @@ class _Fitted:
     allocations: Mapping[int, Allocation]
 
 
-def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: Census, now: float) -> Prediction | NoNode:
+def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
     """Where Volcano would place a pod at `now` (Unix seconds): the highest score, then the node's name."""
     asked = requests_of(cards, pod)
     failed: dict[str, str] = {}
@@ -98,19 +107,22 @@ def _fit(
     pod: Pod,
     asked: Mapping[int, Request],
     node: Node,
-    census: Census,
+    census: NodeLister,
     now: float,
 ) -> _Fitted | Rejection:
     registered = registry.taking_part(node, now)
     if registered is None:
         return Rejection(bare=reasons.NODE_UNREGISTERED)
     inventory = Inventory(registered.devices, registered)
-    others = [other for other in census.guests(node.name) if other.uid != pod.uid and node_of(other) == node.name]
+    others = [
+        other for other in census.foreign_pods_on(node.name) if other.uid != pod.uid and node_of(other) == node.name
+    ]
     view = NodeView(node, {cards.key: inventory}, usage_of(registered, others, cards.block, now))
     overlay = Overlay(view)
     terms = cards.terms(pod)
     trials = {
-        row: Trial(pod, terms, request, row, ContainerKind.APP, inventory, overlay) for row, request in asked.items()
+        row: FitRequest(pod, terms, request, row, ContainerKind.APP, inventory, overlay)
+        for row, request in asked.items()
     }
     for trial in trials.values():
         refusal = cards.refuses_node(trial)
@@ -152,8 +164,8 @@ def _written(node: str, allocations: Iterable[Allocation], now: float) -> dict[s
     }
 
 
-def _entry(uuid: str, booking: Booking) -> Entry:
+def _entry(uuid: str, booking: DeviceReservation) -> AllocationEntry:
     """A card as Volcano writes it: with the memory asked, for an instance too."""
     if not isinstance(booking.mark, Cut) or booking.mark.instance is None:
-        return Entry(uuid, booking.memory, booking.cores)
-    return Entry(uuid, booking.mark.asked, booking.cores, booking.mark.instance.place)
+        return AllocationEntry(uuid, booking.memory, booking.cores)
+    return AllocationEntry(uuid, booking.mark.asked, booking.cores, booking.mark.instance.place)

@@ -9,18 +9,26 @@ from dataclasses import dataclass, field
 
 from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices.codecs import parse_bool
-from hami_webhook.devices.foreign.base import Census
+from hami_webhook.devices.foreign.base import NodeLister
+from hami_webhook.devices.foreign.volcano.annotation_keys import (
+    HAMI_CORE,
+    HANDSHAKE,
+    MIG,
+    REGISTER,
+    mode_of,
+    types_of,
+    uuids_of,
+)
 from hami_webhook.devices.foreign.volcano.geometry import Geometries, Geometry
-from hami_webhook.devices.foreign.volcano.names import HAMI_CORE, HANDSHAKE, MIG, REGISTER, mode_of, types_of, uuids_of
 from hami_webhook.devices.handshake import ANSWER_WITHIN, handshake_time
 from hami_webhook.devices.model import Device
-from hami_webhook.devices.policy import MOST_LETTERS, ListRule
+from hami_webhook.devices.pod_preferences import MOST_LETTERS, ListRule
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class VolcanoCard:
     """A card as it is registered: memory in blocks; a number that can't be read, or is negative, is 0."""
 
     uuid: str
@@ -35,14 +43,14 @@ _FIELDS = 6
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
-def decode_cards(text: str) -> list[Card]:
+def decode_cards(text: str) -> list[VolcanoCard]:
     """The cards of a registration; none where a card lacks fields, which makes the whole of it invalid."""
     pieces = [piece.split(",") for piece in text.split(":")] if ":" in text else []
     written = [fields for fields in pieces if len(fields) > 1]
     if any(len(fields) < _FIELDS for fields in written):
         return []
     return [
-        Card(uuid, _number(slots), _number(memory), model, parse_bool(health) is True, mode)
+        VolcanoCard(uuid, _number(slots), _number(memory), model, parse_bool(health) is True, mode)
         for uuid, slots, memory, model, health, mode in (fields[:_FIELDS] for fields in written)
     ]
 
@@ -77,7 +85,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ClusterCards:
     """The candidates of a pod in the whole cluster: the models of the healthy cards that its annotations admit.
 
     `most` is the largest number of healthy cards on a node of the right mode; None if there is no such node.
@@ -105,8 +113,8 @@ class Registry:
     def __init__(self, section: VolcanoSection) -> None:
         self.geometries = Geometries(section.mig_geometries)
         self._models: dict[frozenset[Model], frozenset[Model]] = {}
-        self._surveyed: tuple[weakref.ref[Census], int] | None = None
-        self._surveys: dict[tuple[str, ListRule, ListRule], Survey] = {}
+        self._surveyed: tuple[weakref.ref[NodeLister], int] | None = None
+        self._surveys: dict[tuple[str, ListRule, ListRule], ClusterCards] = {}
         self._offered = (section.resource_count_name, section.resource_core_name, section.resource_memory_name)
 
     def registration(self, node: Node) -> Registration | None:
@@ -122,7 +130,7 @@ class Registry:
         found = self.registration(node)
         return found if found is not None and found.offered and not _gone(node, now) else None
 
-    def survey(self, census: Census, notes: Mapping[str, str]) -> Survey:
+    def filtered(self, census: NodeLister, notes: Mapping[str, str]) -> ClusterCards:
         """Look at every node for what a pod with these annotations might get."""
         asked = (mode_of(notes), uuids_of(notes), types_of(notes))
         known = self._surveyed
@@ -141,7 +149,7 @@ class Registry:
                 self._surveys[asked] = found
         return found
 
-    def _look(self, census: Census, mode: str, uuids: ListRule, types: ListRule) -> tuple[Survey, bool]:
+    def _look(self, census: NodeLister, mode: str, uuids: ListRule, types: ListRule) -> tuple[ClusterCards, bool]:
         """What the nodes have, and whether that holds until one changes: a handshake may run out before."""
         groups: dict[int, frozenset[Model]] = {}
         models: set[Model] = set()
@@ -160,7 +168,7 @@ class Registry:
             else:
                 groups[id(found.models)] = found.models
         models.update(model for group in groups.values() for model in group)
-        return Survey(frozenset(model for model in models if types.admits_type(model.type)), most), lasts
+        return ClusterCards(frozenset(model for model in models if types.admits_type(model.type)), most), lasts
 
     def _read(self, node: Node) -> Registration | None:
         cards = decode_cards(node.annotations.get(REGISTER, ""))

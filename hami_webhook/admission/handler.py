@@ -1,0 +1,302 @@
+"""The order of the steps of `/mutate`, `/validate` and `/webhook` (quota chapter 4), with what they need passed in.
+
+Looking up a namespace and charging the quota are the caller's: both come in as a protocol, so this knows no cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from hami_webhook.admission import policy
+from hami_webhook.admission.decision_cache import DecisionCache, shape_of
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.identities import AdmissionRules, User, refuse_binding
+from hami_webhook.admission.pods import (
+    AdmissionContext,
+    ForeignMutation,
+    Mutation,
+    governed_foreign,
+    is_plain,
+    mutate,
+    mutate_for_foreign,
+    named_vendors,
+    names_managed,
+    normalise,
+    own_to_schedule,
+    read_draft,
+    read_pod,
+    refuse_ephemeral,
+    refuse_unfit,
+    reset,
+    validate,
+    validate_update,
+)
+from hami_webhook.admission.review import UNCHANGED, Answer, Review
+from hami_webhook.devices.device_lister import DeviceLister, RecordingDeviceLister
+from hami_webhook.devices.foreign.validation import names_any
+from hami_webhook.devices.keys import Governed
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.policy.evaluation import governed_keys
+from hami_webhook.policy.rules import PolicyRules
+
+logger = logging.getLogger(__name__)
+
+Amounts = Mapping[str, Mapping[str, int]]
+"""What was charged: by quota name, by key."""
+
+
+class Namespaces(Protocol):
+    """The cluster's namespaces."""
+
+    def known(self, name: str) -> Namespace | None:
+        """The namespace, if it is known without asking anybody; the same object until it changes."""
+        ...
+
+    async def namespace(self, name: str) -> Namespace | None:
+        """The namespace; None if it isn't known now."""
+        ...
+
+    async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
+        """Tell administrators of annotations that mean nothing on a Namespace."""
+        ...
+
+
+class PodEstimate(Protocol):
+    """A pod, with what it costs while it waits. `cacheable` if that follows from the pod alone."""
+
+    @property
+    def cacheable(self) -> bool: ...
+
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+        """Charge it, or one just like it, under its UID; raises `Denied`.
+
+        `reservation` is the secret it brings, under which it may be charged already. A pod with one is like no other.
+        """
+        ...
+
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+        """Charge a pod that has no UID yet: the amounts, and the secret of its reservation, for its annotation only."""
+        ...
+
+
+class QuotaCharging(Protocol):
+    """The namespace's books."""
+
+    def price(self, pod: Pod) -> PodEstimate:
+        """What the pod costs; raises `Denied` for amounts that can't be meant."""
+        ...
+
+
+class AdmissionHandler:
+    """Answers reviews of pods. Every method raises `Denied` for a refusal."""
+
+    def __init__(
+        self,
+        vendors: Vendors,
+        rules: AdmissionRules,
+        *,
+        policies: Callable[[], PolicyRules],
+        namespaces: Namespaces,
+        charging: QuotaCharging,
+        fleet: DeviceLister,
+        reservation_key: str,
+    ) -> None:
+        self._vendors = vendors
+        self._rules = rules
+        self._policies = policies
+        self._namespaces = namespaces
+        self._charging = charging
+        self._fleet = fleet
+        self._reservation_key = reservation_key
+        self._governed_keys = governed_keys(vendors.governed.values())
+        self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
+        self._mutations: DecisionCache[Answer] = DecisionCache()
+        self._checks: DecisionCache[PodEstimate] = DecisionCache()
+
+    def mutates_nothing(self, pod: Mapping[str, Any]) -> bool:
+        """Whether `/mutate` lets a new pod pass as it is, for a reason that is seen at once."""
+        return not self._touches_all and is_plain(pod, self._vendors)
+
+    def charges_nothing(self, pod: Mapping[str, Any]) -> bool:
+        """Whether `/validate` lets a new pod pass, for a reason that is seen at once."""
+        return is_plain(pod, self._vendors)
+
+    async def mutate(self, review: Review) -> Answer:
+        """`/mutate`: normalise only."""
+        if not _is_new_pod(review):
+            return UNCHANGED
+        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
+        known = self._mutations.lookup(shape, namespace, policies)
+        if known is not None:
+            return known
+        fleet = RecordingDeviceLister(self._fleet)
+        done = await self._mutated(review, fleet)
+        answer = _answer(done) if done is not None else UNCHANGED
+        told = done is not None and (done.ignored_namespace_keys or (done.draft.notes and _is_debugging()))
+        if not (fleet.asked or told):
+            self._mutations.keep(shape, namespace, policies, answer)
+        return answer
+
+    async def validate(self, review: Review, time_left: float | None = None) -> Answer:
+        """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
+        if review.kind == "Binding":
+            refuse_binding(review.object, _user_of(review), self._vendors, self._rules, self._reservation_key)
+        elif _is_changed_pod(review):
+            await self._check_update(review)
+        if not _is_new_pod(review):
+            return UNCHANGED
+        if self.charges_nothing(review.object):
+            return UNCHANGED
+        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
+        priced, reservation = self._checks.lookup(shape, namespace, policies), ""
+        if priced is not None:
+            uid = review.object["metadata"].get("uid")
+        else:
+            fleet = RecordingDeviceLister(self._fleet)
+            pod = read_pod(review.object, review.namespace)
+            if not await self._asks(pod, fleet):
+                return UNCHANGED
+            priced, uid = self._charging.price(pod), pod.uid
+            reservation = pod.annotations.get(self._reservation_key, "")
+            if priced.cacheable and not (fleet.asked or reservation):
+                self._checks.keep(shape, namespace, policies, priced)
+        amounts = await priced.charge(
+            uid or review.uid, reservation=reservation, dry_run=review.dry_run, time_left=time_left
+        )
+        return Answer(audit=_audit(amounts))
+
+    async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
+        """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
+        if not _is_new_pod(review):
+            return await self.validate(review, time_left)
+        done = await self._mutated(review, self._fleet)
+        if done is None:
+            return UNCHANGED
+        pod = done.draft.result()
+        if not await self._asks(pod, self._fleet):
+            return _answer(done)
+        priced = self._charging.price(pod)
+        brought = pod.annotations.get(self._reservation_key, "")
+        amounts, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
+        if amounts and not review.dry_run:
+            done.draft.annotations[self._reservation_key] = secret
+        return _answer(done, amounts)
+
+    async def _mutated(self, review: Review, fleet: DeviceLister) -> Mutation | None:
+        """The pod after mutation; None for one that names nothing managed."""
+        if self.mutates_nothing(review.object):
+            return None
+        pod = read_pod(review.object, review.namespace)
+        refuse_unfit(pod, self._vendors)
+        if not self._touches_all and not names_managed(pod, self._vendors):
+            return None
+        draft = read_draft(review.object, pod)
+        elsewhere = governed_foreign(draft, self._vendors)
+        ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
+        foreign = mutate_for_foreign(draft, self._vendors, fleet, ground)
+        if foreign.asked and not names_any(draft, self._vendors.own_names):
+            done = Mutation(draft)  # nothing of ours, in no container
+        else:
+            done = await self._ours(draft, foreign, ground, fleet)
+        done = done.beside(foreign)
+        for note in done.draft.notes:
+            logger.debug("%s: %s", pod.key, note)
+        if done.ignored_namespace_keys and not review.dry_run:
+            await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
+        return done
+
+    async def _ours(
+        self, draft: PodDraft, foreign: ForeignMutation, ground: AdmissionContext | None, fleet: DeviceLister
+    ) -> Mutation:
+        """What our own vendors and their policy make of a pod that other schedulers are done with."""
+        refusal: Denied | None = None
+        try:
+            asked = normalise(draft, self._vendors, fleet)
+        except Denied as error:
+            # a mode that policy chooses may allow what the pod alone can't mean
+            asked, refusal = named_vendors(draft, self._vendors), error
+            if not asked:
+                raise
+        if not asked:
+            leave = own_to_schedule(draft.original, self._rules) or foreign.asked
+            return Mutation(draft if leave else reset(draft, self._vendors, fleet, ground))
+        ground = ground or AdmissionContext(await self._namespace(draft.original), self._policies())
+        return mutate(draft, asked, self._vendors, self._rules, ground, fleet, refusal)
+
+    async def _asks(self, pod: Pod, fleet: DeviceLister) -> bool:
+        """Validate a pod; whether it asks for cards, of us or of another scheduler."""
+        if not names_managed(pod, self._vendors):
+            refuse_unfit(pod, self._vendors)
+            return False
+        asked = validate(pod, self._vendors, fleet)
+        governed: list[Governed] = [*asked, *governed_foreign(pod, self._vendors)]
+        if governed:
+            policy.check(pod, await self._namespace(pod), self._policies(), governed)
+        return bool(asked) or any(scheduler.asks(pod) for scheduler in self._vendors.foreign)
+
+    async def _namespace(self, pod: Pod) -> Namespace:
+        if not pod.namespace:
+            raise Denied(400, "request.namespace is missing")
+        namespace = await self._namespaces.namespace(pod.namespace)
+        if namespace is None:
+            raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
+        return namespace
+
+    async def _check_update(self, review: Review) -> None:
+        old = read_pod(review.old_object, review.namespace)
+        new = read_pod(review.object, review.namespace)
+        validate_update(old, new, _user_of(review), self._vendors, self._rules, self._reservation_key)
+        refuse_ephemeral(review.object, self._vendors)
+        await self._refuse_loosened(old, new)
+
+    async def _refuse_loosened(self, old: Pod, new: Pod) -> None:
+        """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,
+        as the pod may be older than the policy.
+        """
+        changed = {key for key in self._governed_keys if old.annotations.get(key) != new.annotations.get(key)}
+        if not changed:
+            return
+        governed: list[Governed] = [*named_vendors(new, self._vendors), *governed_foreign(new, self._vendors)]
+        if governed:
+            policy.check(new, await self._namespace(new), self._policies(), governed, changed)
+
+
+def _is_debugging() -> bool:
+    return logger.isEnabledFor(logging.DEBUG)
+
+
+def _is_new_pod(review: Review) -> bool:
+    return _is_pod(review) and review.operation == "CREATE" and not review.subresource
+
+
+def _is_changed_pod(review: Review) -> bool:
+    return _is_pod(review) and review.operation == "UPDATE"
+
+
+def _is_pod(review: Review) -> bool:
+    """Whether it is a Pod, not a Binding; any other kind is a mistake in the webhook's configuration."""
+    if review.kind not in ("Pod", "Binding"):
+        raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
+    return review.kind == "Pod"
+
+
+def _user_of(review: Review) -> User:
+    return User(review.username, frozenset(review.groups))
+
+
+def _answer(done: Mutation, amounts: Amounts | None = None) -> Answer:
+    audit = {"policy": ",".join(done.rules)} if done.rules else {}
+    return Answer(done.draft.operations(), tuple(done.draft.warnings), audit | _audit(amounts or {}))
+
+
+def _audit(amounts: Amounts) -> dict[str, str]:
+    told = [
+        f"{name}:{','.join(f'{key}={amount}' for key, amount in sorted(charged.items()))}"
+        for name, charged in sorted(amounts.items())
+        if charged
+    ]
+    return {"quota": ";".join(told)} if told else {}

@@ -1,0 +1,143 @@
+"""Informers that keep the caches, and tell the reconciler what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import JSON, Kind, WatchType
+from hami_webhook.cluster.informer import Change, Informer, Replaced
+from hami_webhook.controller.loops import Loops, contained
+from hami_webhook.controller.quotas import QuotaReconciler
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+
+_WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
+
+
+class SharedInformers:
+    """One informer for each kind that the core reads; Koordinator's Devices count where there are any."""
+
+    def __init__(
+        self,
+        core: Core,
+        reconciler: QuotaReconciler | None = None,
+        waker: RequeueTrigger | None = None,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._core = core
+        self._reconciler = reconciler
+        self._waker = waker
+        self._loops = Loops(core.failures, sleep=sleep)
+        optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
+        self._informers = {
+            kind: Informer(
+                core.cluster,
+                kind,
+                self._handler(kind),
+                clock=core.clock,
+                sleep=sleep,
+                random=jitter,
+                optional=kind in optional,
+            )
+            for kind in (*optional, *_WATCHED)
+        }
+        core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
+
+    @property
+    def synced(self) -> bool:
+        """Every cache has had its first list, or knows that it won't get one."""
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
+    async def wait_synced(self) -> None:
+        for informer in self._informers.values():
+            await informer.synced.wait()
+
+    async def run(self) -> None:
+        """Keep the caches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind, informer in self._informers.items():
+                tasks.create_task(self._loops.keep(f"{kind.value} informer", informer.run))
+
+    def _handler(self, kind: Kind) -> Callable[[Change], None]:
+        loop = f"{kind.value} informer"
+
+        def follow(obj: JSON, *, gone: bool) -> None:
+            with contained(self._core.failures, loop, _name(obj)):
+                self._changed(kind, obj, gone=gone)
+
+        def handle(change: Change) -> None:
+            if isinstance(change, Replaced):
+                for obj in change.items:
+                    follow(obj, gone=False)
+            else:
+                follow(change.object, gone=change.type is WatchType.DELETED)
+
+        return handle
+
+    def _changed(self, kind: Kind, obj: JSON, *, gone: bool) -> None:
+        core, caches, reconciler = self._core, self._core.caches, self._reconciler
+        meta = obj["metadata"]
+        uid, namespace, name = meta.get("uid", ""), meta.get("namespace", ""), meta["name"]
+        pod_before = core.state.pod(uid) if kind is Kind.PODS else None
+        view_before = core.state.view(name) if kind is Kind.NODES else None
+        quota_before = caches.quota(namespace, name) if kind is Kind.RESOURCE_QUOTAS else None
+        device_before = core.state.device(name) if kind is Kind.DEVICES else None
+        namespace_before = core.known(name) if kind is Kind.NAMESPACES else None
+        (caches.drop if gone else caches.put)(kind, obj)
+        if self._waker is not None:
+            if kind is Kind.PODS:
+                pod = core.state.pod(uid)
+                if pod is None or pod.node_name:
+                    self._waker.settled(uid)
+                freed = _pod_freed(pod_before, pod)
+            elif kind is Kind.NODES:
+                view = core.state.view(name)
+                cards_before = view_before.inventories if view_before is not None else {}
+                freed = view is not None and view.inventories != cards_before
+            elif kind is Kind.NAMESPACES:  # what it allows its pods may be more
+                freed = namespace_before is not None and core.known(name) != namespace_before
+            else:
+                freed = self._quota_freed(quota_before, caches.quota(namespace, name))
+            if freed:
+                self._waker.freed()
+        if reconciler is None:
+            return
+        if kind is Kind.PODS:
+            reconciler.pod_changed(pod_before, core.state.pod(uid))
+        elif kind is Kind.RESOURCE_QUOTAS:
+            reconciler.quota_changed(quota_before, caches.quota(namespace, name))
+        elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
+            for pod in core.state.foreign_pods_on(name):  # what they cost may have to be completed from their cards
+                reconciler.touch(pod.namespace)
+
+    def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
+        """Whether a quota allows more than before: raised, gone, or less used."""
+        if before is None:
+            return False
+        if after is None:
+            return True
+        old, new = QuotaAccount.read(before, self._core.vendors), QuotaAccount.read(after, self._core.vendors)
+        return any(
+            key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
+            for key, hard in old.hard.items()
+        )
+
+
+def _name(obj: JSON) -> str:
+    """What a log calls an object."""
+    meta = obj.get("metadata")
+    found = meta if isinstance(meta, dict) else {}
+    return f"{found.get('namespace', '')}/{found.get('name', '')}".removeprefix("/")
+
+
+def _pod_freed(before: Pod | None, after: Pod | None) -> bool:
+    """Whether a pod let go of something: it is gone, it ended, or its init containers are over."""
+    if before is None or before.terminal:
+        return False
+    return after is None or after.terminal or (after.init_finished and not before.init_finished)

@@ -1,0 +1,275 @@
+"""One container's request on one node, card by card: the checks vendors list, and how selections are asked.
+
+Each check is a small named test tied to one standard reason label (core chapter 7.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.model import (
+    Claim,
+    Device,
+    DeviceReservation,
+    Inventory,
+    Overlay,
+    Request,
+    Usage,
+    WholeCard,
+    claim_of,
+)
+from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a pod's annotations ask of one vendor's cards, read once per pod."""
+
+    policy: CardPolicy
+    weights: Weights
+    uuids: ListRule
+    types: ListRule
+    numa_bound: bool = False
+
+
+class Budget(Protocol):
+    """What the pod's namespace still lets it hold; asked with everything the pod would hold so far."""
+
+    def admits(self, holds: Sequence[Claim]) -> bool: ...
+
+    def cost(self, holds: Sequence[Claim]) -> tuple[int, ...]:
+        """What the holds cost, for putting cards in order, cheapest first."""
+        ...
+
+
+@dataclass(slots=True)
+class FitRequest:
+    """One container's request to one vendor on one node, under trial.
+
+    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first. `barred`
+    are cards of the vendor that the pod was tried on and can't have, by UUID.
+    """
+
+    pod: Pod
+    terms: Constraints
+    request: Request
+    row: int
+    kind: ContainerKind
+    inventory: Inventory
+    overlay: Overlay
+    holds: Sequence[Claim] = ()
+    budget: Budget | None = None
+    barred: frozenset[str] = frozenset()
+    taken: list[Candidate] = field(default_factory=list)
+
+    def admits(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether the quota allows these cards on top of what the pod holds already."""
+        return self.budget is None or self.budget.admits([*self.holds, *(c.hold for c in candidates)])
+
+
+class RequestResolver(Protocol):
+    """How a vendor resolves a request on a card."""
+
+    def memory_needed(self, request: Request, device: Device) -> int: ...
+
+    def cores_needed(self, request: Request, device: Device) -> int: ...
+    def total_cores(self, trial: FitRequest, device: Device) -> int: ...
+
+    def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None: ...
+
+
+class Candidate:
+    """A card on trial: its usage as the container would find it, and what it would be booked with."""
+
+    __slots__ = (
+        "_booking",
+        "_bookkeeper",
+        "_resolved",
+        "cores",
+        "device",
+        "memory",
+        "position",
+        "total_cores",
+        "trial",
+        "usage",
+    )
+
+    def __init__(
+        self, bookkeeper: RequestResolver, trial: FitRequest, device: Device, usage: Usage, position: int
+    ) -> None:
+        self.trial = trial
+        self.device = device
+        self.usage = usage
+        self.position = position
+        self.memory = bookkeeper.memory_needed(trial.request, device)
+        self.cores = bookkeeper.cores_needed(trial.request, device)
+        self.total_cores = bookkeeper.total_cores(trial, device)
+        self._bookkeeper = bookkeeper
+        self._booking: DeviceReservation | None = None
+        self._resolved = False
+
+    @property
+    def booking(self) -> DeviceReservation | None:
+        """What the vendor books the card with; None if it can't be booked as it stands."""
+        if not self._resolved:
+            self._booking = self._bookkeeper.book(self.trial.request, self.device, self.usage)
+            self._resolved = True
+        return self._booking
+
+    @property
+    def booked(self) -> DeviceReservation:
+        """The booking, or what is asked for where there is none."""
+        return self.booking or DeviceReservation(self.memory, self.cores, slots=self.trial.request.slots)
+
+    @property
+    def hold(self) -> Claim:
+        """The entry it would be, as quota counts it."""
+        return claim_of(self.device.vendor, self.device.uuid, self.trial.row, self.booked)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A test a card must pass, and the label it counts under where it doesn't."""
+
+    label: str
+    passes: Callable[[Candidate], bool]
+
+
+NUMA_GROUP = Check(reasons.NUMA_NOT_FIT, lambda candidate: True)
+"""Where in a vendor's checks a card starts a new NUMA group, if the pod binds to one."""
+
+
+def _healthy(candidate: Candidate) -> bool:
+    device = candidate.device
+    return device.healthy and (device.vendor, device.uuid) not in candidate.trial.overlay.view.closed
+
+
+def _free_memory(candidate: Candidate) -> bool:
+    return candidate.device.memory - candidate.usage.memory >= candidate.memory
+
+
+def _free_cores(candidate: Candidate) -> bool:
+    return candidate.total_cores - candidate.usage.cores >= candidate.cores
+
+
+def _not_shared_whole(candidate: Candidate) -> bool:
+    return not (candidate.total_cores == 100 == candidate.cores and candidate.usage.slots > 0)
+
+
+def _units_left(candidate: Candidate) -> bool:
+    total = candidate.total_cores
+    return not (total != 0 and candidate.usage.cores >= total and candidate.cores == 0)
+
+
+def _every_container_has_it(candidate: Candidate) -> bool:
+    device = candidate.device
+    mine = [hold for hold in candidate.trial.holds if hold.vendor == device.vendor]
+    return {hold.row for hold in mine} == {hold.row for hold in mine if hold.uuid == device.uuid}
+
+
+def _whole_card_unshared(candidate: Candidate) -> bool:
+    return not (isinstance(candidate.trial.request.memory, WholeCard) and candidate.usage.slots > 0)
+
+
+def _nobody_beside_has_another(candidate: Candidate) -> bool:
+    trial, device = candidate.trial, candidate.device
+    return not any(
+        hold.vendor == device.vendor and hold.uuid != device.uuid and _beside(trial.pod.kinds[hold.row], trial.kind)
+        for hold in trial.holds
+    )
+
+
+def _beside(one: ContainerKind, other: ContainerKind) -> bool:
+    """Whether containers of these kinds are compared: ordinary init containers are over before app containers run."""
+    return one is other or ContainerKind.SIDECAR in (one, other)
+
+
+HEALTHY = Check(reasons.CARD_NOT_HEALTH, _healthy)
+TYPE_LISTS = Check(reasons.CARD_TYPE_MISMATCH, lambda c: c.trial.terms.types.admits_type(c.device.type))
+UUID_LISTS = Check(reasons.CARD_UUID_MISMATCH, lambda c: c.trial.terms.uuids.admits(c.device.uuid))
+FREE_SLOT = Check(reasons.CARD_TIME_SLICING_EXHAUSTED, lambda c: c.usage.slots < c.device.slots)
+MUTEX = Check(
+    reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, lambda c: not (c.trial.terms.policy.mutex and c.usage.slots > 0)
+)
+WITHIN_QUOTA = Check(reasons.RESOURCE_QUOTA_NOT_FIT, lambda c: c.trial.admits([*c.trial.taken, c]))
+FREE_MEMORY = Check(reasons.CARD_INSUFFICIENT_MEMORY, _free_memory)
+FREE_CORES = Check(reasons.CARD_INSUFFICIENT_CORE, _free_cores)
+NOT_SHARED_WHOLE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _not_shared_whole)
+WHOLE_CARD_UNSHARED = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _whole_card_unshared)
+UNITS_LEFT = Check(reasons.CARD_COMPUTE_UNITS_EXHAUSTED, _units_left)
+
+ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
+"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
+
+ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_container_has_it)
+"""No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
+
+ONE_CARD_AT_A_TIME = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _nobody_beside_has_another)
+"""No container that may run beside this one got another card. The first one's card is theirs, or the node won't do."""
+
+ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
+"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
+
+AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
+"""The usual checks of what is left on a card, in the usual order."""
+
+USUAL_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, *AMOUNT_CHECKS)
+"""All of a vendor whose cards are shared by memory and compute and that has no rule of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a selection chose; `candidates` and `link_quality` as in `Allocation`."""
+
+    chosen: Sequence[Candidate]
+    candidates: int = 0
+    link_quality: int = 0
+
+
+class Selection(Protocol):
+    """How a vendor picks among the cards that passed.
+
+    `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
+    card is checked on its own first, then `choose` is asked if enough of them passed; it may refuse, by None for
+    quota's sake or with a reason of its own.
+    """
+
+    looks_at_all: bool
+
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None: ...
+
+
+class FirstFit:
+    """The first cards that pass, in the order tried."""
+
+    looks_at_all = False
+
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+        return Choice(passed, len(passed))
+
+
+class TakeInOrder:
+    """The first cards of an order of preference; those the quota doesn't allow besides the ones taken are skipped."""
+
+    looks_at_all = True
+
+    def preferred(self, passed: Sequence[Candidate], count: int) -> Sequence[Candidate]:
+        """The cards that passed, the one to be taken first in front; here as they were tried."""
+        return passed
+
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+        chosen: list[Candidate] = []
+        for card in self.preferred(passed, trial.request.count):
+            if len(chosen) < trial.request.count and trial.admits([*chosen, card]):
+                chosen.append(card)
+        return Choice(chosen, len(passed)) if len(chosen) == trial.request.count else None
+
+
+FIRST_FIT = FirstFit()
+FIRST_OF_ALL = TakeInOrder()
+"""As `FIRST_FIT`, but every card is looked at, so that it is known how many would do."""

@@ -1,0 +1,88 @@
+"""What a placed pod's annotations say it holds: the link between the wire and usage, debits and charges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit, per_device, per_vendor
+from hami_webhook.devices.model import Claim, Device, Kinds
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import ContainerKind, Pod
+
+NODE = "hami.io/vgpu-node"
+TIME = "hami.io/vgpu-time"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One vendor's part of a pod's placement: its holds, and the kinds of the rows they are counted by.
+
+    `holds` are what the cards are charged with, `counted` the same holds in the units of quota.
+    """
+
+    holds: tuple[Claim, ...]
+    kinds: Kinds
+    counted: tuple[Claim, ...]
+
+    def per_device(self, *, init_finished: bool) -> dict[tuple[str, str], Debit]:
+        """What each card is charged with."""
+        return per_device(self.holds, self.kinds, init_finished=init_finished)
+
+    def debit(self, *, init_finished: bool) -> Debit:
+        """What quota counts: the sum over devices of the effective usage."""
+        return sum(per_vendor(self.counted, self.kinds, init_finished=init_finished).values(), Debit())
+
+
+_NO_CARDS: Mapping[str, Device] = {}
+
+
+def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARDS) -> Placed | None:
+    """The vendor's part of the pod's placement, None if it has none. Raises `BadAnnotation`.
+
+    `cards` are those that the pod's node is known to have, by UUID.
+
+    Slots stand for containers, init containers first. A list with another number of slots than containers (HAMi 2.7
+    wrote app containers only) counts as app containers throughout.
+    """
+    rows = vendor.decode(pod)
+    if rows is None:
+        return None
+    aligned = len(rows) == len(pod.kinds)
+    kinds: Sequence[ContainerKind] = pod.kinds if aligned else [ContainerKind.APP] * len(rows)
+    holds = tuple(
+        Claim(
+            vendor.key,
+            entry.uuid,
+            row,
+            entry.memory,
+            entry.cores.bit_count() if vendor.masks_cores else entry.cores,
+            vendor.slots_held(entry, pod.containers[row] if aligned else None, cards.get(entry.uuid)),
+            entry.cores if vendor.masks_cores else 0,
+        )
+        for row, entries in enumerate(rows)
+        for entry in entries
+    )
+    counted = tuple(
+        replace(hold, cores=vendor.quota_cores(hold.cores, [pod.containers[hold.row]] if aligned else pod.containers))
+        for hold in holds
+    )
+    return Placed(holds, kinds, counted)
+
+
+def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
+    """Whether a placement written on the pod holds at `now`: it is bound, or younger than `lapse` seconds."""
+    if pod.node_name:
+        return True
+    written = pod.annotations.get(TIME, "")
+    return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < lapse
+
+
+def nanoseconds(now: float) -> str:
+    """Unix seconds as a decimal number of nanoseconds, exact where `now` is whole."""
+    whole = int(now)
+    return str(whole * 1_000_000_000 + int((now - whole) * 1_000_000_000))
+
+
+__all__ = ["NODE", "TIME", "BadAnnotation", "Placed", "nanoseconds", "placement_counts", "read_placed"]

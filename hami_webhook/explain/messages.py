@@ -1,0 +1,78 @@
+"""Sentences with numbers for how a card fares, from what every vendor's cards have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.fit_request import Candidate
+from hami_webhook.devices.pod_preferences import ListRule
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.quota.pricing import placed_charge
+
+
+def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: Mapping[str, int]) -> str:
+    """Why the card fails the check with this label; `limits` are the most the pod may cost by quota key."""
+    device, usage, trial = card.device, card.usage, card.trial
+    match label:
+        case reasons.CARD_INSUFFICIENT_MEMORY:
+            free = device.memory - usage.memory
+            rule = "" if free < card.memory else ", but no piece of that size can be had"
+            return f"needs {card.memory} MiB, {free} of {device.memory} MiB free{rule}"
+        case reasons.CARD_INSUFFICIENT_CORE:
+            return f"needs {card.cores} cores, {device.cores - usage.cores} of {device.cores} free"
+        case reasons.CARD_COMPUTE_UNITS_EXHAUSTED:
+            return f"needs a core, all {device.cores} are taken"
+        case reasons.CARD_TIME_SLICING_EXHAUSTED:
+            return f"needs a slot, {usage.slots} of {device.slots} are taken"
+        case reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT:
+            return f"needs the card to itself, {usage.slots} of {device.slots} slots are taken"
+        case reasons.CARD_NOT_HEALTH:
+            return "is closed to new pods" if device.healthy else "is registered as unhealthy"
+        case reasons.CARD_CORDONED:
+            return "is excluded by the node's operator"
+        case reasons.CARD_UUID_MISMATCH:
+            rule = _list_rule(trial.terms.uuids, device.uuid, vendor.keys.use_uuid, vendor.keys.nouse_uuid)
+            return f"{device.uuid} {rule or 'is not what the pod asks for'}"
+        case reasons.CARD_TYPE_MISMATCH:
+            keys = vendor.keys
+            rule = _list_rule(trial.terms.types, device.type, keys.use_type, keys.nouse_type, part=True)
+            chosen = [f"{key}={text}" for key in keys.choices if (text := trial.pod.annotations.get(key)) is not None]
+            other = f"doesn't go with {', '.join(chosen)}" if chosen else "isn't what the pod asks for"
+            mode = f" in mode {device.mode}" if device.mode and not rule else ""
+            return f"{device.type}{mode} {rule or other}"
+        case reasons.RESOURCE_QUOTA_NOT_FIT:
+            return _over(card, vendors, limits)
+        case reasons.CARD_MIG_TOPOLOGY_INFEASIBLE:
+            taken = f"{usage.memory} of {device.memory} MiB are taken"
+            return f"no instance of at least {card.memory} MiB can be placed on it, {taken}"
+    return (
+        f"refused by the vendor's own rule: needs {card.memory} MiB and {card.cores} cores, "
+        f"{device.memory - usage.memory} of {device.memory} MiB and {device.cores - usage.cores} of "
+        f"{device.cores} cores free"
+    )
+
+
+def _list_rule(rule: ListRule, text: str, use: tuple[str, ...], nouse: tuple[str, ...], *, part: bool = False) -> str:
+    """Which list forbids the text, "" for none; `part` as in type lists, where an item is part of the text."""
+    folded = text.lower() if part else text
+    if any(item in folded if part else item == folded for item in rule.deny):
+        return f"is excluded by {' or '.join(nouse)} ({', '.join(rule.deny)})"
+    for items in (rule.allow, *rule.also):
+        if items and not any(item in folded if part else item == folded for item in items):
+            return f"isn't in {' or '.join(use)} ({', '.join(items)})"
+    return ""
+
+
+def _over(card: Candidate, vendors: Vendors, limits: Mapping[str, int]) -> str:
+    holds = [*card.trial.holds, *(taken.hold for taken in card.trial.taken if taken is not card), card.hold]
+    amounts = placed_charge(holds, card.trial.pod.kinds, vendors).amounts
+    over = [
+        f"{key}={amount} where the quota leaves {limits[key]}"
+        for key, amount in sorted(amounts.items())
+        if key in limits and amount > limits[key]
+    ]
+    return (
+        f"would make the pod cost {', '.join(over)}" if over else "the cards together cost more than the quota leaves"
+    )

@@ -1,0 +1,72 @@
+"""Pods that another scheduler places: where they are, or where it would put them (chapters volcano and koordinator)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode, Prediction
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Taken
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.quota.pricing import Charge
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.simulate.placements import Among
+
+
+def of_foreign(
+    scheduler: ForeignScheduler,
+    pod: Pod,
+    state: ClusterCache,
+    now: float,
+    charge: Charge,
+    quotas: Sequence[QuotaReport],
+    other_node: str,
+) -> Explanation:
+    """Why a pod that asks for another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
+
+    `charge` is what it costs now; `other_node` what is said of a node that the pod's nodeSelector leaves out.
+    """
+    name = scheduler.key.capitalize()
+    notes = list(charge.problems)
+    if charge.placed:
+        where = f"is placed on {scheduler.node_of(pod)} by {name}"
+        return Explanation(pod.namespace, pod.name, where, notes, quotas=quotas)
+    if pod.node_name:
+        notes.append(f"it costs what it asks for, as {name} wrote no cards on it")
+        return Explanation(pod.namespace, pod.name, f"is bound to {pod.node_name}", notes, quotas=quotas)
+    notes.append(f"{name} places it; the nodes are judged here by its rules")
+    named = scheduler.scheduler_of(pod)
+    if named not in scheduler.scheduler_names:
+        wanted = " or ".join(scheduler.scheduler_names)
+        notes.append(f"its scheduler is {named or 'not set'}, where {wanted} would choose cards for it")
+    selector = (pod.node_selector or {}).items()
+    every = list(state.nodes())
+    suitable = [node.name for node in every if selector <= node.labels.items()]
+    try:
+        predicted = scheduler.predict(pod, Among(state, suitable), now)
+    except BadRequest as error:
+        return Explanation(pod.namespace, pod.name, f"fits nowhere: {error}", notes)
+    accounts = [_account(node, scheduler, pod, predicted, other_node) for node in every]
+    verdict = f"fits on none of {len(every)} nodes"
+    if isinstance(predicted, Prediction):
+        others = sum(account.fits for account in accounts) - 1
+        verdict = f"isn't placed, but fits on {predicted.node}{f' (and {others} more)' if others else ''}"
+    return Explanation(pod.namespace, pod.name, verdict, notes, nodes=accounts, quotas=quotas)
+
+
+def _account(
+    node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, other_node: str
+) -> NodeReport:
+    if not (pod.node_selector or {}).items() <= node.labels.items():
+        return NodeReport(node.name, False, other_node)
+    if node.name in predicted.failed:
+        return NodeReport(node.name, False, predicted.failed[node.name])
+    if not isinstance(predicted, Prediction) or node.name != predicted.node:
+        return NodeReport(node.name, True)
+    devices = [
+        Taken(pod.containers[row].name, scheduler.key, part.uuid, part.memory, part.cores)
+        for row, parts in sorted(predicted.parts.items())
+        for part in parts
+    ]
+    given = ", ".join(f"{taken.uuid} ({taken.memory} MiB, {taken.cores} cores)" for taken in devices)
+    return NodeReport(node.name, True, why=f"would give {given}", score=predicted.score, devices=devices)

@@ -1,0 +1,189 @@
+"""What would have to change for a pod that no node takes: every proposal was tried out before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Request, ShareOfCard
+from hami_webhook.devices.pod_preferences import GPU_POLICY
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.explain.eviction_search import Room, cheapest, largest, make_room
+from hami_webhook.explain.report import Change, QuotaReport, Step
+from hami_webhook.kube.objects import Pod
+from hami_webhook.policy.evaluation import PolicyViolation
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.boundary import BoundedPod
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What there is to judge by: the pod as it is, what it asks under policy, the nodes its nodeSelector allows, the
+    quotas and the budget they leave.
+    """
+
+    pod: Pod
+    ask: PodRequest
+    views: Sequence[NodeView]
+    vendors: Vendors
+    budget: PodBudget | None
+    quotas: Sequence[QuotaReport]
+    card_policy: str
+    bounded: Callable[[Pod], BoundedPod]
+
+    def fitting(self, ask: PodRequest) -> str | None:
+        """The first node that takes the pod as it would ask then."""
+        for view in self.views:
+            if isinstance(fit_pod(view, ask, self.vendors, self.budget), NodeFit):
+                return view.name
+        return None
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change on one node, how large it is, and what the placement would then cost by quota key."""
+
+    change: Change
+    size: float
+    cost: Mapping[str, int]
+
+
+def on_nodes(judged: Judged) -> list[Remedy]:
+    """For each node that could take the pod: what must be freed there, and what the quota lacks; smallest first."""
+    found = []
+    for view in judged.views:
+        if any(key not in view.inventories for key in judged.ask.vendors):
+            continue
+        room = make_room(view, judged.ask, judged.vendors)
+        if room is None:
+            continue
+        limits = judged.budget.limits if judged.budget else {}
+        cost = cheapest(view, judged.ask, judged.vendors, room, limits)
+        lacking = list(raises(judged.quotas, cost))
+        steps = [*_frees(view, room, judged), *(step for step, _ in lacking)]
+        size = room.size + sum(part for _, part in lacking)
+        if steps:
+            found.append(Remedy(Change(steps, view.name), size, cost))
+    return sorted(found, key=lambda remedy: (remedy.size, remedy.change.node))
+
+
+def _frees(view: NodeView, room: Room, judged: Judged) -> Iterator[Step]:
+    for (key, uuid), (slots, memory, cores) in room.freed.items():
+        pods = sorted({holder.pod.key for holder in view.used(key, uuid).holders})
+        held = f" (held by {', '.join(pods)})" if pods else ""
+        amounts = {name: n for name, n in (("slots", slots), ("memory", memory), ("cores", cores)) if n}
+        if (key, uuid) in room.emptied:
+            text = f"{uuid} on {view.name} must become empty{held}"
+        else:
+            told = " and ".join(_amount(name, n) for name, n in amounts.items())
+            text = f"{told} must become free on {uuid} of {view.name}{held}"
+        yield Step("free", text, uuid, amounts)
+
+
+def _amount(name: str, number: int) -> str:
+    """`1 slot`, `2 slots`, `3000 MiB`."""
+    if name == "memory":
+        return f"{number} MiB"
+    return f"{number} {name if number != 1 else name.removesuffix('s')}"
+
+
+def raises(quotas: Sequence[QuotaReport], cost: Mapping[str, int]) -> Iterator[tuple[Step, float]]:
+    """The limits that are too low for a placement of this cost, and by which part of themselves."""
+    for quota in quotas:
+        amount = cost.get(quota.key, 0)
+        if amount <= quota.most:
+            continue
+        beside = quota.others
+        if quota.used is not None and amount > quota.charged:
+            beside = max(beside, quota.used - quota.charged)
+        to = beside + amount
+        text = (
+            f"{quota.key} of quota {quota.quota} must be raised from {quota.hard} to {to}, or other pods must give up "
+            f"{to - quota.hard}: this placement costs {amount}, others have {beside}"
+        )
+        step = Step("quota", text, f"{quota.quota}/{quota.key}", {"from": quota.hard, "to": to})
+        yield step, (to - quota.hard) / max(1, quota.hard)
+
+
+def in_the_pod(judged: Judged) -> list[Change]:
+    """What the pod itself could ask otherwise: without a list or policy of its annotations, or for less."""
+    return [*_without_annotations(judged), *_asking_for_less(judged)]
+
+
+def _without_annotations(judged: Judged) -> Iterator[Change]:
+    pod = judged.pod
+    chosen = _choosing_keys(judged)
+    for keys in [*([key] for key in chosen), *([chosen] if len(chosen) > 1 else [])]:
+        notes = {key: text for key, text in pod.annotations.items() if key not in keys}
+        ask = _ask(replace(pod, annotations=notes), judged)
+        node = judged.fitting(ask) if ask else None
+        if node is None:
+            continue
+        yield Change(
+            [Step("annotation", f"without {key}={pod.annotations[key]} the pod fits on {node}", key) for key in keys],
+            node,
+        )
+
+
+def _choosing_keys(judged: Judged) -> list[str]:
+    """The pod's annotations that say which cards it may have, of the vendors it asks."""
+    keys = [GPU_POLICY]
+    for name in judged.ask.vendors:
+        k = judged.vendors[name].keys
+        keys += [*k.use_uuid, *k.nouse_uuid, *k.use_type, *k.nouse_type, *k.choices]
+    return [key for key in dict.fromkeys(keys) if key in judged.pod.annotations]
+
+
+def _ask(pod: Pod, judged: Judged) -> PodRequest | None:
+    try:
+        return read_pod_request(judged.bounded(pod).pod, judged.vendors, judged.card_policy)
+    except (BadRequest, PolicyViolation, ValueError):
+        return None
+
+
+def _asking_for_less(judged: Judged) -> Iterator[Change]:
+    for row, requests in enumerate(judged.ask.rows):
+        container = judged.ask.pod.containers[row].name
+        for key, request in requests.items():
+            for name, unit, most, smaller in _sizes(request):
+
+                def fits(view: NodeView, amount: int, row: int = row, key: str = key, less: _Less = smaller) -> bool:
+                    ask = _with_request(judged.ask, row, key, less(amount))
+                    return isinstance(fit_pod(view, ask, judged.vendors, judged.budget), NodeFit)
+
+                amount, node = _most_that_fits(judged.views, most, fits)
+                if not 0 < amount < most:
+                    continue
+                text = f"container {container} could have {amount} {unit} instead of {most}, on {node}"
+                yield Change([Step("request", text, container, {name: amount})], node)
+
+
+_Less = Callable[[int], Request]
+
+
+def _most_that_fits(views: Sequence[NodeView], most: int, fits: Callable[[NodeView, int], bool]) -> tuple[int, str]:
+    """The largest amount up to `most` that fits on a node, 0 for none, and that node."""
+    best, node = 0, ""
+    for view in views:
+        if best < most and fits(view, best + 1):  # else the node can't do better than those before
+            best, node = largest(most, partial(fits, view)), view.name
+    return best, node
+
+
+def _sizes(request: Request) -> Iterator[tuple[str, str, int, _Less]]:
+    """What of a request can be made smaller: its name, its unit, how much it is, and the request with less of it."""
+    yield "count", "cards", request.count, lambda amount: replace(request, count=amount)
+    if isinstance(request.memory, FixedMemory):
+        mebibytes = request.memory.mebibytes
+        yield "memory", "MiB of a card", mebibytes, lambda amount: replace(request, memory=FixedMemory(amount))
+    elif isinstance(request.memory, ShareOfCard):
+        percent = request.memory.percent
+        yield "percent", "% of a card", percent, lambda amount: replace(request, memory=ShareOfCard(amount))
+    yield "cores", "cores of a card", request.cores, lambda amount: replace(request, cores=amount)
+
+
+def _with_request(ask: PodRequest, row: int, key: str, request: Request) -> PodRequest:
+    rows = [{**requests, key: request} if index == row else requests for index, requests in enumerate(ask.rows)]
+    return replace(ask, rows=rows)

@@ -1,0 +1,144 @@
+"""What an explanation consists of: plain values, memory in MiB, cores in the vendor's unit, times in Unix seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CardReport:
+    """One card of a node: what is taken of it, what the container that is stuck needs there, and how it fares.
+
+    `label` is the standard word of the first check it fails ("" if it passes by itself), `why` says it with numbers.
+    `needs_…` are None where nothing was tried on the card.
+    """
+
+    vendor: str
+    uuid: str
+    type: str
+    used_slots: int
+    slots: int
+    used_memory: int
+    memory: int
+    used_cores: int
+    cores: int
+    needs_memory: int | None = None
+    needs_cores: int | None = None
+    label: str = ""
+    why: str = ""
+    pods: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A card that a container has got, or would get."""
+
+    container: str
+    vendor: str
+    uuid: str
+    memory: int
+    cores: int
+    registered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """How one node stands: `reason` is what the extender answers ("" if it fits), `container` who is stuck there.
+
+    `score` and `devices` are those of a node that fits.
+    """
+
+    name: str
+    fits: bool
+    reason: str = ""
+    why: str = ""
+    container: str = ""
+    score: float | None = None
+    devices: Sequence[Taken] = ()
+    cards: Sequence[CardReport] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReport:
+    """One managed key of one quota: `charged` is the pod's part of `used`, `others` what placed pods hold without it.
+
+    `most` is what a placement of the pod may cost; `costs` what its placement does, or the cheapest one would (None if
+    no node is large enough). `used` is None while nobody has computed it.
+    """
+
+    quota: str
+    key: str
+    hard: int
+    used: int | None
+    charged: int
+    others: int
+    most: int
+    costs: int | None = None
+
+    @property
+    def stands_in_the_way(self) -> bool:
+        return self.costs is not None and self.costs > self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to be changed: `kind` is free, quota, register, annotation, selector, request, scheduler or gates."""
+
+    kind: str
+    text: str
+    subject: str = ""
+    amounts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Steps that are enough together for the pod to be placed on `node` ("": wherever it fits then)."""
+
+    steps: Sequence[Step]
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """A placement: where, which cards, what it costs, since when, and whether the pod is bound there.
+
+    `lapses` is when it stops counting unless it is bound; `phase` is `hami.io/bind-phase`.
+    """
+
+    node: str
+    bound: bool
+    time: float | None
+    devices: Sequence[Taken]
+    cards: Sequence[CardReport]
+    debits: Mapping[str, int]
+    lapses: float | None = None
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a pod is where it is, or isn't anywhere. `changes` are alternatives, the smallest first."""
+
+    namespace: str
+    name: str
+    verdict: str
+    notes: Sequence[str] = ()
+    place: PlacementReport | None = None
+    nodes: Sequence[NodeReport] = ()
+    quotas: Sequence[QuotaReport] = ()
+    changes: Sequence[Change] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The explanation as plain JSON values."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,298 @@
+"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them (chapter 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from hami_webhook.cluster.api import ClusterError
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
+from hami_webhook.quota import ledger as ledgers
+from hami_webhook.quota.ledger import LEDGER, Entry, State, find_entry
+from hami_webhook.quota.pricing import Charge
+
+
+@dataclass(frozen=True)
+class QuotaAccount:
+    """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
+
+    `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
+    counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might.
+    """
+
+    quota: ResourceQuota
+    hard: Mapping[str, int]
+    used: Mapping[str, int]
+    ledger: Mapping[str, Entry] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    in_bytes: frozenset[str] = frozenset()
+    bytes_per_unit: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
+        """The managed part of `quota`, for the keys of the enabled vendors."""
+        hard = {key: _floor(written) for key, written in quota.hard.items() if key in vendors.quota_keys}
+        in_bytes = frozenset(key for key in vendors.bytes_per_unit if key in hard and is_binary(quota.hard[key]))
+        # used in the other unit, from before hard was rewritten, says nothing: it is a sum of rounded amounts
+        stale = {
+            key
+            for key in vendors.bytes_per_unit
+            if _ceil(quota.used.get(key, 0)) and is_binary(quota.used[key]) != (key in in_bytes)
+        }
+        used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
+        gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
+        ledger = ledgers.decode(quota.annotations.get(LEDGER))
+        return cls(quota, hard, used, ledger, gone, in_bytes, vendors.bytes_per_unit)
+
+    @property
+    def name(self) -> str:
+        return self.quota.name
+
+    @property
+    def managed(self) -> bool:
+        """Whether there is anything to keep: a managed key, or what one left behind."""
+        return bool(self.hard or self.gone or LEDGER in self.quota.annotations)
+
+    def counted(self, exact: Mapping[str, int]) -> dict[str, int]:
+        """Exact amounts of this quota's keys as it counts them: in units, rounded up, or in bytes."""
+        return {
+            key: amount if key in self.in_bytes else -(-amount // self.bytes_per_unit.get(key, 1))
+            for key, amount in exact.items()
+            if key in self.hard
+        }
+
+    def exact_hard(self, key: str) -> int:
+        """The limit of a key in the terms of exact amounts, to compare quotas by."""
+        return self.hard[key] if key in self.in_bytes else self.hard[key] * self.bytes_per_unit.get(key, 1)
+
+    def concerns(self, pod: Pod, charge: Charge) -> bool:
+        """Whether the pod is in scope and consumes a key of this quota."""
+        return any(key in self.hard for key in charge.amounts) and scopes.matches(self.quota, pod)
+
+    def unknown(self, charge: Charge) -> tuple[str, ...]:
+        """The keys the charge needs and nobody has computed used for yet, sorted."""
+        return tuple(sorted(key for key in charge.amounts if key in self.hard and key not in self.used))
+
+    def overrun(self, charge: Charge, earlier: Mapping[str, int] | None = None) -> tuple[str, ...]:
+        """The keys the charge would push over hard, sorted; `earlier`, exact, is what the pod is charged already."""
+        before = self.counted(earlier or {})
+        over = []
+        for key, amount in self.counted(charge.exact).items():
+            more = amount - before.get(key, 0)
+            if more > 0 and self.used.get(key, 0) + more > self.hard[key]:
+                over.append(key)
+        return tuple(sorted(over))
+
+    def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
+        """The books after an entry took another's place (or none), with the difference of their amounts in used."""
+        before = self.counted(self.ledger[identity].amounts if identity in self.ledger else {})
+        after = self.counted(entry.amounts if entry is not None else {})
+        return self.with_increase(
+            identity, entry, {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
+        )
+
+    def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> QuotaAccount:
+        """The books after an entry took another's place (or none) and used changed by `increase`."""
+        used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
+        entries = {key: value for key, value in self.ledger.items() if key != identity}
+        if entry is not None:
+            entries[identity] = entry
+        return replace(self, used=used, ledger=entries)
+
+    def without(self, identity: str) -> QuotaAccount:
+        """The books with an entry struck out and used as it is."""
+        return replace(self, ledger={key: entry for key, entry in self.ledger.items() if key != identity})
+
+    def renamed(self, before: str, after: str) -> QuotaAccount:
+        """The books with an entry under another id."""
+        return replace(self, ledger={**self.without(before).ledger, after: self.ledger[before]})
+
+    def patch(self, target: QuotaAccount) -> dict[str, Any] | None:
+        """The compare-and-swap merge patch on `/status` from these books to `target`; None if nothing changes.
+
+        It has only managed keys, the ledger, and `status.hard` of managed keys where that lags; null deletes.
+        """
+        status: dict[str, Any] = {}
+        used: dict[str, str | None] = {
+            key: self._told(key, value) for key, value in target.used.items() if self.used.get(key) != value
+        }
+        used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
+        if used:
+            status["used"] = used
+        hard: dict[str, str | None] = {
+            key: self._told(key, value)
+            for key, value in self.hard.items()
+            if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
+        }
+        hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
+        if hard:
+            status["hard"] = hard
+        text, before = ledgers.encode(target.ledger), self.quota.annotations.get(LEDGER)
+        patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
+        if text != before:
+            patch["metadata"]["annotations"] = {LEDGER: text}
+        if status:
+            patch["status"] = status
+        return patch if status or text != before else None
+
+    def _told(self, key: str, amount: int) -> str:
+        """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
+        return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRequest:
+    """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
+
+    `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
+    """
+
+    identity: str
+    pod: Pod
+    charge: Charge
+    dry_run: bool = False
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A charge that doesn't fit, or can't be judged; `code` 403, or 503 where trying again may help."""
+
+    code: int
+    message: str
+    overrun: bool = False
+
+
+def refuse_overrun(books: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
+    """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers."""
+
+    def told(amounts: Mapping[str, int]) -> str:
+        return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
+
+    requested = books.counted(charge.exact)
+    floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
+    return Refusal(
+        403,
+        f"exceeding resource quota: exceeded quota: {books.name}, requested: {told(requested)}{floor}, "
+        f"used: {told(books.used)}, limited: {told(books.hard)}",
+        overrun=True,
+    )
+
+
+def refuse_unknown(name: str, keys: Sequence[str]) -> Refusal:
+    return Refusal(403, f"status unknown for quota: {name}, resources: {','.join(keys)}")
+
+
+def refuse_now(namespace: str, cause: str) -> Refusal:
+    return Refusal(503, f"quota: can't charge namespace {namespace} now: {cause}; try again")
+
+
+class NeedsRecompute(Exception):
+    """A quota must be recomputed before it can judge: used is unknown, or the ledger is full."""
+
+    def __init__(self, quota: str) -> None:
+        super().__init__(quota)
+        self.quota = quota
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """A batch judged: the books as they are to be, and the refusal of each ask that got one, by its index."""
+
+    books: Mapping[str, QuotaAccount]
+    refusals: Mapping[int, Refusal]
+
+
+def evaluate_batch(
+    books: Mapping[str, QuotaAccount],
+    asks: Sequence[ChargeRequest],
+    now: float,
+    max_ledger: int,
+    *,
+    recomputed: frozenset[str],
+) -> BatchResult:
+    """Judge asks in order against a running copy: each is charged to every quota that concerns it, or to none.
+
+    Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
+    """
+    running = dict(books)
+    refusals: dict[int, Refusal] = {}
+    for index, ask in enumerate(asks):
+        refusal, after = _evaluate_one(running, ask, now, max_ledger, recomputed)
+        if refusal is not None:
+            refusals[index] = refusal
+        elif not ask.dry_run:
+            running.update(after)
+    return BatchResult(running, refusals)
+
+
+def _evaluate_one(
+    running: Mapping[str, QuotaAccount], ask: ChargeRequest, now: float, max_ledger: int, recomputed: frozenset[str]
+) -> tuple[Refusal | None, dict[str, QuotaAccount]]:
+    after: dict[str, QuotaAccount] = {}
+    for name in sorted(running):
+        books = running[name]
+        if not books.concerns(ask.pod, ask.charge):
+            continue
+        unknown = books.unknown(ask.charge)
+        if unknown:
+            if name not in recomputed:
+                raise NeedsRecompute(name)
+            return refuse_unknown(name, unknown), {}
+        amounts = ask.charge.only(books.hard)
+        found = find_entry(books.ledger, ask.identity, ask.reservation, partial(ask.charge.only, books.hard))
+        known = found[1] if found else None
+        if found and found[0] != ask.identity:
+            books = books.renamed(found[0], ask.identity)
+        if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
+            # charged already; in any other state the pod exists, and admission doesn't change its charge
+            after[name] = books
+            continue
+        over = books.overrun(ask.charge, known.amounts if known else None)
+        if over:
+            return refuse_overrun(books, ask.charge, over), {}
+        if known is None and len(books.ledger) >= max_ledger:
+            if name not in recomputed:
+                raise NeedsRecompute(name)
+            cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
+            return refuse_now(ask.pod.namespace, cause), {}
+        # an admission only ever raises: its word alone is no proof that a charge may be lowered
+        larger = amounts if known is None else known.raised_to(amounts)
+        after[name] = books.with_entry(ask.identity, Entry(State.ADMITTED, int(now), larger))
+    return None, after
+
+
+def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+    """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it.
+
+    Raises `ClusterError`.
+    """
+    written = patch["metadata"].get("annotations")
+    if written is None:
+        return
+    found = (answer.get("metadata") or {}).get("annotations") or {}
+    if found.get(LEDGER) != written[LEDGER]:
+        raise ClusterError("the API server didn't keep the ledger annotation")
+
+
+def _quantity(written: Any) -> Quantity:
+    try:
+        return Quantity.parse(written)
+    except QuantityError:
+        return Quantity.parse(0)
+
+
+def _floor(written: Any) -> int:
+    """A limit as an integer: a fraction of a unit can't be used."""
+    value = _quantity(written).value
+    return value.numerator // value.denominator
+
+
+def _ceil(written: Any) -> int:
+    return _quantity(written).ceil()

@@ -1,0 +1,126 @@
+"""What the placed pods of each namespace cost together, kept as pods change: no question walks all pods (chapter 8).
+
+A pod that is bound for good, or can't count before it changes, is settled: it is in the sums, or out of them. Only the
+others are looked at with each question: placements that aren't bound yet, pods that are being deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hami_webhook.devices.placement_annotations import NODE, placement_counts
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod, ScopeRequirement
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of, is_settled
+
+_MOST_SCOPES = 16
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Exact amounts by key added up, of pods in a quota's scope: as they are, and rounded up to units pod by pod."""
+
+    like: QuotaAccount
+    exact: dict[str, int] = field(default_factory=dict)
+    units: dict[str, int] = field(default_factory=dict)
+
+    def add(self, pod: Pod, charge: Charge, sign: int = 1) -> None:
+        if not scopes.matches(self.like.quota, pod):
+            return
+        for key, amount in charge.exact.items():
+            unit = self.like.bytes_per_unit.get(key, 1)
+            self.exact[key] = self.exact.get(key, 0) + sign * amount
+            self.units[key] = self.units.get(key, 0) + sign * -(-amount // unit)
+
+    def counted(self, books: QuotaAccount) -> dict[str, int]:
+        """The sums of the quota's keys as it counts them."""
+        return {key: (self.exact if key in books.in_bytes else self.units).get(key, 0) for key in books.hard}
+
+
+@dataclass(slots=True)
+class _Space:
+    """A namespace: pods in the sums with what they cost, pods to be looked at each time, sums by scopes."""
+
+    settled: dict[str, tuple[Pod, Charge]] = field(default_factory=dict)
+    loose: set[str] = field(default_factory=set)
+    sums: dict[tuple[ScopeRequirement, ...], _Sums] = field(default_factory=dict)
+
+
+class PlacedCharges:
+    """Told of every change of a pod; asked for what a namespace's other placed pods cost."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[str, _Space] = {}
+        self.looked_at = 0
+        """How many pods were looked at since the beginning."""
+
+    def changed(self, namespace: str, uid: str) -> None:
+        """A pod was added or changed."""
+        space = self._spaces.setdefault(namespace, _Space())
+        self._unsettle(space, uid)
+        space.loose.add(uid)
+
+    def gone(self, namespace: str, uid: str) -> None:
+        space = self._spaces.get(namespace)
+        if space is None:
+            return
+        self._unsettle(space, uid)
+        space.loose.discard(uid)
+        if not space.loose and not space.settled:
+            del self._spaces[namespace]
+
+    def of_others(
+        self,
+        books: QuotaAccount,
+        pod: Pod,
+        pods: Mapping[str, Pod],
+        vendors: Vendors,
+        catalog: CapacityLister,
+        now: float,
+        lapse: float,
+    ) -> dict[str, int]:
+        """As `placed_by_others`; `pods` are all of the namespace, by UID."""
+        space = self._spaces.get(pod.namespace) or _Space()
+        sums = self._sums_of(space, books)
+        unsettled: list[tuple[Pod, Charge]] = []
+        for uid in list(space.loose):
+            other = pods[uid]
+            self.looked_at += 1
+            if other.terminal or not (other.node_name or NODE in other.annotations):
+                space.loose.discard(uid)  # it doesn't count, and won't before it changes
+                continue
+            charge = charge_of(other, vendors, catalog, now, lapse)
+            if other.node_name and other.deletion_time is None and is_settled(other, vendors, charge):
+                space.loose.discard(uid)
+                if charge.placed:
+                    space.settled[uid] = other, charge
+                    for each in space.sums.values():
+                        each.add(other, charge)
+            elif charge.placed and placement_counts(other, now, lapse) and not other.ended(now):
+                unsettled.append((other, charge))
+        found = _Sums(books, dict(sums.exact), dict(sums.units))
+        for other, charge in unsettled:
+            if other.uid != pod.uid:
+                found.add(other, charge)
+        if pod.uid in space.settled:
+            found.add(*space.settled[pod.uid], -1)
+        return found.counted(books)
+
+    def _sums_of(self, space: _Space, books: QuotaAccount) -> _Sums:
+        sums = space.sums.get(books.quota.scopes)
+        if sums is None:
+            if len(space.sums) >= _MOST_SCOPES:
+                space.sums.clear()
+            sums = space.sums[books.quota.scopes] = _Sums(books)
+            for pod, charge in space.settled.values():
+                sums.add(pod, charge)
+        return sums
+
+    def _unsettle(self, space: _Space, uid: str) -> None:
+        known = space.settled.pop(uid, None)
+        if known is not None:
+            for sums in space.sums.values():
+                sums.add(*known, -1)

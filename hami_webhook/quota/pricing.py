@@ -1,0 +1,312 @@
+"""What a pod is charged: what it declares while it waits, what it really holds once it is placed (quota chapter 5).
+
+Amounts are integers in the quota's own units. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.device_lister import DeviceLister, NoDevices, RecordingDeviceLister
+from hami_webhook.devices.foreign.base import ForeignCharge, ForeignScheduler
+from hami_webhook.devices.keys import MEBIBYTE, Dimension
+from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request
+from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.requests import effective
+
+NODE_LOCK_TIMEOUT = 300.0
+
+_SETTLED = "quota: settled charge"
+
+
+class CapacityLister(DeviceLister, Protocol):
+    """The registered cards, for the floor of requests whose size depends on the card or the node."""
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        """The vendor's cards that the pod's UUID and type lists allow, on nodes that match its nodeSelector."""
+        ...
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        """What a bound pod that no scheduler wrote cards on holds of its node's, by Fit; None if that isn't known."""
+        ...
+
+
+class NoCapacity(NoDevices):
+    """A catalog without cards."""
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        return ()
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        return None
+
+
+class RecordingCapacityLister(RecordingDeviceLister[CapacityLister]):
+    """A catalog that notes whether it was asked anything."""
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
+        return self.listen().eligible(vendor, pod)
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        return self.listen().held(vendor, pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
+
+    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
+    `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
+    placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.
+    """
+
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    floors: frozenset[str] = frozenset()
+    derivable: bool = True
+    placed: bool = False
+    problems: tuple[str, ...] = ()
+    in_bytes: Mapping[str, int] = field(default_factory=dict)
+    until: float | None = None
+
+    @property
+    def exact(self) -> dict[str, int]:
+        """The amounts as the ledger has them: in bytes where a quota may count so, else in units."""
+        return {**self.amounts, **self.in_bytes}
+
+    def only(self, keys: Iterable[str]) -> dict[str, int]:
+        """The exact amounts of the given keys."""
+        exact = self.exact
+        return {key: exact[key] for key in keys if key in exact}
+
+
+@dataclass(slots=True)
+class _ChargeBuilder:
+    """A charge being added up, vendor by vendor."""
+
+    debits: dict[str, Debit] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
+    floors: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    until: float | None = None
+    placed: bool = False
+    by_fit: bool = False
+
+    def add(self, vendor: Vendor, debit: Debit, floors: frozenset[Dimension] = frozenset()) -> None:
+        self.debits[vendor.key] = debit
+        if floors:
+            self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
+
+    def tell(self, tally: ForeignCharge) -> None:
+        """Add what another scheduler's pod costs."""
+        self.others.update(tally.amounts)
+        self.floors |= tally.floors
+        self.problems += tally.problems
+        self.until = min(filter(None, (self.until, tally.until)), default=None)
+
+    def charge(self, vendors: Vendors) -> Charge:
+        amounts = in_units(self.debits, vendors) | self.others
+        floors = frozenset(key for key in self.floors if key in amounts)
+        problems = tuple(dict.fromkeys(self.problems))
+        return Charge(
+            amounts,
+            floors,
+            not self.floors,
+            self.placed,
+            problems,
+            in_bytes(self.debits, vendors),
+            self.until,
+        )
+
+
+def in_units(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
+    """Debits by backend key as amounts by managed key: memory is divided by the factor and rounded up once per pod."""
+    amounts: dict[str, int] = {}
+    for key, debit in debits.items():
+        for quota_key in vendors.keys_of[key]:
+            if quota_key.name in vendors.bytes_per_unit:
+                continue
+            if quota_key.dimension is Dimension.COUNT:
+                amount = debit.slots
+            elif quota_key.dimension is Dimension.MEMORY:
+                amount = -(-debit.memory // quota_key.factor)
+            else:
+                amount = debit.cores
+            if amount:
+                amounts[quota_key.name] = amounts.get(quota_key.name, 0) + amount
+    for name, amount in in_bytes(debits, vendors).items():
+        amounts[name] = -(-amount // vendors.bytes_per_unit[name])
+    return amounts
+
+
+def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
+    """The bytes of memory in debits, by managed key, for the keys that a quota may count in bytes."""
+    amounts: dict[str, int] = {}
+    for key, debit in debits.items() if vendors.bytes_per_unit else ():
+        for quota_key in vendors.keys_of[key]:
+            if debit.memory and quota_key.name in vendors.bytes_per_unit:
+                amounts[quota_key.name] = amounts.get(quota_key.name, 0) + debit.memory * MEBIBYTE
+    return amounts
+
+
+def waiting_charge(pod: Pod, vendors: Vendors, catalog: CapacityLister) -> Charge:
+    """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
+    sheet = _ChargeBuilder()
+    for key in sorted(named_in(pod, vendors)):
+        _add_waiting(sheet, vendors[key], pod, catalog)
+    for scheduler in vendors.foreign:
+        if scheduler.asks(pod):
+            sheet.tell(scheduler.waiting(pod, catalog))
+    return sheet.charge(vendors)
+
+
+def admission_charge(pod: Pod, vendors: Vendors, catalog: CapacityLister) -> Charge:
+    """What admission charges an existing pod today; nothing for amounts that it refuses."""
+    try:
+        return waiting_charge(pod, vendors, catalog)
+    except BadRequest:
+        return Charge()
+
+
+def named_in(pod: Pod, vendors: Vendors) -> frozenset[str]:
+    """The keys of the vendors of which the pod names a resource."""
+    return frozenset[str]().union(*map(vendors.named_by, pod.containers))
+
+
+def placed_charge(holds: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Charge:
+    """What a placement costs, before anything of it is on the wire."""
+    debits = per_vendor(holds, kinds)
+    return Charge(in_units(debits, vendors), placed=True, in_bytes=in_bytes(debits, vendors))
+
+
+def charge_of(
+    pod: Pod, vendors: Vendors, catalog: CapacityLister, now: float, lapse: float = NODE_LOCK_TIMEOUT
+) -> Charge:
+    """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
+
+    A placement that was never bound lapses after `lapse` seconds. What a bound pod holds is computed once, and what a
+    pod without a placement declares.
+    """
+    known = pod.memo.get(_SETTLED)
+    if known is not None and known[0] is vendors:
+        settled: Charge = known[1]
+        return settled
+    sheet = _ChargeBuilder()
+    counts = placement_counts(pod, now, lapse)
+    named = named_in(pod, vendors)
+    # what a pod names nothing of, it can only hold by a placement
+    written = counts and not vendors.owned_annotations.isdisjoint(pod.annotations)
+    for key in vendors if written else sorted(named):
+        vendor = vendors[key]
+        debit = _placed_debit(sheet, vendor, pod, catalog, named=key in named) if counts else None
+        if debit is not None:
+            sheet.add(vendor, debit)
+            sheet.placed = True
+            continue
+        if key not in named:
+            continue
+        try:
+            _add_waiting(sheet, vendor, pod, catalog)
+        except BadRequest as error:
+            sheet.problems.append(str(error))
+    foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
+    for scheduler in foreign:
+        _add_foreign(sheet, scheduler, pod, catalog, now)
+    charge = sheet.charge(vendors)
+    # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
+    # lapses
+    cacheable = charge.placed and not sheet.by_fit if pod.node_name else NODE not in pod.annotations
+    if cacheable and charge.derivable and not charge.problems and not foreign:
+        pod.memo[_SETTLED] = (vendors, charge)
+    return charge
+
+
+def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
+    """Whether a bound pod's charge stays what it is until the pod changes."""
+    known = pod.memo.get(_SETTLED)
+    return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
+
+
+def _placed_debit(
+    sheet: _ChargeBuilder, vendor: Vendor, pod: Pod, catalog: CapacityLister, *, named: bool
+) -> Debit | None:
+    """What a placed pod holds of a vendor: by its annotation, else, if it names it and is bound without one, by Fit."""
+    try:
+        placed = read_placed(vendor, pod)
+    except BadAnnotation as error:
+        sheet.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
+        return None
+    if placed is not None:
+        return placed.debit(init_finished=pod.init_finished)
+    if pod.node_name and named:
+        sheet.by_fit = True
+        return catalog.held(vendor, pod)
+    return None
+
+
+def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, catalog: CapacityLister) -> list[str]:
+    """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
+    found: set[str] = set()
+    for scheduler in vendors.foreign if charge.placed else ():
+        mine = [key for key in scheduler.quota_keys if key in keys and key in charge.amounts]
+        if mine and scheduler.concerns(pod):
+            before = _declared(scheduler, pod, catalog).amounts
+            found.update(key for key in mine if charge.amounts[key] > before.get(key, 0))
+    return sorted(found)
+
+
+def _add_foreign(
+    sheet: _ChargeBuilder, scheduler: ForeignScheduler, pod: Pod, catalog: CapacityLister, now: float
+) -> None:
+    """Add what another scheduler's pod costs: by its allocation never less than the pod itself declares.
+
+    What depends on the card is as written: the least it could be is an estimate, of cards that are registered now.
+    """
+    placed, declared = scheduler.placed(pod, catalog, now), _declared(scheduler, pod, catalog)
+    if placed is None:
+        sheet.tell(declared)
+        return
+    exact = {key: amount for key, amount in declared.amounts.items() if key not in declared.floors}
+    amounts = {**placed.amounts, **{key: max(amount, placed.amounts.get(key, 0)) for key, amount in exact.items()}}
+    sheet.placed = True
+    sheet.tell(replace(placed, amounts=amounts))
+
+
+def _declared(scheduler: ForeignScheduler, pod: Pod, catalog: CapacityLister) -> ForeignCharge:
+    """What an existing pod costs while it waits."""
+    try:
+        return scheduler.waiting(pod, catalog)
+    except BadRequest as error:
+        return ForeignCharge({}, problems=(str(error),))
+
+
+def _add_waiting(sheet: _ChargeBuilder, vendor: Vendor, pod: Pod, catalog: CapacityLister) -> None:
+    asked = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
+    if not any(asked):
+        return
+    floors = frozenset(dimension for request in asked if request for dimension in vendor.decided_later(request))
+    cards = list(catalog.eligible(vendor, pod)) if floors else []
+    requests = [request and vendor.least(request, catalog, cards) for request in asked]
+
+    def rows(amount: Sequence[int]) -> int:
+        return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
+
+    slots = rows([request.count * request.slots if request else 0 for request in requests])
+    memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
+    cores = rows([request.count * request.cores if request else 0 for request in requests])
+    sheet.add(vendor, Debit(slots, memory, cores), floors)
+
+
+def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:
+    """MiB per device: what is declared, else the least any eligible card is booked with; 1 unit if none is known."""
+    declared = request.memory.declared
+    if declared is not None:
+        return declared
+    floors = [amount for card in cards if (amount := vendor.floor(request, card)) is not None]
+    return max(1, min(floors)) if floors else vendor.memory_factor

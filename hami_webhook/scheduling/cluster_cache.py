@@ -1,0 +1,475 @@
+"""The cluster as devices and usage, kept incrementally from what is told of nodes and pods (core chapter 3 and 10.4).
+
+A node has a generation that grows with every change; its `NodeView` is immutable and made anew only then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import tzinfo
+from heapq import heappop, heappush
+from typing import Any
+
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.debit import Debit
+from hami_webhook.devices.model import Device, Inventory, NodeView, RegistrationError, Usage
+from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.placed_charges import PlacedCharges
+from hami_webhook.scheduling.device_classes import DeviceClassIndex
+from hami_webhook.scheduling.generations import Generations
+from hami_webhook.scheduling.pod_allocations import (
+    AssumedPod,
+    Card,
+    DeviceShare,
+    PodAllocation,
+    placement_of,
+    shares,
+    written,
+)
+from hami_webhook.scheduling.pods_by_node import PodsByNode
+from hami_webhook.scheduling.unmanaged import held_by_fit
+
+logger = logging.getLogger(__name__)
+
+_TIME_DIGITS = 18
+"""As many digits of a placement's time as are read."""
+
+_GIVEN_UP = 8
+"""As many placements that a pod gave up are known again: events of them may still be on their way."""
+
+_GONE = 4096
+"""As many pods that are gone are remembered, so that no late answer brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about an object that takes it, or part of it, out of the books: for an event and a metric."""
+
+    kind: str
+    namespace: str
+    name: str
+    text: str
+
+
+@dataclass(slots=True)
+class _NodeEntry:
+    name: str
+    node: Node | None = None
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    dropped: dict[str, str | None] = field(default_factory=dict)
+    allocatable: dict[str, int] = field(default_factory=dict)
+    judge_again: float | None = None
+    due: float | None = None
+    residents: dict[str, PodAllocation] = field(default_factory=dict)
+    usage: dict[Card, Usage] = field(default_factory=dict)
+    generation: int = 0
+    view: NodeView | None = None
+
+
+class ClusterCache:
+    """What the scheduler knows. All times are Unix seconds and come in as arguments."""
+
+    def __init__(self, vendors: Vendors, *, lapse: float = 300.0, zone: tzinfo | None = None) -> None:
+        self._vendors = vendors
+        self._lapse = lapse
+        self._zone = zone
+        self._nodes: dict[str, _NodeEntry] = {}
+        self._pods: dict[str, Pod] = {}
+        self._by_namespace: dict[str, dict[str, Pod]] = {}
+        self._residents: dict[str, PodAllocation] = {}
+        self._guests = PodsByNode(vendors.foreign)
+        self._devices: dict[str, Mapping[str, Any]] = {}
+        self._unbound: dict[str, float] = {}
+        self._given_up: dict[str, list[Mapping[str, str]]] = {}
+        self._assumed: dict[str, AssumedPod] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._problems: dict[tuple[str, str], Problem] = {}
+        self._due: list[tuple[float, str]] = []
+        self.generations = Generations()
+        """Which nodes changed when: a node's view is another one after each."""
+        self._charges = PlacedCharges()
+        self._sorts = DeviceClassIndex()
+        self.now = 0.0
+        """The latest time that was told."""
+        self.version = 0
+        """Grows with every change of a node or its Device object; its pods don't count."""
+        self.lapses = 0
+        """How many placements lapsed unbound since the beginning."""
+
+    @property
+    def origin(self) -> ClusterCache:
+        """Itself: the answers are its own."""
+        return self
+
+    def with_just(self, view: NodeView, pods: Iterable[Pod], now: float) -> ClusterCache:
+        """A state of this one node with just these pods."""
+        other = ClusterCache(self._vendors, lapse=self._lapse, zone=self._zone)
+        other.set_node(view.node, now)
+        for pod in pods:
+            other.set_pod(pod, now)
+        return other
+
+    # what is told
+
+    def set_node(self, node: Node, now: float) -> None:
+        """A node was added or changed."""
+        self.now = max(self.now, now)
+        entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
+        before, entry.node = entry.node, node
+        if before is not None and _same_node(before, node):
+            node.memo.update(before.memo)
+        else:
+            self.version += 1
+        self._judge(entry, now, before)
+
+    def remove_node(self, name: str) -> None:
+        entry = self._nodes.get(name)
+        if entry is None:
+            return
+        entry.node, entry.inventories, entry.judge_again = None, {}, None
+        entry.dropped, entry.allocatable = {}, {}
+        self._sorts.remove(name)
+        self.version += 1
+        self._problems.pop(("Node", name), None)
+        self._touch(entry)
+        if not entry.residents:
+            self._drop(name)
+
+    def set_pod(self, pod: Pod, now: float) -> None:
+        """A pod was added or changed. What is told of one pod comes in order, but may be late: see `assume`."""
+        self._gone.pop(pod.uid, None)
+        before = self._pods.get(pod.uid)
+        if before is not None and before.namespace != pod.namespace:
+            self.remove_pod(pod.uid)
+            self._gone.pop(pod.uid, None)
+        if pod.node_name:
+            self._given_up.pop(pod.uid, None)
+        self._keep(self._as_assumed(pod), now)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self._charges.gone(pod.namespace, uid)
+            pods = self._by_namespace[pod.namespace]
+            del pods[uid]
+            if not pods:
+                del self._by_namespace[pod.namespace]
+        self._guests.drop(uid)
+        self._given_up.pop(uid, None)
+        self._assumed.pop(uid, None)
+        self._release(uid)
+        if uid:
+            self._gone[uid] = None
+            if len(self._gone) > _GONE:
+                self._gone.popitem(last=False)
+
+    def assume(self, pod: Pod, now: float) -> None:
+        """A placement is being written, or was just written, on the pod, which carries it here: it counts from now on,
+        even if it reads like one given up before. Whatever lacks it is older, until an event shows it or the pod bound,
+        it is forgotten, or it lapses. Nothing happens if the pod is known to be gone.
+        """
+        if pod.uid in self._gone:
+            return
+        notes = written(pod)
+        known = self._assumed.get(pod.uid)
+        told = known.told if known is not None else self._pods.get(pod.uid)
+        given_up = self._given_up.get(pod.uid)
+        if given_up and notes in given_up:
+            given_up.remove(notes)
+        self._assumed[pod.uid] = AssumedPod(notes, told)
+        self._keep(pod, now)
+
+    def forget(self, uid: str, now: float) -> None:
+        """The placement that was assumed won't be written, or the pod won't be bound by it."""
+        self.release(uid)
+        assumed = self._assumed.pop(uid, None)
+        if assumed is not None and assumed.told is not None:
+            self._keep(assumed.told, now)
+
+    def release(self, uid: str) -> bool:
+        """Forget a placement that wasn't bound, because the pod is to be placed anew; whether there was one."""
+        pod = self._pods.get(uid)
+        if pod is None or pod.node_name or NODE not in pod.annotations:
+            return False
+        notes, given_up = written(pod), self._given_up.setdefault(uid, [])
+        if notes not in given_up:
+            given_up.append(notes)
+            del given_up[:-_GIVEN_UP]
+        held = uid in self._residents
+        self._release(uid)
+        return held
+
+    def is_revoked(self, pod: Pod) -> bool:
+        """Whether the placement that the pod carries was given up here, so that others may have its cards."""
+        given_up = self._given_up.get(pod.uid)
+        return given_up is not None and not pod.node_name and written(pod) in given_up
+
+    def set_device(self, node: str, obj: Mapping[str, Any]) -> None:
+        """Koordinator's Device object of a node was added or changed."""
+        self._devices[node] = obj
+        self.version += 1
+
+    def remove_device(self, node: str) -> None:
+        self._devices.pop(node, None)
+        self.version += 1
+
+    def _keep(self, pod: Pod, now: float) -> None:
+        self.now = max(self.now, now)
+        self._guests.keep(pod)
+        self._pods[pod.uid] = pod
+        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
+        self._charges.changed(pod.namespace, pod.uid)
+        self._settle(pod, now)
+
+    def _as_assumed(self, pod: Pod) -> Pod:
+        """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None:
+            return pod
+        if pod.node_name or placement_of(pod).items() >= assumed.notes.items():
+            del self._assumed[pod.uid]
+            return pod
+        self._assumed[pod.uid] = replace(assumed, told=pod)
+        others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
+        return replace(pod, annotations={**others, **assumed.notes})
+
+    def tick(self, now: float) -> None:
+        """Let time pass: placements that were never bound lapse, handshakes expire."""
+        self.now = max(self.now, now)
+        lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
+        for uid in lapsed:
+            self._assumed.pop(uid, None)
+            self._release(uid)
+        self.lapses += len(lapsed)
+        due = []
+        while self._due and self._due[0][0] <= now:
+            due.append(heappop(self._due)[1])
+        for name in due:
+            entry = self._nodes.get(name)
+            if entry is not None and entry.judge_again is not None and now >= entry.judge_again:
+                self._judge(entry, now, entry.node)
+
+    def without_any(self) -> ClusterCache:
+        """One that reads nodes and pods as this one does, and knows of none yet."""
+        return ClusterCache(self._vendors, lapse=self._lapse, zone=self._zone)
+
+    # what is asked
+
+    def view(self, name: str) -> NodeView | None:
+        """The node as it is now; None if it isn't known."""
+        entry = self._nodes.get(name)
+        if entry is None or entry.node is None:
+            return None
+        if entry.view is None:
+            entry.view = NodeView(
+                entry.node, dict(entry.inventories), dict(entry.usage), self._closed(entry), entry.generation
+            )
+        return entry.view
+
+    def views(self) -> Iterator[NodeView]:
+        """Every known node, by name."""
+        for name in sorted(self._nodes):
+            view = self.view(name)
+            if view is not None:
+                yield view
+
+    def pods_in(self, namespace: str) -> list[Pod]:
+        return list(self._by_namespace.get(namespace, {}).values())
+
+    def placed_besides(self, pod: Pod, books: QuotaAccount, now: float) -> dict[str, int]:
+        """What the other placed pods of the pod's namespace cost the quota."""
+        pods = self._by_namespace.get(pod.namespace, {})
+        return self._charges.of_others(books, pod, pods, self._vendors, self, now, self._lapse)
+
+    def pod(self, uid: str) -> Pod | None:
+        return self._pods.get(uid)
+
+    def told(self, uid: str) -> Pod | None:
+        """The pod as it was last told, without what is assumed of it."""
+        assumed = self._assumed.get(uid)
+        return assumed.told if assumed is not None else self._pods.get(uid)
+
+    def pods(self) -> Iterable[Pod]:
+        return self._pods.values()
+
+    def nodes(self) -> Iterator[Node]:
+        """Every known node, by name."""
+        for name in sorted(self._nodes):
+            node = self._nodes[name].node
+            if node is not None:
+                yield node
+
+    def node(self, name: str) -> Node | None:
+        """The node; None if it isn't known."""
+        return self._nodes[name].node if name in self._nodes else None
+
+    def foreign_pods_on(self, node: str) -> list[Pod]:
+        """The live pods on a node that concern another scheduler, by UID."""
+        return self._guests.on(node)
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        """Koordinator's Device object of a node; None if there is none."""
+        return self._devices.get(node)
+
+    def problems(self) -> list[Problem]:
+        """What can't be read at present, by kind and name."""
+        return sorted(self._problems.values(), key=lambda problem: (problem.kind, problem.namespace, problem.name))
+
+    def inventories(self, vendor: str) -> Iterator[Inventory]:
+        """What each node has registered of a vendor, by the nodes' names."""
+        for name in sorted(self._nodes):
+            inventory = self._nodes[name].inventories.get(vendor)
+            if inventory is not None:
+                yield inventory
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
+        """A card of each sort the pod's lists allow, on nodes that match its nodeSelector (the quota's catalog)."""
+        return self._sorts.eligible(vendor, pod)
+
+    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
+        view = self.view(pod.node_name)
+        return held_by_fit(view, vendor, pod, self._vendors) if view is not None else None
+
+    # how it is kept
+
+    def _judge(self, entry: _NodeEntry, now: float, known: Node | None) -> None:
+        """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
+        node = entry.node
+        assert node is not None
+        before, entry.inventories, entry.judge_again = entry.inventories, {}, None
+        texts: list[str] = []
+        for key, vendor in self._vendors.items():
+            allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
+            register = node.annotations.get(vendor.register_annotation)
+            if vendor.gone_with_allocatable and allocatable == 0 and entry.allocatable.get(key, 0) > 0:
+                entry.dropped[key] = register
+            elif allocatable > 0 or entry.dropped.get(key, register) != register:
+                entry.dropped.pop(key, None)
+            entry.allocatable[key] = allocatable
+            health = vendor.health(node, now, self._zone)
+            if health.until is not None:
+                entry.judge_again = min(health.until, entry.judge_again or health.until)
+            if key in entry.dropped or not health.healthy:
+                continue
+            try:
+                inventory = vendor.inventory(node)
+            except RegistrationError as error:
+                texts.append(str(error))
+                inventory = None if vendor.drop_on_decode_error else before.get(key)
+            if inventory is not None:
+                entry.inventories[key] = inventory
+                texts.extend(inventory.warnings)
+        if entry.judge_again is not None and entry.judge_again != entry.due:
+            entry.due = entry.judge_again
+            heappush(self._due, (entry.due, entry.name))
+        self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
+        if known is None or not _same_node(known, node) or entry.inventories != before:
+            self._touch(entry)
+        if known is None or known.labels != node.labels or entry.inventories != before:
+            self._sorts.put(node.name, node.labels, entry.inventories)
+        if entry.inventories != before:
+            for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
+                self._settle(resident.pod, now)
+
+    def _settle(self, pod: Pod, now: float) -> None:
+        """Count what the pod holds, in place of what it held so far."""
+        resident = self._resident(pod, now)
+        known = self._residents.get(pod.uid)
+        if known is not None and resident is not None and known.same_as(resident):
+            return
+        self._release(pod.uid, keep_notes=True)
+        if resident is None:
+            return
+        if not pod.node_name:
+            self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self._lapse
+        if resident.shares:
+            entry = self._nodes.setdefault(resident.node, _NodeEntry(resident.node))
+            entry.residents[pod.uid] = self._residents[pod.uid] = resident
+            self._recount(entry, resident.shares)
+
+    def _resident(self, pod: Pod, now: float) -> PodAllocation | None:
+        """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
+        counts = placement_counts(pod, now, self._lapse) and not self.is_revoked(pod)
+        texts: list[str] = []
+        held: dict[Card, DeviceShare] = {}
+        if counts and NODE in pod.annotations and not pod.terminal:
+            for vendor in self._vendors.values():
+                try:
+                    held |= shares(vendor, pod, self._cards(pod, vendor))
+                except BadAnnotation as error:
+                    texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
+        self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
+        if not held and not texts:
+            return None
+        return PodAllocation(pod, pod.node_name or pod.annotations[NODE], held)
+
+    def _cards(self, pod: Pod, vendor: Vendor) -> dict[str, Device]:
+        """The vendor's cards by UUID on the pod's node, if the pod holds any."""
+        if vendor.keys.allocated not in pod.annotations:
+            return {}
+        entry = self._nodes.get(pod.node_name or pod.annotations[NODE])
+        inventory = entry.inventories.get(vendor.key) if entry is not None else None
+        return {device.uuid: device for device in inventory.devices} if inventory is not None else {}
+
+    def _release(self, uid: str, *, keep_notes: bool = False) -> None:
+        self._unbound.pop(uid, None)
+        if not keep_notes:
+            self._problems.pop(("Pod", uid), None)
+        gone = self._residents.pop(uid, None)
+        if gone is None:
+            return
+        entry = self._nodes[gone.node]
+        del entry.residents[uid]
+        self._recount(entry, gone.shares)
+        if entry.node is None and not entry.residents:
+            self._drop(gone.node)
+
+    def _drop(self, name: str) -> None:
+        del self._nodes[name]
+        self.generations.keep_only(self._nodes, len(self._nodes))
+
+    def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
+        """Sum up anew what is taken of the given cards."""
+        for card in cards:
+            parts = [resident.shares[card] for resident in entry.residents.values() if card in resident.shares]
+            if not parts:
+                entry.usage.pop(card, None)
+                continue
+            holders = tuple(part.holder for part in parts if part.holder is not None)
+            entry.usage[card] = Usage.of(holders, tuple(mark for part in parts for mark in part.marks))
+        self._touch(entry)
+
+    def _closed(self, entry: _NodeEntry) -> frozenset[Card]:
+        residents = entry.residents.values()
+        return frozenset(
+            (key, uuid)
+            for key, inventory in entry.inventories.items()
+            for uuid in self._vendors[key].unusable_devices(inventory, [r.pod for r in residents if key in r.vendors])
+        )
+
+    def _touch(self, entry: _NodeEntry) -> None:
+        entry.generation = self.generations.changed(entry.name)
+        entry.view = None
+
+    def _note(self, key: tuple[str, str], problem: Problem) -> None:
+        if problem.text:
+            if self._problems.get(key) != problem:
+                logger.info("%s %s: %s", problem.kind, problem.name, problem.text)
+            self._problems[key] = problem
+        else:
+            self._problems.pop(key, None)
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    """Whether nothing that is read of a node differs."""
+    return replace(one, resource_version=other.resource_version) == other

@@ -1,0 +1,104 @@
+"""The sorts of cards in the cluster: which cards differ by more than by which one they are.
+
+What a pod is charged while it waits depends on the smallest card it may get. A fleet has tens of thousands of cards and
+a handful of sorts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_webhook.devices.model import Device, Inventory
+from hami_webhook.devices.pod_preferences import MOST_LETTERS, ListRule
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Pod
+
+_Sort = tuple[Any, ...]
+
+_REMEMBERED = 256
+"""Wishes for particular cards or nodes of which the answer is kept."""
+
+
+def _sort(device: Device) -> _Sort:
+    """All of a card that a charge can depend on."""
+    return device.slots, device.memory, device.cores, device.type, device.mode, device.extra
+
+
+@dataclass(frozen=True, slots=True)
+class _OnNode:
+    labels: Mapping[str, str]
+    inventories: Mapping[str, Inventory]
+    examples: Mapping[str, Mapping[_Sort, Device]]
+    """By vendor, a card of each sort."""
+
+
+class DeviceClassIndex:
+    """The cards of every node, by sort. Asking costs as much as there are sorts, unless a pod wants particular cards or
+    nodes; then the first such question after a change costs as much as there are nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _OnNode] = {}
+        self._examples: dict[str, dict[_Sort, Device]] = {}
+        self._counts: Counter[tuple[str, _Sort]] = Counter()
+        self._answers: dict[object, tuple[Device, ...]] = {}
+
+    def put(self, name: str, labels: Mapping[str, str], inventories: Mapping[str, Inventory]) -> None:
+        """A node has these labels and cards now."""
+        examples = {
+            vendor: {_sort(device): device for device in inventory.devices} for vendor, inventory in inventories.items()
+        }
+        gone = self._nodes.get(name)
+        self._nodes[name] = _OnNode(labels, inventories, examples)
+        for vendor, sorts in examples.items():
+            self._counts.update((vendor, sort) for sort in sorts)
+            known = self._examples.setdefault(vendor, {})
+            for sort, device in sorts.items():
+                known.setdefault(sort, device)
+        self._forget(gone)
+
+    def remove(self, name: str) -> None:
+        """A node is gone."""
+        self._forget(self._nodes.pop(name, None))
+
+    def _forget(self, node: _OnNode | None) -> None:
+        self._answers.clear()
+        for vendor, sorts in node.examples.items() if node is not None else ():
+            for sort in sorts:
+                self._counts[vendor, sort] -= 1
+                if not self._counts[vendor, sort]:
+                    del self._counts[vendor, sort], self._examples[vendor][sort]
+
+    def eligible(self, vendor: Vendor, pod: Pod) -> Sequence[Device]:
+        """A card of each sort that the pod's lists allow, on nodes that match its nodeSelector."""
+        uuids, types = vendor.lists(pod.annotations)
+        selector = tuple(sorted((pod.node_selector or {}).items()))
+        if not selector and uuids == ListRule():
+            found: Iterable[Device] = self._examples.get(vendor.key, {}).values()
+            return tuple(device for device in found if types.admits_type(device.type))
+        question = (vendor.key, uuids, types, selector)
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = self._search(vendor.key, uuids, types, selector)
+            if uuids.length + types.length + sum(len(key) + len(value) for key, value in selector) <= MOST_LETTERS:
+                if len(self._answers) >= _REMEMBERED:
+                    self._answers.clear()
+                self._answers[question] = answer
+        return answer
+
+    def _search(
+        self, vendor: str, uuids: ListRule, types: ListRule, selector: Sequence[tuple[str, str]]
+    ) -> tuple[Device, ...]:
+        found: dict[_Sort, Device] = {}
+        everywhere = uuids == ListRule()
+        for node in self._nodes.values():
+            sorts = node.examples.get(vendor)
+            if sorts is None or any(node.labels.get(key) != value for key, value in selector):
+                continue
+            if everywhere:
+                found.update(sorts)
+            elif not sorts.keys() <= found.keys():
+                found.update((_sort(d), d) for d in node.inventories[vendor].devices if uuids.admits(d.uuid))
+        return tuple(device for device in found.values() if types.admits_type(device.type))

@@ -1,0 +1,162 @@
+"""What nodes answered a pod is remembered for the next pod of its shape: only nodes that changed since are asked again.
+
+An answer holds while the node's view is the same, and the quota would say what it said. The budget of a namespace moves
+with every pod, but rarely past an amount that mattered: so what it was asked is kept with each answer, and the answers
+are given up for which a new budget would say otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hami_webhook.devices.reasons import NODE_UNREGISTERED, Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.budget import BudgetAnswers, PodBudget, RecordingBudget
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, score, standing
+
+MOST_ANSWERS = 200_000
+"""As many answers are kept, over all shapes: some 200 bytes each."""
+
+_MOST_SHAPES = 1000
+
+_UNKNOWN = Rejection(bare=NODE_UNREGISTERED)
+_Key = tuple[bytes, str, frozenset[str]]
+"""A shape's digest, and, where quota limits the pod, the namespace and the keys that are limited."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """Nodes asked: those that fit, in the order of the question, and why the others don't."""
+
+    fits: Sequence[NodeRank]
+    failed: Mapping[str, Rejection]
+
+
+@dataclass(slots=True)
+class _CachedResults:
+    """What nodes answered one shape, as of a generation of the state, and what quota said in that."""
+
+    fits: dict[str, NodeRank] = field(default_factory=dict)
+    failed: dict[str, Rejection] = field(default_factory=dict)
+    verdicts: dict[str, BudgetAnswers] = field(default_factory=dict)
+    by_verdicts: dict[BudgetAnswers, tuple[BudgetAnswers, set[str]]] = field(default_factory=dict)
+    as_of: int = 0
+
+    def __len__(self) -> int:
+        return len(self.fits) + len(self.failed)
+
+    def forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.fits.pop(name, None)
+            self.failed.pop(name, None)
+            said = self.verdicts.pop(name, None)
+            if said is not None:
+                _, having = self.by_verdicts[said]
+                having.discard(name)
+                if not having:
+                    del self.by_verdicts[said]
+
+    def keep(self, name: str, said: BudgetAnswers) -> None:
+        same, having = self.by_verdicts.setdefault(said, (said, set()))
+        having.add(name)
+        self.verdicts[name] = same
+
+
+class FilterCache:
+    """Asks nodes whether they can take a pod, and remembers."""
+
+    def __init__(
+        self, state: ClusterCache, vendors: Vendors, default_node_policy: str, most: int = MOST_ANSWERS
+    ) -> None:
+        self._state = state
+        self._vendors = vendors
+        self._default_node_policy = default_node_policy
+        self._most = most
+        self._shapes: OrderedDict[_Key, _CachedResults] = OrderedDict()
+        self._refusals: dict[tuple[object, ...], Rejection] = {}
+        self.asked = 0
+        """How many nodes were asked anew since the beginning."""
+
+    def filtered(self, ask: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
+        """How the nodes of these names answer."""
+        answers = self._answers(ask, budget)
+        fits, failed = answers.fits, answers.failed
+        names = list(dict.fromkeys(names))
+        unknown: list[str] = []
+        for name in names:
+            if name not in fits and name not in failed and not self._ask(name, answers, ask, budget):
+                unknown.append(name)
+        self._trim()
+        found = {name: failed[name] for name in names if name in failed} if failed else {}
+        found |= dict.fromkeys(unknown, _UNKNOWN)
+        return FilterResult([fits[name] for name in names if name in fits], found)
+
+    def fit(self, ask: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
+        """The placement on one node as it is now, with all that goes with it."""
+        view = self._state.view(name)
+        if view is None:
+            return _UNKNOWN
+        result = fit_pod(view, ask, self._vendors, budget)
+        if isinstance(result, Rejection):
+            return result
+        return ScoredNode(result, view, score(result, view, ask, self._vendors, self._default_node_policy))
+
+    def _answers(self, ask: PodRequest, budget: PodBudget | None) -> _CachedResults:
+        """The answers to the pod's shape that still hold."""
+        quota = ("", frozenset[str]()) if budget is None else (ask.pod.namespace, budget.keys)
+        key = (_digest(ask.shape), *quota)
+        answers = self._shapes.get(key)
+        if answers is None:
+            answers = self._shapes[key] = _CachedResults()
+        else:
+            self._shapes.move_to_end(key)
+            changed = self._state.generations.since(answers.as_of)
+            if changed is None:
+                answers = self._shapes[key] = _CachedResults()
+            else:
+                answers.forget(changed)
+        answers.as_of = self._state.generations.latest
+        if budget is not None:
+            for said in [said for said in answers.by_verdicts if not said.stand(budget)]:
+                answers.forget(list(answers.by_verdicts[said][1]))
+        return answers
+
+    def _ask(self, name: str, answers: _CachedResults, ask: PodRequest, budget: PodBudget | None) -> bool:
+        """Ask one node; whether it is known."""
+        view = self._state.view(name)
+        if view is None:
+            return False
+        self.asked += 1
+        witness = None if budget is None else RecordingBudget(budget)
+        result = fit_pod(view, ask, self._vendors, witness)
+        if isinstance(result, NodeFit):
+            points = score(result, view, ask, self._vendors, self._default_node_policy)
+            answers.fits[name] = standing(ScoredNode(result, view, points), ask, self._vendors)
+        else:
+            # many nodes refuse for the same reason: one object says it for all
+            reason = (result.bare, result.cards, *sorted(result.counts.items()))
+            answers.failed[name] = self._refusals.setdefault(reason, result)
+        if witness is not None:
+            answers.keep(name, witness.verdicts)
+        return True
+
+    def _trim(self) -> None:
+        """Give up the shapes that were asked longest ago, until the rest is not too much; never the last one."""
+        total = sum(map(len, self._shapes.values()))
+        while (total > self._most or len(self._shapes) > _MOST_SHAPES) and len(self._shapes) > 1:
+            total -= len(self._shapes.popitem(last=False)[1])
+        if len(self._refusals) > self._most:
+            self._refusals.clear()
+
+
+def _digest(shape: Pod) -> bytes:
+    """A digest of a shape, equal for equal ones: users' annotations may be long."""
+    containers = [(c.name, c.kind.value, dict(c.limits), dict(c.requests), c.privileged) for c in shape.containers]
+    return hashlib.sha256(json.dumps([containers, shape.annotations], sort_keys=True).encode()).digest()

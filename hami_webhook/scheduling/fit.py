@@ -1,0 +1,224 @@
+"""A pod on a node: every container's request to every vendor, with init containers and sidecars (core 6, 7.2, 7.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hami_webhook.devices import reasons
+from hami_webhook.devices.fit_pipeline import fit
+from hami_webhook.devices.fit_request import ONE_CARD_PER_POD, Budget, Constraints, FitRequest
+from hami_webhook.devices.model import Allocation, BadRequest, Claim, NodeView, Overlay, Request, Rows, claims_of
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.kube.objects import ContainerKind, Pod
+from hami_webhook.quota.ledger import RESERVATION
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """What a pod asks: per container (init first) what of each vendor, and its terms to each vendor."""
+
+    pod: Pod
+    rows: Sequence[Mapping[str, Request]]
+    terms: Mapping[str, Constraints]
+
+    @property
+    def vendors(self) -> tuple[str, ...]:
+        """The backend keys asked, sorted."""
+        return tuple(self.terms)
+
+    @cached_property
+    def shape(self) -> Pod:
+        """The pod as Fit and the scores see it."""
+        return shape_of(self.pod)
+
+
+_NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
+
+
+def shape_of(pod: Pod) -> Pod:
+    """All that Fit and the scores may know of a pod: its containers, and the annotations with which it could ask.
+
+    Pods of one shape get the same answer from a node. So what tells a pod from its siblings isn't in it: who it is,
+    what a placement wrote on it, the stamp of its charge, and what Kubernetes itself writes (an index, a checksum).
+    """
+    asked = {
+        key: text
+        for key, text in pod.annotations.items()
+        if key != RESERVATION and not is_scheduler_owned(key) and not _NOT_OURS.fullmatch(key)
+    }
+    return Pod(namespace="", name="", uid="", labels={}, annotations=asked, containers=pod.containers)
+
+
+def vendors_requested_by(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
+    """The backend keys of the vendors whose cards the pod asks for, sorted. Raises `BadRequest` as `read_pod_request` does."""
+    return _keys(_requests(shape_of(pod), vendors))
+
+
+def read_pod_request(pod: Pod, vendors: Vendors, default_policy: str) -> PodRequest | None:
+    """What the pod asks, None for nothing managed.
+
+    Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
+    """
+    shape = shape_of(pod)
+    rows = _requests(shape, vendors)
+    asked = _keys(rows)
+    if not asked:
+        return None
+    for key in asked:
+        vendors[key].check_pod(shape)
+    named = replace(shape, name=pod.name)  # for what is told of bad weights
+    return PodRequest(pod, rows, {key: vendors[key].terms(named, default_policy) for key in asked})
+
+
+def _requests(shape: Pod, vendors: Vendors) -> list[dict[str, Request]]:
+    """Per container (init first), what it asks of each vendor."""
+    rows: list[dict[str, Request]] = []
+    for container in shape.containers:
+        row = {}
+        for key in sorted(vendors.named_by(container)):
+            request = vendors[key].asked(container, shape)
+            if request is not None:
+                row[key] = request
+        rows.append(row)
+    return rows
+
+
+def _keys(rows: Sequence[Mapping[str, Request]]) -> tuple[str, ...]:
+    return tuple(sorted({key for row in rows for key in row}))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFit:
+    """A placement of a pod on a node: per container what it got of each vendor."""
+
+    node: str
+    rows: Rows
+
+    def holds(self) -> list[Claim]:
+        return claims_of((index, allocation) for index, row in enumerate(self.rows) for allocation in row.values())
+
+
+def fit_pod(view: NodeView, ask: PodRequest, vendors: Vendors, budget: Budget | None) -> NodeFit | Rejection:
+    """The pod's placement on the node, or why there is none.
+
+    Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
+    stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
+    """
+    missing = [key for key in ask.vendors if key not in view.inventories]
+    if missing:
+        return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
+    first = _fit(view, ask, vendors, budget, _FitPass.in_order)
+    if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
+        return first
+    if ContainerKind.INIT not in ask.pod.kinds:
+        return first
+    second = _fit(view, ask, vendors, budget, _FitPass.apps_first)
+    return second if isinstance(second, NodeFit) else first
+
+
+def _fit(
+    view: NodeView,
+    ask: PodRequest,
+    vendors: Vendors,
+    budget: Budget | None,
+    passing: Callable[[_FitPass], NodeFit | Rejection],
+) -> NodeFit | Rejection:
+    """Pass over the pod's containers, again with another card where one card must take them all and couldn't."""
+    barred: dict[str, frozenset[str]] = {}
+    first: Rejection | None = None
+    while True:
+        attempt = _FitPass(view, ask, vendors, budget, barred)
+        result = passing(attempt)
+        if isinstance(result, NodeFit):
+            return result
+        first = first or result
+        vendor, card = attempt.too_small()
+        if not card:
+            return first
+        barred[vendor] = barred.get(vendor, frozenset()) | {card}
+
+
+class _FitPass:
+    """One pass over a pod's containers."""
+
+    def __init__(
+        self,
+        view: NodeView,
+        ask: PodRequest,
+        vendors: Vendors,
+        budget: Budget | None,
+        barred: Mapping[str, frozenset[str]],
+    ) -> None:
+        self._view = view
+        self._barred = barred
+        self._refused_by = ""
+        self._ask = ask
+        self._vendors = vendors
+        self._budget = budget
+        self._running = Overlay(view)
+        self._rows: list[dict[str, Allocation]] = [{} for _ in ask.rows]
+        self._holds: list[Claim] = []
+
+    def in_order(self) -> NodeFit | Rejection:
+        for row, kind in enumerate(self._ask.pod.kinds):
+            on = self._running.copy() if kind is ContainerKind.INIT else self._running
+            refused = self._fit_row(row, kind, on)
+            if refused is not None:
+                return refused
+        return NodeFit(self._view.name, self._rows)
+
+    def apps_first(self) -> NodeFit | Rejection:
+        before: dict[int, Overlay] = {}
+        kinds = self._ask.pod.kinds
+        for row, kind in enumerate(kinds):
+            if kind is ContainerKind.INIT:
+                before[row] = self._running.copy()
+                continue
+            refused = self._fit_row(row, kind, self._running)
+            if refused is not None:
+                return refused
+        for row, overlay in before.items():
+            refused = self._fit_row(row, kinds[row], overlay)
+            if refused is not None:
+                return refused
+        return NodeFit(self._view.name, self._rows)
+
+    def too_small(self) -> tuple[str, str]:
+        """Of the refused pass, the backend key, and the one card that some of the pod's containers got; or empty."""
+        key = self._refused_by
+        held = {hold.uuid for hold in self._holds if hold.vendor == key}
+        alone = len(held) == 1 and ONE_CARD_PER_POD in self._vendors[key].checks
+        return key, held.pop() if alone else ""
+
+    def _fit_row(self, row: int, kind: ContainerKind, overlay: Overlay) -> Rejection | None:
+        """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
+        for key, request in self._ask.rows[row].items():
+            trial = FitRequest(
+                pod=self._ask.shape,
+                terms=self._ask.terms[key],
+                request=request,
+                row=row,
+                kind=kind,
+                inventory=self._view.inventories[key],
+                overlay=overlay,
+                holds=self._holds,
+                budget=self._budget,
+                barred=self._barred.get(key, frozenset()),
+            )
+            result = fit(self._vendors[key], trial)
+            if isinstance(result, Rejection):
+                self._refused_by = key
+                return result
+            self._rows[row][key] = result
+            self._holds += claims_of([(row, result)])
+            for device in result.devices:
+                overlay.take(key, device.uuid, device.booking)
+        return None
+
+
+__all__ = ["BadRequest", "NodeFit", "PodRequest", "fit_pod", "read_pod_request", "vendors_requested_by"]

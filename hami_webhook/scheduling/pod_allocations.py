@@ -1,0 +1,86 @@
+"""Pods as what they hold of a node's cards, and the annotations by which a placement is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hami_webhook.devices.model import Device, PodUsage
+from hami_webhook.devices.placement_annotations import read_placed
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Pod
+
+Card = tuple[str, str]
+"""A card's backend key and UUID."""
+
+_OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What one pod takes of one card: amounts (None where only its marks are left there) and the vendor's marks."""
+
+    holder: PodUsage | None
+    marks: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """A pod that holds cards of a node: its share of each card's usage."""
+
+    pod: Pod
+    node: str
+    shares: Mapping[Card, DeviceShare]
+
+    @property
+    def vendors(self) -> frozenset[str]:
+        return frozenset(vendor for vendor, _ in self.shares)
+
+    def same_as(self, other: PodAllocation) -> bool:
+        """Whether the same is held in the same place, by a pod of which nothing that is read differs."""
+        return (
+            self.node == other.node
+            and _amounts(self) == _amounts(other)
+            and replace(self.pod, resource_version="") == replace(other.pod, resource_version="")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedPod:
+    """What is being written on a pod, and the pod as it was last told, None if it never was."""
+
+    notes: Mapping[str, str]
+    told: Pod | None
+
+
+def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, DeviceShare]:
+    """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
+    placed = read_placed(vendor, pod, cards)
+    if placed is None:
+        return {}
+    debits = placed.per_device(init_finished=pod.init_finished)
+    marks = {(vendor.key, uuid): found for uuid, found in vendor.marks(pod).items()}
+    found_on = {card: DeviceShare(None, found) for card, found in marks.items()}
+    for card, debit in debits.items():
+        found_on[card] = DeviceShare(
+            PodUsage(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ())
+        )
+    return found_on
+
+
+def placement_of(pod: Pod) -> dict[str, str]:
+    """The scheduler-owned annotations of a pod: what a placement wrote."""
+    return {key: text for key, text in pod.annotations.items() if is_scheduler_owned(key)}
+
+
+def written(pod: Pod) -> dict[str, str]:
+    """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
+    return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
+
+
+def _amounts(resident: PodAllocation) -> dict[Card, tuple[object, ...]]:
+    return {
+        card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
+        for card, share in resident.shares.items()
+    }

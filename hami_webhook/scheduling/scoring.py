@@ -1,0 +1,206 @@
+"""Node scores, the choice among fitting nodes with its ties, and what is told about it (core 8, 12; nvidia 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.model import Allocation, NodeView
+from hami_webhook.devices.pod_preferences import NODE_POLICY
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.scheduling.fit import NodeFit, PodRequest
+
+_TIE = 1e-6
+"""Scores that differ by less are equal."""
+
+_EVENT_TEXT = 1024
+"""Characters that an event's text has room for."""
+
+
+def node_score(view: NodeView) -> float:
+    """10 × (used/all slots + used/all cores + used/all memory) over all cards, before the pod; 0 where a total is 0."""
+    slots = cores = memory = used_slots = used_cores = used_memory = 0
+    for key, inventory in view.inventories.items():
+        for device in inventory.devices:
+            usage = view.used(key, device.uuid)
+            slots += device.slots
+            cores += device.cores
+            memory += device.memory
+            used_slots += usage.slots
+            used_cores += usage.cores
+            used_memory += usage.memory
+    if min(slots, cores, memory) <= 0:
+        return 0.0
+    return 10 * (used_slots / slots + used_cores / cores + used_memory / memory)
+
+
+def score(fit: NodeFit, view: NodeView, ask: PodRequest, vendors: Vendors, default_node_policy: str) -> float:
+    """The node's score with what the vendors that allocated add for this placement."""
+    policy = ask.shape.annotations.get(NODE_POLICY, default_node_policy)
+    return node_score(view) + sum(vendors[key].score(ask.shape, view, fit.rows, policy) for key in ask.vendors)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredNode:
+    """A fitting node with its score."""
+
+    fit: NodeFit
+    view: NodeView
+    score: float
+
+    @property
+    def node(self) -> str:
+        return self.fit.node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRank:
+    """All by which a fitting node is compared with others: its score, and its cards where a pod goes by their links.
+
+    `links` is least for the best: how many cards would do, how many there are, how good the chosen ones' links aren't.
+    """
+
+    node: str
+    score: float
+    links: tuple[int, ...] = ()
+
+
+class NodeScore(Protocol):
+    """A fitting node with its score."""
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def score(self) -> float: ...
+
+
+def standing(scored: ScoredNode, ask: PodRequest, vendors: Vendors) -> NodeRank:
+    """How a fitting node stands."""
+    vendor = next((k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), "")
+    if not vendor:
+        return NodeRank(scored.node, scored.score)
+    first = _first_allocation(scored.fit, vendor)
+    cards = len(scored.view.inventories[vendor].devices)
+    return NodeRank(scored.node, scored.score, (first.candidates, cards, -first.link_quality))
+
+
+def ranked(fits: Sequence[ScoredNode], ask: PodRequest, vendors: Vendors, default_node_policy: str) -> list[ScoredNode]:
+    """The fitting nodes, best first.
+
+    By node policy (`spread` the lowest score, anything else the highest), then by name. For `topology-aware` pods the
+    fewest fitting cards, then the fewest registered, then the better links come first — behind the score, if the pod
+    itself carries a node policy.
+    """
+    by_name = {scored.node: scored for scored in fits}
+    order = best_first([standing(scored, ask, vendors) for scored in fits], ask, default_node_policy)
+    return [by_name[each.node] for each in order]
+
+
+def best_first(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str) -> list[NodeRank]:
+    """As `ranked`, of nodes that are known by how they stand."""
+    keys = _rank_keys(fits, ask, default_node_policy)
+    # sorts are stable, and each of these two is on plain values, which compare quickly
+    by_name = sorted(range(len(fits)), key=[each.node for each in fits].__getitem__)
+    return [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
+
+
+def grades(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str, highest: int) -> dict[str, int]:
+    """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade."""
+    keys = _rank_keys(fits, ask, default_node_policy)
+    order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    last = max(1, len(order) - 1)
+    grade = {key: round(highest * (last - rank) / last) for key, rank in order.items()}
+    return {each.node: grade[key] for each, key in zip(fits, keys, strict=True)}
+
+
+def _rank_keys(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str) -> list[Any]:
+    """What the nodes are put in order by, before their names: the least is the best."""
+    own_policy = ask.shape.annotations.get(NODE_POLICY)
+    spread = (default_node_policy if own_policy is None else own_policy) == "spread"
+    ranks = _score_ranks([each.score for each in fits], lowest_first=spread)
+    if not any(each.links for each in fits):
+        return [ranks[each.score] for each in fits]
+    if own_policy is not None:
+        return [(ranks[each.score], *each.links) for each in fits]
+    return [(*each.links, ranks[each.score]) for each in fits]
+
+
+def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, int]:
+    """Each score's rank, 0 the best; a score that is as good as equal to the best one of a rank shares that rank."""
+    ranks: dict[float, int] = {}
+    leader: float | None = None
+    rank = -1
+    for score in sorted(set(scores), reverse=not lowest_first):
+        if leader is None or abs(score - leader) >= _TIE:
+            leader, rank = score, rank + 1
+        ranks[score] = rank
+    return ranks
+
+
+def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
+    return next(row[vendor] for row in fit.rows if vendor in row)
+
+
+def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:
+    """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last."""
+    others = (each for each in reversed(fits) if each is not chosen)
+    told = _joined(f"{each.node}:{each.score:.2f}" for each in chain(others, [chosen]))
+    return f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({told})"
+
+
+def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
+    """The `FilteringFailed` events: one per label with its nodes, then the total; a free text has none of its own."""
+    by_label: dict[str, list[str]] = {}
+    for node in sorted(failed):
+        rejection = failed[node]
+        for label in rejection.labels():
+            if " " not in label:
+                by_label.setdefault(label, []).append(node)
+    told = [f"{len(by_label[label])} nodes {label}({_joined(by_label[label])})" for label in sorted(by_label)]
+    return [*told, f"no available node, {candidates} nodes do not meet"]
+
+
+def _joined(items: Iterable[str]) -> str:
+    """The items with commas between, as far as an event's text has room for them."""
+    taken: list[str] = []
+    size = 0
+    for item in items:
+        taken.append(item)
+        size += len(item) + 1
+        if size > _EVENT_TEXT:
+            break
+    return ",".join(taken)
+
+
+def hints(
+    failed: Mapping[str, Rejection], ask: PodRequest, views: Iterable[NodeView], vendors: Vendors, fleet: DeviceLister
+) -> list[str]:
+    """What the vendors asked for have to say on there being no cards, and on the labels nodes refused with."""
+    asked = [vendors[key] for key in ask.vendors]
+    told = [vendor.unregistered_hint for vendor in asked if not any(fleet.inventories(vendor.key))]
+    refusing: dict[str, list[NodeView]] = {}
+    for view in views:
+        for label in failed[view.name].labels() if view.name in failed else ():
+            refusing.setdefault(label, []).append(view)
+    for label in sorted(refusing):
+        for vendor in asked:
+            having = [view for view in refusing[label] if vendor.key in view.inventories]
+            told += [vendor.hint(label, having)] if having else []
+    return [text for text in told if text]
+
+
+def remarks(ask: PodRequest, views: Iterable[NodeView], vendors: Vendors) -> list[str]:
+    """What the pod's owner should know of its judging, a sentence each: words that mean nothing, blind choices."""
+    told = list(next(iter(ask.terms.values())).policy.warnings_of())
+    for key, terms in ask.terms.items():
+        if not terms.policy.topology_aware:
+            continue
+        blind = [v.name for v in views if key in v.inventories and vendors[key].links_unknown(v.inventories[key])]
+        if blind:
+            told.append(f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})")
+    return told

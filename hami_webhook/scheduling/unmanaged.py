@@ -1,0 +1,45 @@
+"""What a pod holds that was put on its node by somebody who wrote nothing down: the default scheduler, or a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hami_webhook.devices.debit import Debit, per_vendor
+from hami_webhook.devices.model import BadRequest, NodeView
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+
+_HELD = "placed elsewhere: "
+
+
+def held_by_fit(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
+    """What Fit books for the pod's request of one vendor on the node; None if the node couldn't serve it.
+
+    The node counts as empty: who came first isn't known, and what the pod is charged must not change with its
+    neighbours. Asked once for a pod and the node's cards.
+    """
+    inventory = view.inventories.get(vendor.key)
+    if inventory is None:
+        return None
+    known = pod.memo.get(_HELD + vendor.key)
+    if known is not None and known[0] is inventory:
+        debit: Debit | None = known[1]
+        return debit
+    debit = _fit_on_empty(view, vendor, pod, vendors)
+    pod.memo[_HELD + vendor.key] = (inventory, debit)
+    return debit
+
+
+def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
+    try:
+        asked = [vendor.asked(each, pod) if vendor.asks(each) else None for each in pod.containers]
+        terms = vendor.terms(pod, "")
+    except (BadRequest, ValueError):
+        return None
+    ask = PodRequest(pod, [{vendor.key: request} if request else {} for request in asked], {vendor.key: terms})
+    fitted = fit_pod(replace(view, usage={}, closed=frozenset()), ask, vendors, None)
+    if not isinstance(fitted, NodeFit):
+        return None
+    return per_vendor(fitted.holds(), pod.kinds, init_finished=pod.init_finished).get(vendor.key)

@@ -1,0 +1,103 @@
+"""Putting the scheduler extender together: its listener, and what it shares with the rest of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from starlette.routing import Route
+
+from hami_webhook.assembly import Core
+from hami_webhook.config import Settings
+from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.node_locks import NodeLocks
+from hami_webhook.server.app import ReviewCounts
+from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
+from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderServer:
+    """The extender of a process, its listener if it has one, and its routes for the main server.
+
+    `tls` reloads itself where it is watched.
+    """
+
+    extender: Extender
+    counts: ReviewCounts
+    listener: Listener | None
+    tls: ReloadingTls | None
+    main_routes: Sequence[Route]
+
+
+def a_node(core: Core) -> str | None:
+    """The first node that has cards, for `RequeueTrigger`."""
+    return next((view.name for view in core.state.views() if view.inventories), None)
+
+
+def extender_server(
+    core: Core,
+    feed: SharedInformers,
+    waker: RequeueTrigger,
+    settings: Settings,
+    limits: ListenerLimits,
+    policies: Callable[[], PolicyRules],
+) -> ExtenderServer:
+    """The extender that the settings ask for. Raises `TlsError`."""
+
+    def lock_seen(node: str, annotation: str) -> str | None:
+        view = core.state.view(node)
+        return view.node.annotations.get(annotation) if view is not None else None
+
+    def schedulers() -> set[str]:
+        """The names that admission gives: of the settings, and of policies; none where it leaves the pod's own."""
+        if not settings.scheduler_name:
+            return set()
+        named = {rule.scheduler_name for rule in policies().rules if rule.scheduler_name}
+        return {settings.scheduler_name, *named}
+
+    locks = NodeLocks(
+        core.cluster,
+        clock=core.clock,
+        expires=settings.node_lock_timeout,
+        patience=settings.node_lock_retry_timeout,
+        seen=lock_seen,
+    )
+    extender = Extender(
+        core.cluster,
+        core.state,
+        core.vendors,
+        core.placer,
+        locks,
+        single=settings.extender_mode == "single",
+        clock=core.clock,
+        ready=feed.wait_synced,
+        quotas=core.caches.quotas,
+        schedulers=schedulers,
+        refused=waker.refused,
+        placed=waker.settled,
+        freed=waker.freed,
+    )
+    generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
+    door = ExtenderApp(extender, generous, settings.extender_token_file)
+    # who isn't on loopback has shown a certificate to the main server, or has to send the token
+    guarded = bool(settings.extender_token_file or settings.client_ca_file)
+    main_routes = door.routes(loopback_only=not guarded) if settings.extender_on_main else ()
+    address = settings.extender_bind_address
+    if address is None:
+        return ExtenderServer(extender, door.counts, None, None, main_routes)
+    tls = None
+    if settings.extender_client_ca_file:
+        files = CertificateFiles(
+            Path(settings.cert_file), Path(settings.key_file), Path(settings.extender_client_ca_file)
+        )
+        tls = ReloadingTls(files)
+    elif settings.tls and not address.is_loopback:
+        tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
+    listener = Listener(door.application(), host=address.host, port=address.port, limits=generous, tls=tls)
+    return ExtenderServer(extender, door.counts, listener, tls, main_routes)

@@ -1,0 +1,99 @@
+"""Placements as the result shows them, our own and those of other schedulers, in whose place a run decides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from hami_webhook.devices.foreign.base import ForeignScheduler, NodeLister, Prediction
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import ContainerKind, Node, Pod
+from hami_webhook.scheduling.placer import Placement
+
+
+def stands_in(scheduler: ForeignScheduler, pod: Pod) -> bool:
+    """Whether the pod is the scheduler's to place."""
+    return scheduler.asks(pod) and scheduler.scheduler_of(pod) in scheduler.scheduler_names
+
+
+class Among:
+    """A cluster as somebody sees it for whom only some nodes come into question."""
+
+    def __init__(self, census: NodeLister, nodes: Collection[str]) -> None:
+        self._census = census
+        self._names = frozenset(nodes)
+
+    @property
+    def origin(self) -> NodeLister:
+        return self
+
+    @property
+    def now(self) -> float:
+        return self._census.now
+
+    @property
+    def version(self) -> int:
+        return self._census.version
+
+    def nodes(self) -> Iterator[Node]:
+        return (node for node in self._census.nodes() if node.name in self._names)
+
+    def node(self, name: str) -> Node | None:
+        return self._census.node(name)
+
+    def foreign_pods_on(self, node: str) -> Sequence[Pod]:
+        return tuple(self._census.foreign_pods_on(node))
+
+    def device(self, node: str) -> Mapping[str, Any] | None:
+        return self._census.device(node)
+
+
+def shown_placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[str, Any]:
+    """A placement of ours."""
+    devices = [
+        [
+            _device(
+                vendors[allocation.vendor].known_as,
+                device.uuid,
+                device.booking.memory,
+                device.booking.cores,
+                device.booking.profile,
+            )
+            for allocation in row.values()
+            for device in allocation.devices
+        ]
+        for row in placement.rows
+    ]
+    return _shown(pod, placement.node, placement.score, devices, placement.annotations)
+
+
+def shown_prediction(pod: Pod, predicted: Prediction, scheduler: ForeignScheduler) -> dict[str, Any]:
+    """What another scheduler would do."""
+    devices = [
+        [
+            _device(scheduler.key, part.uuid, part.memory, part.cores, part.profile or None)
+            for part in predicted.parts.get(index, ())
+        ]
+        for index in range(len(pod.containers))
+    ]
+    return _shown(pod, predicted.node, predicted.score, devices, predicted.annotations)
+
+
+def _device(vendor: str, uuid: str, memory: int, cores: int, profile: str | None) -> dict[str, Any]:
+    return {"vendor": vendor, "uuid": uuid, "memory": memory, "cores": cores, "profile": profile}
+
+
+def _shown(
+    pod: Pod, node: str, score: float, devices: Sequence[Sequence[Mapping[str, Any]]], annotations: Mapping[str, str]
+) -> dict[str, Any]:
+    """A placement; `devices` are those of each container, init containers first."""
+    containers = [
+        {"name": container.name, "init": container.kind is not ContainerKind.APP, "devices": list(found)}
+        for container, found in zip(pod.containers, devices, strict=True)
+    ]
+    return {
+        "node": node,
+        "score": round(score, 6),
+        "containers": containers,
+        "annotations": dict(sorted(annotations.items())),
+    }

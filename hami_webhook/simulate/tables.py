@@ -1,0 +1,71 @@
+"""A run's result for people: two tables."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hami_webhook.simulate.simulation import Outcome, Result
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the pods and the quotas."""
+    pods = Table(title="Pods", title_justify="left")
+    for heading in ("pod", "verdict", "node", "devices", "debits"):
+        pods.add_column(heading, overflow="fold")
+    for outcome in result.pods:
+        pods.add_row(
+            escape(f"{outcome.namespace}/{outcome.name}"),
+            escape(verdict(outcome)),
+            escape(str(outcome.placement["node"])) if outcome.placement else "-",
+            escape(_devices(outcome)) or "-",
+            escape("\n".join(f"{key}={amount}" for key, amount in outcome.debits.items())) or "-",
+        )
+    console.print(pods)
+    quotas = Table(title="Quotas", title_justify="left")
+    for heading in ("quota", "key", "used", "hard"):
+        quotas.add_column(heading, justify="right" if heading in ("used", "hard") else "left")
+    for quota in result.quotas:
+        for key, hard in quota["hard"].items():
+            quotas.add_row(f"{quota['namespace']}/{quota['name']}", key, str(quota["used"].get(key, "?")), str(hard))
+    if quotas.row_count:
+        console.print(quotas)
+    denied = sum(not outcome.allowed for outcome in result.pods)
+    unplaced = sum(outcome.unplaced for outcome in result.pods)
+    placed = sum(outcome.placement is not None for outcome in result.pods)
+    console.print(f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node")
+
+
+def verdict(outcome: Outcome) -> str:
+    """One line: allowed, what was warned, why there is no node; or the refusal."""
+    if not outcome.allowed:
+        return f"denied ({outcome.code}): {outcome.message}"
+    told = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
+    if outcome.unplaced:
+        told.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
+    return "\n".join(told)
+
+
+def _grouped(outcome: Outcome) -> list[str]:
+    """Reasons with the nodes that gave them, at most three names each."""
+    nodes: dict[str, list[str]] = {}
+    for node, why in outcome.failed.items():
+        nodes.setdefault(why, []).append(node)
+    return [
+        f"{why} ({', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''})"
+        for why, names in sorted(nodes.items())
+    ]
+
+
+def _devices(outcome: Outcome) -> str:
+    if not outcome.placement:
+        return ""
+    lines = []
+    for container in outcome.placement["containers"]:
+        for device in container["devices"]:
+            profile = f" {device['profile']}" if device["profile"] else ""
+            lines.append(
+                f"{container['name']}: {device['uuid']} {device['memory']} MiB {device['cores']} cores{profile}"
+            )
+    return "\n".join(lines)

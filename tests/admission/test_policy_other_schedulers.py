@@ -1,0 +1,186 @@
+"""Policy on pods that Volcano places: its mode is a choice, its lists are bounded (policy chapter 1 to 4)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Namespace
+from hami_webhook.policy.file import PolicyError, PolicyFile
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+
+from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, refusal, validate
+
+KNOWN = Vendors.from_config(builtin_device_config().config)
+MODE = "volcano.sh/vgpu-mode"
+USE, NOUSE = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
+USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+BY_POLICY = re.compile(" by (policy|namespace) ")
+LIMITS = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
+
+
+def asking(notes: JSON | None = None, limits: JSON | None = None, *more: JSON) -> JSON:
+    return pod(container(limits=limits or LIMITS), *more, annotations=notes, scheduler="volcano")
+
+
+def after(manifest: JSON, **way: Any) -> tuple[JSON, list[str], str]:
+    """Annotations, what was said of policy, and the rules that acted; a second pass changes and says nothing new."""
+    answer = mutate(manifest, known=KNOWN, **way)
+    done = patched(manifest, answer)
+    again = mutate(done, known=KNOWN, **way)
+    assert list(again.patch) == []
+    assert not any(map(BY_POLICY.search, again.warnings))
+    validate({**done, "metadata": {**done["metadata"], "uid": "u"}}, known=KNOWN, **way)
+    said = [warning for warning in answer.warnings if BY_POLICY.search(warning)]
+    return done["metadata"].get("annotations", {}), said, answer.audit.get("policy", "")
+
+
+def must(**mode: str) -> PolicyRules:
+    return PolicyRules((Rule("r", **{part: {MODE: value} for part, value in mode.items()}),))
+
+
+@pytest.mark.parametrize(
+    ("own", "of_namespace", "policies", "mode", "acted"),
+    [
+        (None, {MODE: "mig"}, PolicyRules.EMPTY, "mig", "namespace"),
+        (None, {MODE: " MIG "}, PolicyRules.EMPTY, "mig", "namespace"),
+        (" ", {MODE: "mig"}, PolicyRules.EMPTY, "mig", "namespace"),
+        ("hami-core", {MODE: "mig"}, PolicyRules.EMPTY, "hami-core", ""),
+        (None, {}, must(default="mig"), "mig", "r"),
+        (None, {MODE: "hami-core"}, must(default="mig"), "hami-core", "namespace"),
+        ("hami-core", {}, must(default="mig"), "hami-core", ""),
+        ("hami-core", {MODE: "hami-core"}, must(enforce="mig"), "mig", "r"),
+        ("mig", {}, must(enforce=" Mig"), "mig", ""),
+        ("time-slicing", {}, must(enforce="mig"), "mig", "r"),
+        ("mig", {}, must(enforce=""), None, "r"),
+        (None, {}, must(enforce=""), None, ""),
+        (None, {MODE: ""}, PolicyRules.EMPTY, None, ""),
+        (
+            None,
+            {},
+            PolicyRules((Rule("a", enforce={MODE: "mig"}), Rule("b", enforce={MODE: "hami-core"}))),
+            "hami-core",
+            "b",
+        ),
+    ],
+)
+def test_the_mode_is_a_choice(
+    own: str | None, of_namespace: JSON, policies: PolicyRules, mode: str | None, acted: str
+) -> None:
+    notes, said, rules = after(
+        asking(None if own is None else {MODE: own}), annotations=of_namespace, policies=policies
+    )
+    assert (notes.get(MODE), rules) == (mode, acted)
+    assert [line.partition(" ")[0] for line in said] == ([MODE] if acted else [])
+
+
+@pytest.mark.parametrize(
+    ("own", "of_namespace", "expected"),
+    [
+        ({}, {USE: "GPU-a,GPU-b"}, {USE: "GPU-a,GPU-b"}),
+        ({USE: " GPU-b , GPU-c "}, {USE: "GPU-a,GPU-b"}, {USE: "GPU-b"}),
+        ({NOUSE: "GPU-y"}, {NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}),
+        ({USE_TYPE: "a100-sxm4,V100"}, {USE_TYPE: "A100"}, {USE_TYPE: "a100-sxm4"}),
+        ({}, {NOUSE_TYPE: "T4"}, {NOUSE_TYPE: "T4"}),
+        ({}, {"nvidia.com/use-gpuuuid": "GPU-a", "hami.io/gpu-scheduler-policy": "binpack"}, {}),
+    ],
+)
+def test_its_lists_are_bounded_and_what_it_does_not_read_is_left_out(
+    own: JSON, of_namespace: JSON, expected: JSON
+) -> None:
+    assert after(asking(own), annotations=of_namespace)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "way", "message"),
+    [
+        (
+            {USE: "GPU-c"},
+            {"annotations": {USE: "GPU-a"}},
+            "vgpu-use-gpuuuid: none of GPU-c is allowed in namespace team-a",
+        ),
+        ({USE_TYPE: "A"}, {"annotations": {USE_TYPE: "A100"}}, "use-gputype: none of A is allowed"),
+        (
+            {USE: "GPU-c"},
+            {"policies": PolicyRules((Rule("r", devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))}),))},
+            "vgpu-use-gpuuuid: none of GPU-c is allowed",
+        ),
+    ],
+)
+def test_a_list_with_nothing_left_is_refused(own: JSON, way: Any, message: str) -> None:
+    code, said = refusal(mutate, asking(own), known=KNOWN, **way)
+    assert code == 403
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("own", "way", "message"),
+    [
+        ({}, {"annotations": {USE: "GPU-a"}}, f"{USE}: must be set"),
+        ({MODE: "hami-core"}, {"policies": must(enforce="mig")}, f"{MODE}: must be mig by policy r: found hami-core"),
+        ({}, {"policies": must(enforce="mig")}, f"{MODE}: must be mig by policy r: it isn't set"),
+    ],
+)
+def test_a_pod_looser_than_policy_is_not_stored(own: JSON, way: Any, message: str) -> None:
+    code, said = refusal(validate, asking(own), known=KNOWN, **way)
+    assert code == 403
+    assert said.startswith(message)
+
+
+STRICT = {MODE: "mig", USE: "GPU-a", USE_TYPE: "A100"}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pod(cpu()),
+        pod(container(limits={**LIMITS, "volcano.sh/vgpu-number": "0"})),
+        pod(container(limits={"volcano.sh/vgpu-memory": "0"})),
+        pod(container(limits={"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory-ratio": "50"})),
+    ],
+)
+def test_a_pod_that_asks_for_none_of_its_cards_is_left_alone(manifest: JSON) -> None:
+    assert after(manifest, annotations=STRICT)[0] == {}
+
+
+def test_a_pod_of_two_is_governed_for_both() -> None:
+    rules = PolicyRules(
+        (Rule("r", default={MODE: "mig"}, enforce={"nvidia.com/vgpu-mode": "mps"}, scheduler_name="x"),)
+    )
+    both = pod(container(limits=LIMITS), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
+    notes, said, acted = after(both, annotations={USE: "GPU-v", "nvidia.com/use-gpuuuid": "GPU-h"}, policies=rules)
+    assert notes == {MODE: "mig", "nvidia.com/vgpu-mode": "mps", USE: "GPU-v", "nvidia.com/use-gpuuuid": "GPU-h"}
+    assert sorted(acted.split(",")) == ["namespace", "r"]
+    assert len(said) == 5
+
+
+def test_the_schedulers_name_is_for_our_pods() -> None:
+    rules = PolicyRules((Rule("r", scheduler_name=SCHEDULER),))
+    unnamed = pod(container(limits=LIMITS))
+    assert patched(unnamed, mutate(unnamed, known=KNOWN, policies=rules))["spec"]["schedulerName"] == "volcano"
+
+
+def test_without_its_namespace_a_pod_waits_and_keys_of_the_scheduler_mean_nothing_there() -> None:
+    for step in (mutate, validate):
+        code, _ = refusal(step, asking(), known=KNOWN, surroundings=Surroundings({}))
+        assert code == 503
+    around = Surroundings({"team-a": Namespace("team-a", {}, {"volcano.sh/vgpu-ids-new": "x"})})
+    mutate(asking(), known=KNOWN, surroundings=around)
+    assert around.ignored == [("team-a", ("volcano.sh/vgpu-ids-new",))]
+
+
+def test_the_policy_file_knows_its_choice_and_its_lists() -> None:
+    text = "policies: [{name: r, enforce: {volcano.sh/vgpu-mode: mig}, devices: {volcano: {allowUUIDs: [GPU-a]}}}]"
+    rule = Rule("r", enforce={MODE: "mig"}, devices={"volcano": DeviceBounds(allow_uuids=("GPU-a",))})
+    assert PolicyFile.parse(text, "p", KNOWN.governed) == PolicyRules((rule,))
+    for wrong, words in (
+        ("default: {volcano.sh/vgpu-use-gpuuuid: a}", "write its items under devices.volcano.allowUUIDs"),
+        ("default: {volcano.sh/vgpu-ids-new: a}", "is written by the scheduler alone"),
+        ("devices: {koordinator: {}}", "is no enabled backend key"),
+    ):
+        with pytest.raises(PolicyError, match=words):
+            PolicyFile.parse(f"policies: [{{name: r, {wrong}}}]", "p", KNOWN.governed)

@@ -1,0 +1,193 @@
+"""Koordinator's Device objects on their way into the caches, and what they change of a quota."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.devices.registry import Vendors
+
+NOW = 1_767_225_600.0
+K = "koordinator.sh/"
+MEMORY, RATIO, SHARED = f"{K}gpu-memory", f"{K}gpu-memory-ratio", f"{K}gpu.shared"
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+
+
+class NoDefinition(MemoryCluster):
+    """A cluster without Koordinator."""
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        if kind is Kind.DEVICES:
+            raise NotFound("404 page not found")
+        return await super().list(kind, namespace, node=node)
+
+
+class Scene:
+    def __init__(self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True) -> None:
+        self.now = NOW
+        self.cluster = cluster(lambda: self.now)
+        config = builtin_device_config().config
+        if not enabled:
+            config = config.model_copy(update={"koordinator": None})
+        self.core = Core(self.cluster, Vendors.from_config(config), Options(), clock=lambda: self.now)
+        self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
+        self.feed = SharedInformers(self.core, self.reconciler, sleep=self.never)
+
+    async def never(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    async def settle(self) -> None:
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    async def pass_time(self, seconds: float = 5.0) -> None:
+        await self.settle()
+        self.now += seconds
+        await self.reconciler.step()
+
+    def used(self) -> JSON:
+        quota = self.cluster.peek(Kind.RESOURCE_QUOTAS, "q", "default")
+        assert quota is not None
+        found: JSON = quota["status"]["used"]
+        return {key.removeprefix("limits."): amount for key, amount in found.items()}
+
+    def events(self, reason: str) -> list[str]:
+        return [event.note.message for event in self.cluster.events if event.note.reason == reason]
+
+
+def drive(story: Callable[[Scene], Awaitable[None]], scene: Callable[[], Scene] = Scene) -> None:
+    async def whole() -> None:
+        made = scene()
+        await made.cluster.ensure_namespace("default")
+        running = asyncio.create_task(made.feed.run())
+        await asyncio.wait_for(made.feed.wait_synced(), 5)
+        await story(made)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(whole())
+
+
+def device(*cards: JSON) -> JSON:
+    return {"metadata": {"name": "n1"}, "spec": {"devices": list(cards)}}
+
+
+CARD = {"type": "gpu", "minor": 0, "health": True, "resources": {MEMORY: "10Gi"}}
+
+
+def quota(**hard: str) -> JSON:
+    return {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}}
+
+
+def running(allocated: JSON) -> JSON:
+    limits = {SHARED: "1", RATIO: "50"}
+    notes = {ALLOCATED: json.dumps(allocated)}
+    spec = {"nodeName": "n1", "containers": [{"name": "c", "resources": {"limits": limits, "requests": limits}}]}
+    return {"metadata": {"name": "p", "namespace": "default", "annotations": notes}, "spec": spec}
+
+
+def test_devices_come_go_and_change() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.DEVICES, device(CARD))
+        await scene.settle()
+        first = scene.core.state.device("n1")
+        assert first is not None
+        await scene.cluster.patch(Kind.DEVICES, "n1", {"metadata": {"labels": {"a": "b"}}})
+        await scene.settle()
+        second = scene.core.state.device("n1")
+        assert second is not None
+        assert second["metadata"]["labels"] == {"a": "b"}
+        await scene.cluster.delete(Kind.DEVICES, "n1")
+        await scene.settle()
+        assert scene.core.state.device("n1") is None
+
+    drive(story)
+
+
+@pytest.mark.parametrize("spec", [{"devices": "x"}, {"devices": ["x"]}])
+def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.DEVICES, {"metadata": {"name": "n1"}, "spec": spec})
+        await scene.settle()
+        assert scene.core.state.device("n1") is None
+        assert list(scene.core.caches.unreadable) == [("devices", "", "n1")]
+
+    drive(story)
+
+
+def test_a_cluster_without_koordinator_is_synced() -> None:
+    async def story(scene: Scene) -> None:
+        assert scene.feed.synced
+
+    drive(story, lambda: Scene(NoDefinition))
+
+
+def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.DEVICES, device(CARD))
+        await scene.settle()
+        assert scene.core.state.device("n1") is None
+
+    drive(story, lambda: Scene(enabled=False))
+
+
+def test_a_debit_is_completed_once_its_card_is_known() -> None:
+    key = f"limits.{MEMORY}"
+
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "40Gi"}))
+        await scene.cluster.create(Kind.PODS, running({"gpu": [{"minor": 0, "resources": {RATIO: "50"}}]}))
+        await scene.pass_time()
+        assert scene.used() == {MEMORY: "0"}
+        (told,) = scene.events("BadAllocation")
+        assert "has no koordinator.sh/gpu-memory for minor 0" in told
+        await scene.cluster.create(Kind.DEVICES, device(CARD))
+        await scene.pass_time()
+        assert scene.used() == {MEMORY: str(5 * 2**30)}
+        # what Koordinator changes on a pod is told too
+        more = {"gpu": [{"minor": 0, "resources": {RATIO: "60"}}]}
+        await scene.cluster.patch(
+            Kind.PODS, "p", {"metadata": {"annotations": {ALLOCATED: json.dumps(more)}}}, "default"
+        )
+        await scene.pass_time()
+        assert scene.used() == {MEMORY: str(6 * 2**30)}
+        assert scene.events("QuotaUnitSuspicious") == []  # gibibytes of bytes
+
+    drive(story)
+
+
+def test_gibibytes_of_percent_are_suspicious() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
+        await scene.pass_time()
+        assert scene.events("QuotaUnitSuspicious") == [f"limits.{RATIO}: 1Ki means 1024 units"]
+
+    drive(story)
+
+
+def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -> None:
+    key = f"limits.{SHARED}"
+
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "4"}))
+        await scene.pass_time()
+        pod = running({"gpu": [{"minor": 0, "resources": {RATIO: "100", MEMORY: "10Gi"}}]})
+        pod["spec"]["containers"][0]["resources"] = {}
+        await scene.cluster.create(Kind.PODS, pod)
+        await scene.pass_time()
+        assert scene.used() == {SHARED: "1"}
+        await scene.cluster.set_phase("default", "p", "Succeeded")
+        await scene.pass_time()
+        assert scene.used() == {SHARED: "0"}
+
+    drive(story)

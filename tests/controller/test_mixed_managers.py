@@ -1,0 +1,161 @@
+"""Events about other schedulers: mixed nodes, MIG instances given twice, overruns (volcano 5.7, 10.2, 13)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from devices.foreign.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, asking, registered, t4
+from quota.objects import TEAM, quota
+from quota.world import World, story
+
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import Kind, Unavailable
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.controller.mixed_managers import MixedManagerAudit
+from hami_webhook.devices.registry import Vendors
+
+JSON = dict[str, Any]
+NOW = 1_767_225_600.0
+CHART = Vendors.from_config(builtin_device_config().config)
+BLOCKS = f"limits.{MEMORY}"
+HAMI = "GPU-a,10,16384,100,NVIDIA-T4,0,true,0,hami-core:"
+
+
+def volcano_node(name: str, *cards: str, **notes: str) -> JSON:
+    amounts = {NUMBER: "10", MEMORY: "40960", CORES: "100"}
+    annotations = {REGISTER: registered(*cards), **notes}
+    return {"metadata": {"name": name, "annotations": annotations}, "status": {"allocatable": amounts}}
+
+
+def pod(name: str, ids: str, on: str, **how: Any) -> JSON:
+    made = asking(1, 8000, name=name, notes={IDS: ids}, nodeName=on, **how)
+    return {**made, "status": {"phase": "Running"}}
+
+
+class Street:
+    """Nodes, pods on them, and the controller that looks at them."""
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster(lambda: NOW)
+        self.core = Core(self.cluster, CHART, Options(), clock=lambda: NOW)
+        self.neighbours = MixedManagerAudit(self.core)
+
+    def put(self, obj: JSON, kind: Kind = Kind.NODES) -> None:
+        self.core.caches.put(kind, obj)
+
+    def drop(self, obj: JSON, kind: Kind = Kind.NODES) -> None:
+        self.core.caches.drop(kind, obj)
+
+    def looked(self) -> list[tuple[str, str, str]]:
+        """Object, reason and message of the events after one more look."""
+        asyncio.run(self.neighbours.look())
+        return [
+            (f"{event.note.kind} {event.note.name}", event.note.reason, event.note.message)
+            for event in self.cluster.events
+            for _ in range(event.count)
+        ]
+
+
+def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:
+    street = Street()
+    street.put(volcano_node("plain", t4("GPU-z")))
+    assert street.looked() == []
+    street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
+    told = street.looked()
+    assert [(about, reason) for about, reason, _ in told] == [("Node n", "MixedGPUManagers")]
+    assert told[0][2].endswith("can coexist in theory, use one; registered twice: GPU-a")
+    assert street.looked() == told
+    street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
+    assert [message.endswith("use one") for _, _, message in street.looked()] == [False, True]
+    street.put(volcano_node("n", t4("GPU-b")))
+    assert len(street.looked()) == 2
+    street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
+    assert len(street.looked()) == 3
+
+
+def test_a_node_that_went_and_came_is_told_of_anew() -> None:
+    street = Street()
+    mixed = volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI})
+    street.put(mixed)
+    street.looked()
+    street.drop(mixed)
+    assert len(street.looked()) == 1
+    street.put(mixed)
+    assert len(street.looked()) == 2
+
+
+def test_an_event_that_could_not_be_recorded_is_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    street = Street()
+    street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
+
+    async def fail(note: object) -> None:
+        raise Unavailable("connection refused")
+
+    with monkeypatch.context() as context:
+        context.setattr(street.cluster, "record_event", fail)
+        assert street.looked() == []
+    assert len(street.looked()) == 1
+
+
+def test_an_instance_given_twice_is_told_of() -> None:
+    street = Street()
+    street.put(volcano_node("n", f"GPU-m,10,40960,{A40GB},true,mig"))
+    for name in ("a", "b"):
+        street.put(pod(name, "GPU-m[group2-0],NVIDIA,8000,0:", "n"), Kind.PODS)
+    (told,) = street.looked()
+    assert told == ("Node n", "DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/b")
+    street.drop(pod("b", "", "n"), Kind.PODS)
+    assert len(street.looked()) == 1
+
+
+@story
+async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key() -> None:
+    """A percentage is charged for the smallest card, and placed on a larger one."""
+    cards = volcano_node("n", f"GPU-s,10,16384,{T4},true,hami-core", f"GPU-l,10,40960,{A40GB},true,hami-core")
+    async with World(cards, quota(keys={BLOCKS: "10000"}), of=CHART) as world:
+
+        def used() -> str:
+            return world.quota()["status"]["used"][BLOCKS]
+
+        asks = asking(1, percent=50, name="p")
+        asks["metadata"]["namespace"] = TEAM
+        del asks["metadata"]["uid"]
+        await world.create(asks)
+        await world.run(2)
+        assert used() == "8192"
+        patch = {"metadata": {"annotations": {IDS: "GPU-l,NVIDIA,20480,0:"}}}
+        await world.cluster.patch(Kind.PODS, "p", patch, TEAM)
+        await world.cluster.bind(TEAM, "p", world.pod("p").uid, "n")
+        await world.run(2)
+        assert used() == "20480"
+        (event,) = [event.note for event in world.cluster.events if event.note.reason == "QuotaOverrun"]
+        assert (event.kind, event.namespace, event.name, event.type) == ("Pod", TEAM, "p", "Warning")
+        assert f"pod {TEAM}/p" in event.message
+        assert BLOCKS in event.message
+        more = asking(1, 1, name="q")
+        more["metadata"]["namespace"] = TEAM
+        assert (await world.refused(more)).code == 403
+        await world.run(400)
+        assert [e.count for e in world.cluster.events if e.note.reason == "QuotaOverrun"] == [1]
+
+
+@story
+async def test_an_allocation_that_is_never_bound_lapses() -> None:
+    cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
+    async with World(cards, quota(keys={BLOCKS: "50000"}), of=CHART) as world:
+        asks = asking(1, 100, name="p")
+        asks["metadata"]["namespace"] = TEAM
+        await world.create(asks)
+        notes = {
+            IDS: "GPU-l,NVIDIA,700,0:",
+            "volcano.sh/bind-phase": "allocating",
+            "volcano.sh/bind-time": str(int(world.now)),
+        }
+        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
+        await world.run(2)
+        assert world.quota()["status"]["used"][BLOCKS] == "700"
+        await world.run(299)
+        assert world.quota()["status"]["used"][BLOCKS] == "100"

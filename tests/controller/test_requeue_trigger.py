@@ -1,0 +1,264 @@
+"""Whatever frees devices touches a node, if somebody waits; nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from hami_webhook.assembly import Core, Options
+from hami_webhook.cluster.api import JSON, Kind, Unavailable
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
+from hami_webhook.devices.registry import Vendors
+
+NOW = 1_767_225_600.0
+CARD = {"id": "G", "count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA A10", "mode": "hami-core"}
+REGISTER = "hami.io/node-nvidia-register"
+GPU, MEM = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem"
+
+
+class Scene:
+    """A cluster that is watched, and a waker whose waits move the clock."""
+
+    def __init__(self, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
+        self.now = NOW
+        self.cluster = MemoryCluster(lambda: self.now, pause=pause)
+        vendors = Vendors.from_config(builtin_device_config().config)
+        self.core = Core(self.cluster, vendors, Options(), clock=lambda: self.now)
+        self.node: str | None = "n"
+        self.naps: list[float] = []
+        self.most_naps = 100
+        self.waker = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
+        self.feed = SharedInformers(self.core, None, self.waker)
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+        if len(self.naps) >= self.most_naps:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    async def open(self) -> None:
+        notes = {REGISTER: json.dumps([{**CARD, "health": True}])}
+        made: JSON = {"metadata": {"name": "n", "annotations": notes}, "status": {"allocatable": {"nvidia.com/gpu": 1}}}
+        await self.cluster.create(Kind.NODES, made)
+        await self.cluster.ensure_namespace("default")
+
+    def touched(self) -> str | None:
+        found = self.cluster.peek(Kind.NODES, "n")
+        assert found is not None
+        text: str | None = found["metadata"].get("annotations", {}).get(TOUCHED)
+        return text
+
+
+def drive(
+    story: Callable[[Scene], Coroutine[Any, Any, None]], pause: Callable[[str], Awaitable[None]] | None = None
+) -> None:
+    async def whole() -> None:
+        scene = Scene(pause)
+        await scene.open()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.waker.run())]
+            await scene.feed.wait_synced()
+            await story(scene)
+            for task in running:
+                task.cancel()
+
+    asyncio.run(whole())
+
+
+async def settle() -> None:
+    for _ in range(60):
+        await asyncio.sleep(0)
+
+
+def a_pod(name: str, **status: Any) -> JSON:
+    limits = {"nvidia.com/gpu": "1"}
+    containers = [{"name": "c", "image": "x", "resources": {"limits": limits}}]
+    inits = [{"name": "i", "image": "x", "resources": {"limits": limits}}]
+    spec = {"containers": containers, "initContainers": inits, "nodeName": "n"}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec, "status": status}
+
+
+def a_quota(mem: int, used: int) -> JSON:
+    meta = {"name": "q", "namespace": "default"}
+    return {"metadata": meta, "spec": {"hard": {MEM: str(mem)}}, "status": {"used": {MEM: str(used)}}}
+
+
+DONE = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
+
+
+async def a_pod_ends(scene: Scene) -> None:
+    await scene.cluster.set_phase("default", "p", "Succeeded")
+
+
+async def a_pod_goes(scene: Scene) -> None:
+    await scene.cluster.delete(Kind.PODS, "p", "default")
+
+
+async def init_ends(scene: Scene) -> None:
+    await scene.cluster.set_phase("default", "p", "Running", initContainerStatuses=DONE)
+
+
+async def a_quota_is_raised(scene: Scene) -> None:
+    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(200, 50))
+
+
+async def a_quota_is_used_less(scene: Scene) -> None:
+    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(100, 40))
+
+
+async def a_quota_goes(scene: Scene) -> None:
+    await scene.cluster.delete(Kind.RESOURCE_QUOTAS, "q", "default")
+
+
+async def a_node_gets_cards(scene: Scene) -> None:
+    cards = json.dumps([{**CARD, "health": True}, {**CARD, "id": "H", "health": True}])
+    await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
+
+
+async def a_namespace_allows_other_cards(scene: Scene) -> None:
+    notes = {"nvidia.com/use-gpuuuid": "G"}
+    await scene.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
+
+
+async def a_pod_is_labelled(scene: Scene) -> None:
+    await scene.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
+
+
+async def a_pod_comes(scene: Scene) -> None:
+    await scene.cluster.create(Kind.PODS, a_pod("new"))
+
+
+async def a_quota_is_lowered(scene: Scene) -> None:
+    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(90, 60))
+
+
+async def a_node_is_labelled(scene: Scene) -> None:
+    await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"a": "b"}}})
+
+
+async def a_namespace_comes(scene: Scene) -> None:
+    await scene.cluster.ensure_namespace("another")
+
+
+async def a_quota_comes(scene: Scene) -> None:
+    await scene.cluster.create(
+        Kind.RESOURCE_QUOTAS, {**a_quota(1, 0), "metadata": {"name": "r", "namespace": "default"}}
+    )
+
+
+FREES = (
+    *(a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards),
+    a_namespace_allows_other_cards,
+)
+FREES_NOT = (
+    *(a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled),
+    a_namespace_comes,
+)
+
+
+@pytest.mark.parametrize("happens", [*FREES, *FREES_NOT], ids=lambda what: what.__name__)
+@pytest.mark.parametrize("waiting", [True, False], ids=["somebody waits", "nobody waits"])
+def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable[None]], waiting: bool) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.cluster.create(Kind.PODS, a_pod("p", phase="Running"))
+        await scene.cluster.create(Kind.RESOURCE_QUOTAS, a_quota(100, 50))
+        await settle()
+        scene.now += 10  # the node's first cards are long forgotten
+        if waiting:
+            scene.waker.refused("w")
+        await happens(scene)
+        await settle()
+        assert scene.waker.touches == (1 if waiting and happens in FREES else 0)
+        if waiting and happens in FREES:
+            assert scene.touched() == f"{NOW + 10.2:.3f}"
+
+    drive(story)
+
+
+def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> None:
+    async def story(scene: Scene) -> None:
+        scene.waker.refused("w")
+        scene.most_naps = 2
+        for _ in range(50):
+            scene.waker.freed()
+        await settle()
+        assert (scene.waker.touches, scene.naps) == (1, [0.2, 1.0])
+
+    drive(story)
+
+
+def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
+    async def story(scene: Scene) -> None:
+        scene.waker.freed()
+        await settle()
+        assert scene.waker.touches == 0
+        scene.now += 4.9
+        scene.waker.refused("w")
+        await settle()
+        assert scene.waker.touches == 1
+        scene.now += 5
+        scene.waker.refused("v")
+        await settle()
+        assert scene.waker.touches == 1, "whoever was refused by now was judged without what was freed"
+
+    drive(story)
+
+
+def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
+    async def story(scene: Scene) -> None:
+        raw = a_pod("p")
+        del raw["spec"]["nodeName"]
+        first = await scene.cluster.create(Kind.PODS, raw)
+        second = await scene.cluster.create(Kind.PODS, {**raw, "metadata": {**raw["metadata"], "name": "q"}})
+        await settle()
+        for made in (first, second):
+            scene.waker.refused(made["metadata"]["uid"])
+        scene.waker.refused("placed")
+        scene.waker.settled("placed")
+        await scene.cluster.bind("default", "p", first["metadata"]["uid"], "n")
+        await scene.cluster.delete(Kind.PODS, "q", "default")
+        await settle()
+        before = scene.waker.touches
+        scene.now += 10
+        scene.waker.freed()
+        await settle()
+        assert scene.waker.touches == before
+
+    drive(story)
+
+
+def test_a_touch_that_fails_is_tried_again() -> None:
+    fails = [2]
+
+    async def pause(step: str) -> None:
+        if step == "patch:before" and fails[0]:
+            fails[0] -= 1
+            raise Unavailable("down")
+
+    async def story(scene: Scene) -> None:
+        scene.waker.refused("w")
+        scene.waker.freed()
+        await settle()
+        assert scene.waker.touches == 1
+        assert fails == [0]
+
+    drive(story, pause)
+
+
+def test_without_a_node_nothing_is_touched() -> None:
+    async def story(scene: Scene) -> None:
+        scene.node = None
+        scene.waker.refused("w")
+        scene.waker.freed()
+        await settle()
+        assert scene.waker.touches == 0
+
+    drive(story)

@@ -1,0 +1,211 @@
+"""What would have to change: the least that helps, derived by trying it out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene, asks, card, node, pod, quota, running
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.explain.eviction_search import make_room
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
+from hami_webhook.scheduling.placer import Unschedulable
+
+from .scenes import explained, known, on, steps
+
+FULL = running("busy", "n", "G,NVIDIA,6000,50:;")
+ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
+    (
+        "the memory that is missing",
+        [node("n", card("G")), FULL],
+        pod("p", asks(1, 3000)),
+        [
+            ["1000 MiB must become free on G of n (held by default/busy)"],
+            ["container c0 could have 2000 MiB of a card instead of 3000, on n"],
+        ],
+    ),
+    (
+        "memory and cores of the card that lacks least",
+        [node("n", card("G"), card("H")), FULL, running("more", "n", "H,NVIDIA,7000,90:;")],
+        pod("p", asks(1, 3000, 60)),
+        [["1000 MiB and 10 cores must become free on G of n (held by default/busy)"]],
+    ),
+    (
+        "a card to itself",
+        [node("n", card("G")), FULL],
+        pod("p", asks(1, 1000, 100)),
+        [
+            ["G on n must become empty (held by default/busy)"],
+            ["container c0 could have 50 cores of a card instead of 100, on n"],
+        ],
+    ),
+    (
+        "a limit that is too low for the cheapest placement",
+        [node("n", card("G", 8000), card("H", 4000)), quota({MEM: 1000})],
+        pod("p", asks(1, percent=50)),
+        [
+            [
+                f"{MEM} of quota q must be raised from 1000 to 2000, or other pods must give up 1000: "
+                "this placement costs 2000, others have 0"
+            ],
+            ["container c0 could have 25 % of a card instead of 50, on n"],
+        ],
+    ),
+    (
+        "room and a limit",
+        [node("n", card("G")), FULL, quota({MEM: 8500, GPU: 9}, used={MEM: 9000, GPU: 2})],
+        pod("p", asks(1, 3000)),
+        [
+            [
+                "1000 MiB must become free on G of n (held by default/busy)",
+                f"{MEM} of quota q must be raised from 8500 to 9000, or other pods must give up 500: "
+                "this placement costs 3000, others have 6000",
+            ],
+            ["container c0 could have 2000 MiB of a card instead of 3000, on n"],
+        ],
+    ),
+    (
+        "fewer cards",
+        [node("n", card("G"), card("H"))],
+        pod("p", asks(3, 3000)),
+        [["container c0 could have 2 cards instead of 3, on n"]],
+    ),
+    (
+        "another node",
+        [node("n", card("G"), labels={"zone": "a"})],
+        pod("p", asks(1, 3000), nodeSelector={"zone": "b"}),
+        [["n lacks the labels zone=b of the pod's nodeSelector; it would fit there"]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("objects", "raw", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_the_least_that_helps_is_proposed(objects: list[JSON], raw: JSON, told: list[list[str]]) -> None:
+    explanation = explained(raw, *objects)
+    assert steps(explanation) == told
+    assert not any(found.fits for found in explanation.nodes)
+
+
+def test_a_quota_that_stands_in_the_way_is_shown_with_what_the_placement_would_cost() -> None:
+    explanation = explained(pod("p", asks(1, percent=50)), node("n", card("G")), quota({MEM: 1000, GPU: 2}))
+    rows = {account.key: account for account in explanation.quotas}
+    assert {key: (a.costs, a.most, a.stands_in_the_way) for key, a in rows.items()} == {
+        GPU: (1, 2, False),
+        MEM: (4000, 1000, True),
+    }
+
+
+def test_the_nearest_node_comes_first() -> None:
+    explanation = explained(
+        pod("p", asks(1, 7000)),
+        node("a", card("A")),
+        node("b", card("B")),
+        running("x", "a", "A,NVIDIA,5000,0:;"),
+        running("y", "b", "B,NVIDIA,2000,0:;"),
+    )
+    assert [change.node for change in explanation.changes if change.steps[0].kind == "free"] == ["b", "a"]
+
+
+def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
+    raw = pod("p", asks(1, 3000), schedulerName="default-scheduler")
+    gated = explained(raw, node("n", card("G")), FULL, gates=("wait",))
+    assert steps(gated)[0] == [
+        "its scheduling gates must be removed: wait",
+        "its schedulerName must be hami-scheduler, not default-scheduler",
+        "1000 MiB must become free on G of n (held by default/busy)",
+    ]
+    assert steps(explained(raw, node("n", card("G")))) == [
+        ["its schedulerName must be hami-scheduler, not default-scheduler"]
+    ]
+
+
+def chance(seed: int) -> tuple[list[JSON], JSON]:
+    """A cluster and a pod at random."""
+    dice = random.Random(seed)
+    objects: list[JSON] = []
+    for n in range(dice.randint(1, 3)):
+        uuids = [f"n{n}g{g}" for g in range(dice.randint(1, 4))]
+        cards = [card(u, dice.choice([4000, 8000]), count=dice.choice([2, 10]), numa=dice.randint(0, 1)) for u in uuids]
+        objects.append(node(f"n{n}", *cards))
+        for r in range(dice.randint(0, 5)):
+            held = f"{dice.choice(uuids)},NVIDIA,{dice.choice([500, 1500])},{dice.choice([0, 30, 100])}:;"
+            objects.append(running(f"n{n}r{r}", f"n{n}", held))
+    if dice.random() < 0.5:
+        objects.append(quota({MEM: dice.choice([2000, 9000]), GPU: dice.choice([1, 8])}))
+    policies = ["binpack", "spread", "mutex", "numa-first,spread", "topology-aware"]
+    notes = {"hami.io/gpu-scheduler-policy": dice.choice(policies)}
+    if dice.random() < 0.3:
+        notes["nvidia.com/numa-bind"] = "true"
+
+    def one() -> JSON:
+        return asks(dice.randint(1, 3), dice.choice([None, 1000, 5000]), dice.choice([None, 20, 100]))
+
+    inits = [one()] if dice.random() < 0.3 else []
+    return objects, pod("p", *(one() for _ in range(dice.randint(1, 2))), inits=inits, notes=notes)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> None:
+    objects, raw = chance(seed)
+    explanation = explained(raw, *objects)
+
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(*objects)
+        answer = await scene.place(raw)
+        assert answer is not None
+        told = {account.name: account.reason for account in explanation.nodes if not account.fits}
+        assert told == {name: str(why) for name, why in answer.failed.items()}
+        assert isinstance(answer, Unschedulable) == (not any(account.fits for account in explanation.nodes))
+
+    asyncio.run(scenario())
+    for account in explanation.nodes:
+        counted = [line.label for line in account.cards if line.label]
+        for label in set(counted):
+            assert f"{counted.count(label)}/{len({line.uuid for line in account.cards})} {label}" in account.reason
+    ask = read_pod_request(Pod.from_object(raw), VENDORS, "spread")
+    assert ask is not None
+    for view in known(*objects).state.views():
+        room = make_room(view, ask, VENDORS)
+        if room is None:
+            continue
+        kept = dict(view.usage)
+        for key, (slots, memory, cores) in room.freed.items():
+            was = view.used(*key)
+            assert min(slots, memory, cores) >= 0
+            kept[key] = replace(was, slots=was.slots - slots, memory=was.memory - memory, cores=was.cores - cores)
+        assert isinstance(fit_pod(replace(view, usage=kept), ask, VENDORS, None), NodeFit)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
+    objects, raw = chance(seed)
+    explanation = explained(raw, *objects)
+    for change in explanation.changes:
+        if {step.kind for step in change.steps} != {"quota"}:
+            continue
+        raised = {step.subject.partition("/")[2]: step.amounts["to"] for step in change.steps}
+        changed = [
+            quota({**{key: int(text) for key, text in obj["spec"]["hard"].items()}, **raised})
+            if "hard" in obj.get("spec", {})
+            else obj
+            for obj in objects
+        ]
+        assert on(explained(raw, *changed), change.node).fits
+
+
+def test_a_state_is_left_as_it_was() -> None:
+    state = ClusterCache(VENDORS)
+    state.set_node(Node.from_object(node("n", card("G"))), NOW)
+    state.set_pod(Pod.from_object({**FULL, "metadata": {**FULL["metadata"], "uid": "busy"}}), NOW)
+    view = state.view("n")
+    assert view is not None
+    ask = read_pod_request(Pod.from_object(pod("p", asks(1, 3000))), VENDORS, "spread")
+    assert ask is not None
+    assert make_room(view, ask, VENDORS) is not None
+    assert state.view("n") is view

@@ -1,0 +1,429 @@
+"""The loop that drives charges against a cluster that fails, lags and changes under it (quota chapter 7, 10, 11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+
+from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota import admission_charger
+from hami_webhook.quota.account import ChargeRequest, Refusal
+from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
+from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.recompute import Recomputer, Times
+
+from .objects import GPU, MEM, NOON, TEAM, books, full, pod, quota, read_pod, vendors
+from .world import story
+
+Told = Callable[["Desk"], Awaitable[None]]
+
+
+def ask(identity: str = "u", *, dry_run: bool = False, reservation: str = "", **amounts: Any) -> ChargeRequest:
+    asked = read_pod("p", uid=identity, **(amounts or {"gpu": 1, "mem": 5}))
+    return ChargeRequest(identity, asked, waiting_charge(asked, vendors(), NoCapacity()), dry_run, reservation)
+
+
+class Desk:
+    """A cluster with quotas `a` and `b` and a charger on it; what the cluster is asked is noted."""
+
+    def __init__(self, **how: Any) -> None:
+        self.now = NOON
+        self.cluster = MemoryCluster(lambda: self.now, pause=self.pause)
+        self.steps: list[str] = []
+        self.slept: list[float] = []
+        self.trouble: Callable[[str], Awaitable[None]] | None = None
+        self.cached: Sequence[ResourceQuota] | None = None
+        self.silent_since = float("inf")
+        recomputer = Recomputer(self.cluster, vendors(), NoCapacity(), clock=lambda: self.now, times=Times())
+        self.charger = AdmissionCharger(
+            self.cluster,
+            vendors(),
+            **{
+                "clock": lambda: self.now,
+                "recompute": recomputer.inline,
+                "cache": self,
+                "sleep": self.sleep,
+                "jitter": lambda: 1.0,
+                **how,
+            },
+        )
+        self.rival = AdmissionCharger(self.cluster, vendors(), clock=lambda: self.now, recompute=recomputer.inline)
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
+        found, self.cached = self.cached, None
+        return found
+
+    def current_within(self, seconds: float) -> bool:
+        return self.now - self.silent_since <= seconds
+
+    async def pause(self, step: str) -> None:
+        self.steps.append(step)
+        if self.trouble is not None:
+            await self.trouble(step)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    async def add(self, name: str, known: bool = True, **hard: object) -> None:
+        made = quota(name, **hard)
+        status = {"hard": made["spec"]["hard"], "used": dict.fromkeys(made["spec"]["hard"], "0")}
+        await self.cluster.create(Kind.RESOURCE_QUOTAS, {**made, "status": status if known else {}})
+
+    def read(self, name: str = "a") -> ResourceQuota:
+        return ResourceQuota.from_object(self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM))
+
+    def state(self, name: str = "a") -> tuple[int, set[str]]:
+        """Memory used, and the ledger's ids."""
+        item = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)
+        assert item is not None
+        return books(item).used.get(MEM, 0), set(books(item).ledger)
+
+    def fail(self, failure: type[ClusterError], at: str, numbers: Sequence[int]) -> None:
+        """Fail the given occurrences (from 1) of a step."""
+        count = [0]
+
+        async def trouble(step: str) -> None:
+            if step == at:
+                count[0] += 1
+                if count[0] in numbers:
+                    raise failure("no answer")
+
+        self.trouble = trouble
+
+
+def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Told], Callable[[], None]]:
+    def make(told: Told) -> Callable[[], None]:
+        @story
+        async def run() -> None:
+            one = Desk(**how)
+            await one.cluster.ensure_namespace(TEAM)
+            for name, mem in ({"a": 10, "b": 10} if hard is None else hard).items():
+                await one.add(name, mem=mem)
+            await told(one)
+
+        run.__name__ = run.__qualname__ = told.__name__
+        return run
+
+    return make
+
+
+@desk()
+async def test_a_pod_that_costs_nothing_is_allowed_without_a_look(one: Desk) -> None:
+    one.fail(Unavailable, "list:before", range(9))
+    assert await one.charger.charge(ask(gpu=0)) == Charged()
+    assert one.steps == []
+
+
+@desk()
+async def test_a_charge_reads_once_and_writes_each_quota_once_in_name_order(one: Desk) -> None:
+    assert await one.charger.charge(ask()) == Charged({"a": full(mem=5), "b": full(mem=5)})
+    assert one.steps == ["list:before", *["patch_status:before", "patch_status:after"] * 2]
+    assert one.state("a") == one.state("b") == (5, {"u"})
+    one.steps.clear()
+    assert await one.charger.charge(ask()) == Charged({"a": full(mem=5), "b": full(mem=5)})
+    assert one.steps == ["list:before"]
+    await one.charger.charge(ask(gpu=1, mem=7))
+    assert one.state() == (7, {"u"})
+
+
+@desk({})
+async def test_no_quota_no_write(one: Desk) -> None:
+    assert await one.charger.charge(ask()) == Charged({})
+    assert one.steps == ["list:before"]
+
+
+@pytest.mark.parametrize(("lost", "slept"), [(1, [0.02]), (5, [0.02, 0.04, 0.08, 0.16, 0.2])])
+def test_lost_races_are_tried_again_after_a_pause(lost: int, slept: list[float]) -> None:
+    @desk({"a": 10})
+    async def told(one: Desk) -> None:
+        one.fail(Conflict, "patch_status:before", range(1, lost + 1))
+        assert isinstance(await one.charger.charge(ask()), Charged)
+        assert one.slept == slept
+        assert one.state() == (5, {"u"})
+        assert one.charger.counts.conflicts == lost
+
+    told()
+
+
+@desk()
+async def test_twenty_lost_races_are_a_retryable_refusal_that_leaves_nothing(one: Desk) -> None:
+    one.fail(Conflict, "patch_status:before", range(2, 22))
+    assert await one.charger.charge(ask()) == Refusal(
+        503, "quota: can't charge namespace team now: 20 conflicting writes; try again"
+    )
+    assert one.state("a") == one.state("b") == (0, set())
+    assert one.charger.counts.denied == {"unavailable": 1}
+
+
+@pytest.mark.parametrize("failure", [Unavailable, Forbidden])
+@pytest.mark.parametrize(
+    ("step", "number"), [("list:before", 1), ("patch_status:before", 1), ("patch_status:before", 2)]
+)
+def test_a_failing_cluster_refuses_and_leaves_nothing(failure: type[ClusterError], step: str, number: int) -> None:
+    @desk()
+    async def told(one: Desk) -> None:
+        one.fail(failure, step, [number])
+        assert await one.charger.charge(ask()) == Refusal(
+            503, "quota: can't charge namespace team now: no answer; try again"
+        )
+        assert one.state("a") == one.state("b") == (0, set())
+
+    told()
+
+
+@desk()
+async def test_an_unknown_outcome_is_undone_if_it_took_effect(one: Desk) -> None:
+    one.fail(Unavailable, "patch_status:after", [2])
+    assert isinstance(await one.charger.charge(ask()), Refusal)
+    assert one.state("a") == one.state("b") == (0, set())
+
+
+@desk({"a": 10, "b": 3})
+async def test_a_later_quota_that_refuses_after_a_conflict_undoes_the_earlier(one: Desk) -> None:
+    await one.cluster.patch(Kind.RESOURCE_QUOTAS, "b", {"spec": {"hard": {MEM: "10"}}}, TEAM)
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before" and one.state("a") == (5, {"u"}):
+            one.trouble = None
+            await one.cluster.patch(Kind.RESOURCE_QUOTAS, "b", {"spec": {"hard": {MEM: "3"}}}, TEAM)
+
+    one.trouble = trouble
+    outcome = await one.charger.charge(ask())
+    assert isinstance(outcome, Refusal)
+    assert "exceeded quota: b" in outcome.message
+    assert one.state("a") == one.state("b") == (0, set())
+
+
+@desk({"a": 10, "b": 10})
+async def test_an_undo_restores_what_stood_there_before(one: Desk) -> None:
+    await one.charger.charge(ask(gpu=1, mem=2))
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before" and one.state("a")[0] == 5:
+            one.trouble = None
+            await one.cluster.patch(Kind.RESOURCE_QUOTAS, "b", {"spec": {"hard": {MEM: "3"}}}, TEAM)
+
+    one.trouble = trouble
+    assert isinstance(await one.charger.charge(ask()), Refusal)
+    assert one.state("a") == one.state("b") == (2, {"u"})
+
+
+@desk()
+async def test_an_undo_that_loses_a_race_is_tried_again(one: Desk) -> None:
+    one.fail(Unavailable, "patch_status:before", [2])
+    failing = one.trouble
+    assert failing is not None
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before" and one.steps.count(step) == 3:
+            raise Conflict("another was first")
+        await failing(step)
+
+    one.trouble = trouble
+    assert isinstance(await one.charger.charge(ask()), Refusal)
+    assert one.state("a") == one.state("b") == (0, set())
+
+
+@desk({"a": 3, "b": 10})
+async def test_a_quota_deleted_between_judging_and_writing_no_longer_counts(one: Desk) -> None:
+    await one.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"spec": {"hard": {MEM: "10"}}}, TEAM)
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before":
+            one.trouble = None
+            await one.cluster.delete(Kind.RESOURCE_QUOTAS, "a", TEAM)
+
+    one.trouble = trouble
+    assert await one.charger.charge(ask()) == Charged({"b": full(mem=5)})
+
+
+@desk({"a": 10})
+async def test_a_dry_run_writes_nothing(one: Desk) -> None:
+    assert isinstance(await one.charger.charge(ask(dry_run=True)), Charged)
+    assert isinstance(await one.charger.charge(ask(dry_run=True, gpu=1, mem=11)), Refusal)
+    assert one.steps == ["list:before"] * 2
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_unknown_used_is_computed_in_the_charge(dry_run: bool) -> None:
+    @desk({})
+    async def told(one: Desk) -> None:
+        await one.add("a", known=False, mem=10)
+        await one.cluster.create(Kind.PODS, pod("other", gpu=1, mem=6))
+        outcome = await one.charger.charge(ask(dry_run=dry_run))
+        assert isinstance(outcome, Refusal)
+        assert outcome.message.endswith(f"requested: {MEM}=5, used: {MEM}=6, limited: {MEM}=10")
+        assert one.read().used == ({} if dry_run else {MEM: "6"})
+        assert isinstance(await one.charger.charge(ask(dry_run=dry_run, gpu=1, mem=4)), Charged)
+        assert one.read().used == ({} if dry_run else {MEM: "10"})
+
+    told()
+
+
+@desk({})
+async def test_used_that_cannot_be_computed_is_said_to_be_unknown(one: Desk) -> None:
+    await one.add("a", known=False, mem=10, gpu=2)
+    one.fail(Unavailable, "get:before", range(9))
+    assert await one.charger.charge(ask()) == Refusal(403, f"status unknown for quota: a, resources: {GPU},{MEM}")
+    assert one.charger.counts.denied == {"unknown": 1}
+
+
+@desk({"a": 100}, max_ledger=2)
+async def test_a_full_ledger_is_pruned(one: Desk) -> None:
+    await one.charger.charge(ask("x"))
+    await one.charger.charge(ask("y"))
+    outcome = await one.charger.charge(ask("z"))
+    assert isinstance(outcome, Refusal)
+    assert "the ledger of quota a is full (2 entries)" in outcome.message
+    one.now += 45
+    assert isinstance(await one.charger.charge(ask("z")), Charged)
+    assert one.state() == (5, {"z"})
+
+
+@desk({"a": 10})
+async def test_requests_that_wait_together_are_one_write(one: Desk) -> None:
+    outcomes = await asyncio.gather(*(one.charger.charge(ask(f"u{n}")) for n in range(4)))
+    assert [type(outcome) for outcome in outcomes] == [Charged, Charged, Refusal, Refusal]
+    assert one.charger.counts.writes == 1
+    assert one.charger.counts.denied == {"exceeded": 2}
+
+
+@desk({"a": 10})
+async def test_a_refused_twin_in_a_batch_does_not_undo_its_admitted_twin(one: Desk) -> None:
+    outcomes = await one.charger.charge_batch(TEAM, [ask(), ask(gpu=1, mem=11)])
+    assert [type(outcome) for outcome in outcomes] == [Charged, Refusal]
+    assert one.state() == (5, {"u"})
+
+
+async def ever(step: str) -> None:
+    await asyncio.Event().wait()
+
+
+@desk({"a": 10}, timeout=0)
+async def test_out_of_time_is_a_retryable_refusal(one: Desk) -> None:
+    one.trouble = ever
+    assert await one.charger.charge(ask()) == Refusal(
+        503, "quota: can't charge namespace team now: no answer from the API server in time; try again"
+    )
+
+
+@desk({"a": 10})
+async def test_who_gave_up_while_waiting_is_not_charged(one: Desk) -> None:
+    gate = asyncio.Event()
+
+    async def hold(step: str) -> None:
+        await gate.wait()
+
+    one.trouble = hold
+    first = asyncio.create_task(one.charger.charge(ask("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(await one.charger.charge(ask("late"), 0), Refusal)
+    gate.set()
+    assert isinstance(await first, Charged)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert one.state() == (5, {"first"})
+
+
+@desk()
+async def test_who_gave_up_while_being_charged_is_taken_out_again(one: Desk) -> None:
+    gate = asyncio.Event()
+
+    async def hold(step: str) -> None:
+        if step == "patch_status:after":
+            await gate.wait()
+
+    one.trouble = hold
+    given_up = asyncio.create_task(one.charger.charge(ask()))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert one.state() == (5, {"u"})
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    gate.set()
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert one.state("a") == one.state("b") == (0, set())
+
+
+@desk({"a": 10})
+async def test_a_bug_is_a_retryable_refusal_and_the_next_one_is_served(one: Desk) -> None:
+    def broken(namespace: str) -> Any:
+        raise RuntimeError("a bug")
+
+    real, one.quotas = one.quotas, broken
+    outcome = await one.charger.charge(ask())
+    assert isinstance(outcome, Refusal)
+    assert "an internal error" in outcome.message
+    one.quotas = real
+    assert isinstance(await one.charger.charge(ask()), Charged)
+
+
+@pytest.mark.parametrize(("held", "lost"), [(True, range(2)), (False, range(3, 7))])
+def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first(held: bool, lost: range) -> None:
+    """It is slower than they are: it lists pods between its read and its write."""
+
+    @desk({"a": 10**6})
+    async def told(one: Desk) -> None:
+        async def takes_time(step: str) -> None:
+            await asyncio.sleep(0.01 if asyncio.current_task() is recomputing else 0)
+
+        async def charge_on(number: int) -> None:
+            while not recomputing.done():
+                await one.charger.charge(ask(f"{number}-{len(one.steps)}"))
+
+        async def recompute() -> None:
+            with one.charger.held(TEAM) if held else nullcontext(), suppress(Conflict):
+                await recomputer.run(TEAM, "a")
+
+        drift = {"status": {"used": {MEM: "100"}}}
+        await one.cluster.patch_status(Kind.RESOURCE_QUOTAS, "a", drift, TEAM)
+        recomputer = Recomputer(
+            one.cluster,
+            vendors(),
+            NoCapacity(),
+            clock=lambda: one.now,
+            times=Times(),
+            sleep=one.sleep,
+            jitter=lambda: 1.0,
+        )
+        recomputing = asyncio.create_task(recompute())
+        one.trouble = takes_time
+        charging = [asyncio.create_task(charge_on(number)) for number in range(3)]
+        await asyncio.gather(recomputing, *charging)
+        assert len([pause for pause in one.slept if pause >= 0.1]) in lost
+
+    told()
+
+
+@desk({"a": 1000})
+async def test_charges_are_held_half_a_second_at_most_however_many_batches_wait(one: Desk) -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(admission_charger, "_LONGEST_HOLD", 0.05)
+        with one.charger.held(TEAM):
+            began = loop.time()
+            for number in range(5):
+                assert isinstance(await one.charger.charge(ask(f"u{number}")), Charged)
+            assert 0.05 <= loop.time() - began < 0.2
+
+
+@desk({"a": 10})
+async def test_of_two_holds_the_later_lasts(one: Desk) -> None:
+    first, second = one.charger.held(TEAM), one.charger.held(TEAM)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    charging = asyncio.create_task(one.charger.charge(ask()))
+    await asyncio.sleep(0.02)
+    assert not charging.done()
+    second.__exit__(None, None, None)
+    assert isinstance(await charging, Charged)

@@ -1,0 +1,237 @@
+"""Charging a placement before its annotations are written, and taking that back (quota chapter 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
+from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
+from hami_webhook.quota.pricing import Charge
+from hami_webhook.scheduling.placer import Placement
+
+from .objects import LARGE, MEM, NOON, SMALL, TEAM, card, full, node, pod, quota
+from .world import World, story
+
+L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
+
+
+def committer(world: World) -> PlacementCharger:
+    return PlacementCharger(world.cluster, world.vendors, world.core.state, clock=lambda: world.now, lapse=300)
+
+
+def actual(mem: int) -> Charge:
+    return Charge(full(gpu=1, mem=mem), placed=True)
+
+
+def committed(
+    told: Callable[[World, Pod], Awaitable[None]], *entries: tuple[str, Entry], used: int = 8192, hard: int = 20000
+) -> None:
+    """A story with a pod of half a card (floor 8192) in a namespace with this ledger and used."""
+
+    @story
+    async def run() -> None:
+        made = quota(mem=hard)
+        made["metadata"]["annotations"] = {LEDGER: encode(dict(entries))} if entries else {}
+        made["status"] = {"hard": {MEM: str(hard)}, "used": {MEM: str(used)}}
+        waiting = pod(gpu=1, percent=50, uid="u", annotations={RESERVATION: "stamp"})
+        async with World(L, S, made, waiting) as world:
+            before = world.quota()
+            await world.cluster.replace(
+                Kind.RESOURCE_QUOTAS,
+                {**before, "metadata": {**before["metadata"], **made["metadata"]}, "status": made["status"]},
+            )
+            await told(world, world.pod("p"))
+
+    run()
+
+
+def e(state: State, mem: int, actual: int | None = None, time: int = int(NOON)) -> Entry:
+    return Entry(state, time, full(mem=mem), None if actual is None else full(mem=actual))
+
+
+PLACED = e(State.PLACING, 12288, 12288)
+
+
+@pytest.mark.parametrize(
+    ("before", "mem", "after", "used"),
+    [
+        ((), 12288, {"u": PLACED}, 12288),
+        ((("u", e(State.WAITING, 8192)),), 12288, {"u": PLACED}, 12288),
+        ((("u", e(State.ADMITTED, 8192)),), 12288, {"u": PLACED}, 12288),
+        ((("stamp", e(State.ADMITTED, 8192)),), 12288, {"stamp": e(State.ADMITTED, 8192), "u": PLACED}, 12288),
+        (((reservation_id("stamp"), e(State.ADMITTED, 8192)),), 12288, {"u": PLACED}, 12288),
+        ((("u", e(State.WAITING, 8192)),), 8192, {"u": e(State.WAITING, 8192)}, 8192),
+        ((("u", e(State.WAITING, 8192)),), 5000, {"u": e(State.WAITING, 8192)}, 8192),
+        # an entry of a former placement is renewed, though nothing more is charged
+        ((("u", e(State.PLACING, 8192, 8192, 5)),), 5000, {"u": e(State.PLACING, 8192, 5000)}, 8192),
+    ],
+)
+def test_what_a_placement_costs_more_is_charged_first(
+    before: tuple[tuple[str, Entry], ...], mem: int, after: dict[str, Entry], used: int
+) -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        commitment = await committer(world).commit(waiting, actual(mem))
+        assert (world.ledger(), world.mem()) == (after, used)
+        await commitment.undo()
+        assert (world.ledger(), world.mem()) == (dict(before), 8192)
+
+    committed(told, *before)
+
+
+def test_no_room_no_write() -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        before = world.quota()
+        with pytest.raises(QuotaChanged):
+            await committer(world).commit(waiting, actual(12288))
+        assert world.quota() == before
+
+    committed(told, hard=12287)
+
+
+def test_what_nobody_computed_has_no_room() -> None:
+    @story
+    async def run() -> None:
+        async with World(L) as world:
+            world.cluster.pause = None
+            await world.add(quota(mem=90000))
+            waiting = await world.add(pod(gpu=1, percent=50, uid="u"))
+            with pytest.raises(QuotaChanged):
+                await committer(world).commit(Pod.from_object(waiting), actual(99999))
+
+    run()
+
+
+def test_a_second_quota_that_refuses_undoes_the_first() -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        await world.add(quota("small", mem=9000))
+        await world.run(2)
+        before = (world.ledger(), world.mem())
+        with pytest.raises(QuotaChanged):
+            await committer(world).commit(waiting, actual(12288))
+        assert (world.ledger(), world.mem()) == before
+        assert world.mem("small") == 8192
+
+    committed(told)
+
+
+@pytest.mark.parametrize(
+    ("failure", "times", "outcome"),
+    [(Conflict, 5, None), (Conflict, 6, QuotaChanged), (Unavailable, 1, Unavailable), (Forbidden, 1, Forbidden)],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_write_that_fails(
+    failure: type[ClusterError], times: int, outcome: type[Exception] | None, when: str
+) -> None:
+    if when == "after" and failure is not Unavailable:
+        return
+
+    async def told(world: World, waiting: Pod) -> None:
+        left = [times]
+
+        async def fail(step: str) -> None:
+            if step == f"patch_status:{when}" and left[0]:
+                left[0] -= 1
+                raise failure("no")
+
+        world.cluster.pause = fail
+        if outcome is None:
+            await committer(world).commit(waiting, actual(12288))
+            assert world.mem() == 12288
+            return
+        with pytest.raises(outcome):
+            await committer(world).commit(waiting, actual(12288))
+        assert (world.ledger(), world.mem()) == ({}, 8192)
+
+    committed(told)
+
+
+def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        async def drop(step: str) -> None:
+            if step == "patch_status:before":
+                world.cluster.pause = None
+                await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+
+        world.cluster.pause = drop
+        commitment = await committer(world).commit(waiting, actual(12288))
+        assert commitment.written == []
+
+    committed(told)
+
+
+def test_the_undo_touches_only_its_own_entry() -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        commitment: PlacementCharge = await committer(world).commit(waiting, actual(12288))
+        world.now += 5
+        await committer(world).commit(waiting, actual(13000))
+        await commitment.undo()
+        assert world.mem() == 13000
+
+    committed(told)
+
+
+@pytest.mark.parametrize(
+    ("step", "failure", "placed", "mem"),
+    [("before", Forbidden, False, 8192), ("before", Unavailable, False, 12288), ("after", Unavailable, True, 12288)],
+)
+def test_a_failed_annotation_gives_its_charge_back_unless_it_may_have_arrived(
+    step: str, failure: type[ClusterError], placed: bool, mem: int
+) -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        await world.cluster.delete(Kind.NODES, "n2")
+        await world.drain()
+
+        async def lose(at: str) -> None:
+            if at == f"patch:{step}":
+                raise failure("no")
+
+        world.cluster.pause = lose
+        with pytest.raises(failure):
+            await world.core.placer.place(waiting)
+        world.cluster.pause = None
+        assert ("hami.io/vgpu-node" in world.pod("p").annotations) is placed
+        assert world.mem() == mem
+
+    committed(told, ("u", e(State.WAITING, 8192)))
+
+
+def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        world.cluster.pause = None
+        reads = [0]
+
+        async def take(step: str) -> None:
+            reads[0] += step == "get:before"
+            if reads[0] == 1:
+                world.cluster.pause = None
+                await world.admit(pod("other", gpu=1, mem=11000))
+
+        world.cluster.pause = take
+        placed = await world.core.placer.place(waiting)
+        assert isinstance(placed, Placement)
+        assert placed.node == "n2"
+        assert str(placed.failed["n1"]) == "1/1 ResourceQuotaNotFit"
+        assert world.mem() == 19192
+
+    committed(told, ("u", e(State.WAITING, 8192)))
+
+
+@pytest.mark.parametrize(("hard", "placed"), [(20480, 1), (20479, 0), (24576, 2)])
+def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) -> None:
+    @story
+    async def run() -> None:
+        async with World(L, S, node("n3", card("GPU-3", LARGE)), quota(mem=hard), replicas=2) as world:
+            pods = [await world.create(pod(name, gpu=1, percent=50)) for name in "ab"]
+            await world.cluster.delete(Kind.NODES, "n2")
+            await world.run(2)
+            assert world.mem() == 16384
+            done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(world.cores, pods, strict=True)))
+            assert sum(isinstance(result, Placement) for result in done) == placed
+            assert world.mem() == 16384 + 4096 * placed
+
+    run()

@@ -1,0 +1,138 @@
+"""An extender on an embedded cluster, asked as kube-scheduler asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.kube.objects import Node
+from hami_webhook.scheduling.extender import (
+    Extender,
+    ExtenderArgs,
+    decode_args,
+    decode_binding,
+    encode_filtered,
+)
+from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
+from hami_webhook.scheduling.placer import SchedulingPolicies
+
+from .scenery import VENDORS, Scene
+
+MODES = ("single", "cooperative")
+MUTEX = LOCK
+
+
+class Front(Scene):
+    """`mode` is the extender's; a wait of its locks moves the clock; `synced` is what `ready` waits for."""
+
+    def __init__(
+        self,
+        mode: str,
+        policies: SchedulingPolicies | None = None,
+        pause: Callable[[str], Awaitable[None]] | None = None,
+        patience: float = 28.0,
+    ) -> None:
+        super().__init__(policies, pause)
+        self.synced = asyncio.Event()
+        self.synced.set()
+        self.refusals: list[str] = []
+        self.settled: list[str] = []
+        self.freed = 0
+        self.naps = 0
+        self.locks = NodeLocks(
+            self.cluster,
+            clock=lambda: self.now,
+            patience=patience,
+            seen=self._lock,
+            sleep=self._sleep,
+            jitter=lambda: 1.0,
+        )
+
+        async def ready() -> None:
+            await self.synced.wait()
+
+        def freed() -> None:
+            self.freed += 1
+
+        self.extender = Extender(
+            self.cluster,
+            self.state,
+            VENDORS,
+            self.placer,
+            self.locks,
+            single=mode == "single",
+            clock=lambda: self.now,
+            ready=ready,
+            quotas=lambda namespace: None,
+            refused=self.refusals.append,
+            placed=self.settled.append,
+            freed=freed,
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.naps += 1
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def _lock(self, name: str, annotation: str = MUTEX) -> str | None:
+        found = self.cluster.peek(Kind.NODES, name)
+        return found["metadata"].get("annotations", {}).get(annotation) if found else None
+
+    def raw(self, name: str, namespace: str = "default") -> JSON:
+        found = self.cluster.peek(Kind.PODS, name, namespace)
+        assert found is not None
+        return found
+
+    def hear(self, name: str, namespace: str = "default") -> None:
+        """The watch shows the pod as it is now."""
+        self.state.set_pod(self.read(name, namespace), self.now)
+
+    async def lock(self, name: str, value: str | None) -> None:
+        stored = await self.cluster.patch(Kind.NODES, name, {"metadata": {"annotations": {MUTEX: value}}})
+        self.state.set_node(Node.from_object(stored), self.now)
+
+    async def filter(self, name: str, *nodes: str, namespace: str = "default") -> JSON:
+        """What is answered to filter for a pod of the cluster, through the wire's form."""
+        return await self.ask({"Pod": self.raw(name, namespace), "Nodes": None, "NodeNames": list(nodes)})
+
+    async def ask(self, body: Any) -> JSON:
+        return encode_filtered(await self.extender.filter(args(body)))
+
+    async def bind(self, name: str, node: str, *, namespace: str = "default", uid: str = "") -> str:
+        meta = (self.cluster.peek(Kind.PODS, name, namespace) or {"metadata": {}})["metadata"]
+        sent = {"PodName": name, "PodNamespace": namespace, "PodUID": uid or meta.get("uid", "?"), "Node": node}
+        binding = decode_binding(json.loads(json.dumps(sent)))
+        assert not isinstance(binding, str), binding
+        return await self.extender.bind(binding)
+
+    async def scheduled(self, raw: JSON, *nodes: str) -> str:
+        """Create, filter and bind a pod on the first node left; the error of the bind."""
+        await self.add(raw)
+        meta = raw["metadata"]
+        left = (await self.filter(meta["name"], *nodes, namespace=meta["namespace"]))["NodeNames"]
+        return await self.bind(meta["name"], left[0], namespace=meta["namespace"])
+
+
+def args(body: Any) -> ExtenderArgs:
+    decoded = decode_args(json.loads(json.dumps(body)))
+    assert not isinstance(decoded, str), decoded
+    return decoded
+
+
+def drive(story: Coroutine[Any, Any, None]) -> None:
+    """Run a story that must not wait for time to pass."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(10):
+            await story
+
+    asyncio.run(whole())
+
+
+async def turns() -> None:
+    """Let everything else go as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)

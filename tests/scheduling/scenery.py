@@ -1,0 +1,178 @@
+"""Nodes, pods and quotas as the API has them, and a cluster on which pods are placed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.config import builtin_device_config
+from hami_webhook.devices.model import Usage
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Namespace, Node, Pod
+from hami_webhook.policy.rules import PolicyRules as Rules
+from hami_webhook.scheduling.boundary import PolicyBoundary
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.placer import Placement, Placer, SchedulingPolicies, Unschedulable
+
+NOW = 1_767_225_600.0
+VENDORS = Vendors.from_config(builtin_device_config().config)
+GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
+REGISTER = "hami.io/node-nvidia-register"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+def card(uuid: str, memory: int = 8000, **fields: Any) -> JSON:
+    fixed = {"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA-Tesla V100-PCIE-32GB"}
+    return {**fixed, "mode": "hami-core", "health": True, **fields}
+
+
+def node(
+    name: str,
+    *cards: JSON,
+    scores: JSON | None = None,
+    allocatable: str = "10",
+    labels: JSON | None = None,
+    **notes: str,
+) -> JSON:
+    """A node with these cards; `scores` as `{"gpu0": {"gpu1": 100}}`; further annotations by keyword."""
+    written = {key.replace("__", "/").replace("_", "-"): text for key, text in notes.items()}
+    if cards:
+        written[REGISTER] = json.dumps(cards)
+    if scores is not None:
+        written["hami.io/node-nvidia-score"] = json.dumps([{"uuid": u, "score": s} for u, s in scores.items()])
+    meta = {"name": name, "annotations": written, "labels": labels or {}}
+    return {"metadata": meta, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}}
+
+
+def asks(
+    gpu: int | str | None = 1,
+    mem: int | str | None = None,
+    cores: int | None = None,
+    percent: int | None = None,
+    *,
+    sidecar: bool = False,
+    **fields: Any,
+) -> JSON:
+    """A container with these limits; `gpu=None` asks for nothing."""
+    names = {"nvidia.com/gpu": gpu, "nvidia.com/gpumem": mem, "nvidia.com/gpucores": cores}
+    names["nvidia.com/gpumem-percentage"] = percent
+    limits = {key: value for key, value in names.items() if value is not None}
+    restart = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": "main", "image": "cuda", "resources": {"limits": limits}, **restart, **fields}
+
+
+def pod(
+    name: str,
+    *apps: JSON,
+    inits: Sequence[JSON] = (),
+    namespace: str = "default",
+    notes: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> JSON:
+    named = [{**c, "name": f"c{i}"} for i, c in enumerate(apps)]
+    inited = [{**c, "name": f"i{i}"} for i, c in enumerate(inits)]
+    return {
+        "metadata": {"name": name, "namespace": namespace, "annotations": notes or {}, "labels": labels or {}},
+        "spec": {"containers": named, "initContainers": inited, **spec},
+    }
+
+
+def running(name: str, on: str, text: str, **more: Any) -> JSON:
+    """A pod bound to `on` that holds what `text` (an allocated annotation, `;` ends a container) says."""
+    containers = [asks(None) for _ in range(text.count(";"))]
+    notes = {"hami.io/vgpu-node": on, ALLOCATED: text}
+    return {**pod(name, *containers, notes=notes, nodeName=on, **more), "status": {"phase": "Running"}}
+
+
+def quota(hard: dict[str, int], *, name: str = "q", namespace: str = "default", used: JSON | None = None) -> JSON:
+    spec = {"hard": {key: str(value) for key, value in hard.items()}}
+    status = {"used": {key: str(value) for key, value in (used or dict.fromkeys(hard, 0)).items()}}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": status}
+
+
+class Scene:
+    """An embedded cluster, what the scheduler knows of it, and a placer.
+
+    `rules` are the policies in force, `namespaces` the Namespaces that aren't plain; None for one that isn't known.
+    """
+
+    def __init__(
+        self, policies: SchedulingPolicies | None = None, pause: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        self.now = NOW
+        self.cluster = MemoryCluster(lambda: self.now, pause=pause)
+        self.state = ClusterCache(VENDORS)
+        self.rules = Rules.EMPTY
+        self.namespaces: dict[str, Namespace | None] = {}
+        self.placer = Placer(
+            self.cluster,
+            self.state,
+            VENDORS,
+            clock=lambda: self.now,
+            policies=policies,
+            boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
+        )
+
+    async def _namespace(self, name: str) -> Namespace | None:
+        return self.namespaces.get(name, Namespace(name, {}, {}))
+
+    async def add(self, *objects: JSON) -> None:
+        """Nodes (no spec), quotas (`hard`) and pods, told to the scheduler too."""
+        for obj in objects:
+            spec = obj.get("spec")
+            if spec is None:
+                stored = await self.cluster.create(Kind.NODES, obj)
+                self.state.set_node(Node.from_object(stored), self.now)
+                continue
+            await self.cluster.ensure_namespace(obj["metadata"]["namespace"])
+            if "hard" in spec:
+                await self.cluster.create(Kind.RESOURCE_QUOTAS, obj)
+            else:
+                stored = await self.cluster.create(Kind.PODS, obj)
+                self.state.set_pod(Pod.from_object(stored), self.now)
+
+    async def place(self, raw: JSON, nodes: Sequence[str] | None = None) -> Placement | Unschedulable | None:
+        """Create the pod if it isn't there, and place it."""
+        meta = raw["metadata"]
+        if self.cluster.peek(Kind.PODS, meta["name"], meta["namespace"]) is None:
+            await self.add(raw)
+        return await self.placer.place(self.read(meta["name"], meta["namespace"]), nodes)
+
+    async def placed(self, raw: JSON, nodes: Sequence[str] | None = None) -> Placement:
+        placement = await self.place(raw, nodes)
+        assert isinstance(placement, Placement), placement
+        return placement
+
+    async def refused(self, raw: JSON, nodes: Sequence[str] | None = None) -> dict[str, str]:
+        """Why no node takes the pod, by node."""
+        unplaced = await self.place(raw, nodes)
+        assert isinstance(unplaced, Unschedulable), unplaced
+        return {name: str(why) for name, why in unplaced.failed.items()}
+
+    def read(self, name: str, namespace: str = "default") -> Pod:
+        return Pod.from_object(self.cluster.peek(Kind.PODS, name, namespace))
+
+    def events(self, name: str) -> list[tuple[str, str, str]]:
+        """Type, reason and message of the pod's events."""
+        notes = [event.note for event in self.cluster.events]
+        return [(note.type, note.reason, note.message) for note in notes if note.name == name]
+
+    def used(self, name: str, uuid: str) -> tuple[int, int, int]:
+        """Slots, MiB and cores taken of a card."""
+        view = self.state.view(name)
+        assert view is not None
+        return amounts(view.used("NVIDIA", uuid))
+
+    def quota_used(self, name: str = "q", namespace: str = "default") -> JSON:
+        found = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, namespace)
+        assert found is not None
+        used: JSON = found["status"]["used"]
+        return used
+
+
+def amounts(usage: Usage) -> tuple[int, int, int]:
+    return (usage.slots, usage.memory, usage.cores)

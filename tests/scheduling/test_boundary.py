@@ -1,0 +1,353 @@
+"""Fit holds the boundaries of the Namespace and of the policy file, whatever a pod's annotations have become."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.policy.evaluation import PolicyViolation
+from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
+from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.placer import SchedulingPolicies as Defaults
+from hami_webhook.scheduling.placer import evaluate
+
+from .front import MODES, Front, args, drive
+from .scenery import ALLOCATED, NOW, VENDORS, Scene, asks, card, node, pod
+from .test_cluster_cache import read_node
+
+USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+NODE_POLICY = "hami.io/node-scheduler-policy"
+MODE = "nvidia.com/vgpu-mode"
+both = pytest.mark.parametrize("mode", MODES)
+
+
+def bounded(asking: Pod, namespace: Namespace, policies: PolicyRules) -> BoundedPod:
+    async def nobody(name: str) -> Namespace | None:
+        raise AssertionError(f"namespace {name} was looked up")
+
+    return PolicyBoundary(VENDORS, lambda: policies, nobody).bounded(asking, namespace)
+
+
+NODE = node("n", card("A", type="NVIDIA A100-SXM4"), card("B", type="NVIDIA V100"))
+"""`spread`, the default, takes the later card of two that are idle."""
+
+
+def rules(name: str, **bounds: tuple[str, ...]) -> PolicyRules:
+    return PolicyRules((Rule(name, devices={"NVIDIA": DeviceBounds(**bounds)}),))
+
+
+def space(**annotations: str) -> Namespace:
+    """The pods' Namespace; NVIDIA's keys by keyword, such as `use_gpuuuid`."""
+    return Namespace("default", {}, {f"nvidia.com/{key.replace('_', '-')}": v for key, v in annotations.items()})
+
+
+DENIED_B = {
+    "rule denies the card": (rules("no-b", deny_uuids=("B",)), space()),
+    "rule allows the other card": (rules("only-a", allow_uuids=("A",)), space()),
+    "rule allows another type": (rules("a100", allow_types=("A100",)), space()),
+    "rule denies the type": (rules("no-v100", deny_types=("V100",)), space()),
+    "namespace denies the card": (PolicyRules.EMPTY, space(nouse_gpuuuid="B")),
+    "namespace allows another type": (PolicyRules.EMPTY, space(use_gputype="a100")),
+}
+TAMPERED = {
+    "removed": {},
+    "the denied card asked for": {USE: "A,B"},
+    "blank": {USE: " , ", NOUSE: "", USE_TYPE: "", NOUSE_TYPE: ","},
+    "broader types": {USE_TYPE: "a100,NVIDIA,V"},
+}
+
+
+async def scheduled(front: Front, mode: str) -> str:
+    """Filter and bind the pod `p`: what it was allocated."""
+    assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
+    assert await front.bind("p", "n") == ""
+    return front.read("p").annotations[ALLOCATED].partition(",")[0]
+
+
+@both
+def test_without_policy_the_pod_gets_the_card(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(NODE, pod("p", asks(1, 1000)))
+        assert await scheduled(front, mode) == "B"
+
+    drive(story())
+
+
+@both
+@pytest.mark.parametrize("tampered", TAMPERED)
+@pytest.mark.parametrize("denied", DENIED_B)
+def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str, denied: str, tampered: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        front.rules, front.namespaces["default"] = DENIED_B[denied]
+        await front.add(NODE, pod("p", asks(1, 1000), notes=TAMPERED[tampered]))
+        assert await scheduled(front, mode) == "A"
+
+    drive(story())
+
+
+@both
+def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        front.rules = rules("no-c", deny_uuids=("C",))
+        cards = [card(uuid) for uuid in "ABC"]
+        await front.add(node("n", *cards), pod("p", asks(1, 1000), notes={NOUSE: "B"}))
+        assert await scheduled(front, mode) == "A"
+
+    drive(story())
+
+
+@both
+@pytest.mark.parametrize("own", [None, "binpack"])
+def test_an_enforced_node_policy_holds_and_is_written(mode: str, own: str | None) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        front.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
+        notes = {} if own is None else {NODE_POLICY: own}
+        await front.add(node("a", card("A")), node("b", card("B")), pod("before", asks(1, 1000)))
+        await front.filter("before", "a")
+        assert await front.bind("before", "a") == ""
+        await front.add(pod("p", asks(1, 1000), notes=notes))
+        answer = await front.filter("p", "a", "b")
+        if mode == "single":
+            assert answer["NodeNames"] == ["b"]
+        else:
+            grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["a", "b"]}))
+            assert dict(grades) == {"a": 0, "b": 10}
+        assert await front.bind("p", "b") == ""
+        assert front.read("p").annotations[NODE_POLICY] == "spread"
+
+    drive(story())
+
+
+@both
+def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None:
+    """A device plugin reads the mode that Fit read; a default doesn't replace the pod's own value."""
+
+    async def story() -> None:
+        front = Front(mode)
+        front.rules = PolicyRules(
+            (
+                Rule("core", enforce={MODE: "hami-core"}, default={NODE_POLICY: "spread"}),
+                *rules("b", deny_uuids=("B",)).rules,
+            )
+        )
+        await front.add(NODE, pod("p", asks(1, 1000), notes={MODE: "mig", NODE_POLICY: "binpack"}))
+        assert await scheduled(front, mode) == "A"
+        notes = front.read("p").annotations
+        assert (notes[MODE], notes[NODE_POLICY], notes[NOUSE]) == ("hami-core", "binpack", "B")
+
+    drive(story())
+
+
+@both
+@pytest.mark.parametrize(
+    ("policies", "notes", "reason"),
+    [
+        (
+            rules("only-a", allow_uuids=("A",)),
+            {USE: "B"},
+            "use-gpuuuid: none of B is allowed in namespace default (allowed: A), by policy only-a",
+        ),
+        (
+            PolicyRules((*rules("only-a", allow_uuids=("A",)).rules, *rules("no-a", deny_uuids=("A",)).rules)),
+            {},
+            "use-gpuuuid: nothing is allowed in namespace default (policy only-a allows only A; denied: A), "
+            "by policy only-a, policy no-a",
+        ),
+    ],
+)
+def test_a_pod_that_policy_leaves_nothing_fits_nowhere_and_reads_which_policy(
+    mode: str, policies: PolicyRules, notes: dict[str, str], reason: str
+) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(NODE, node("m", card("A2")), pod("p", asks(1, 1000), notes=notes))
+        front.rules = policies
+        answer = await front.filter("p", "m", "n")
+        assert (answer["NodeNames"], answer["FailedNodes"]) == (None, {"m": reason, "n": reason})
+        assert front.events("p") == [
+            ("Warning", "FilteringFailed", "no available node, 2 nodes do not meet"),
+            ("Warning", "FilteringFailed", reason),
+        ]
+        error = await front.bind("p", "n")
+        placed_nowhere = "pod default/p was placed on no node, not on n"
+        assert error == (placed_nowhere if mode == "single" else f"node n can't take the pod any longer: {reason}")
+        assert front.read("p").node_name == ""
+        assert ALLOCATED not in front.read("p").annotations
+
+    drive(story())
+
+
+@both
+def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        front.rules = rules("no-b", deny_uuids=("B",))
+        await front.add(node("n", card("B")), pod("p", asks(1, 1000)))
+        answer = await front.filter("p", "n")
+        assert answer["FailedNodes"] == {"n": "1/1 CardUuidMismatch"}
+        assert [message for _, _, message in front.events("p")] == [
+            "1 nodes CardUuidMismatch(n)",
+            "no available node, 1 nodes do not meet",
+            f"{NOUSE} set to B by policy no-b",
+        ]
+
+    drive(story())
+
+
+@both
+def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(NODE, pod("p", asks(1, 1000)))
+        front.namespaces["default"] = None
+        error = "namespace default isn't known yet, nor what it allows its pods; try again"
+        assert await front.filter("p", "n") == {
+            "Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": error
+        }  # fmt: skip
+        if mode == "cooperative":
+            assert await front.bind("p", "n") == error
+        del front.namespaces["default"]
+        assert await scheduled(front, mode) == "B"
+
+    drive(story())
+
+
+@both
+def test_policy_that_changes_between_filter_and_bind_holds_at_bind(mode: str) -> None:
+    """In single mode the placement was decided and written before."""
+
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(NODE, pod("p", asks(1, 1000)))
+        await front.filter("p", "n")
+        front.rules = rules("no-b", deny_uuids=("B",))
+        assert await front.bind("p", "n") == ""
+        given = front.read("p").annotations[ALLOCATED].partition(",")[0]
+        assert given == ("B" if mode == "single" else "A")
+
+    drive(story())
+
+
+@both
+def test_the_autoscalers_dry_run_is_bounded_too(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        front.rules = rules("no-b", deny_uuids=("B",))
+        await front.add(pod("p", asks(1, 1000)))
+        named = [node("a", card("A")), node("b", card("B"))]
+        answer = await front.ask({"Pod": front.raw("p"), "Nodes": {"items": named}, "NodeNames": None})
+        assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["a"]
+        assert answer["FailedNodes"] == {"b": "1/1 CardUuidMismatch"}
+
+    drive(story())
+
+
+def test_a_place_that_was_found_before_policy_changed_is_not_remembered() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.add(NODE)
+        assert (await scene.placed(pod("p", asks(1, 1000)))).annotations[ALLOCATED].startswith("B,")
+        scene.rules = rules("no-b", deny_uuids=("B",))
+        assert (await scene.placed(pod("q", asks(1, 1000)))).annotations[ALLOCATED].startswith("A,")
+        scene.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
+        assert await scene.refused(pod("r", asks(1, 1000))) == {"n": "2/2 CardUuidMismatch"}
+
+    drive(story())
+
+
+def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
+    rule = Rule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
+    asking = Pod.from_object(pod("p", asks(1, 1000), namespace="default"))
+    there = replace(asking, namespace="team-b")
+    assert bounded(asking, Namespace("default", {}, {}), PolicyRules((rule,))).pod is asking
+    assert bounded(there, Namespace("team-b", {}, {}), PolicyRules((rule,))).pod.annotations == {NOUSE: "B"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "policies"),
+    [
+        (Namespace("default", {}, {}), PolicyRules.EMPTY),
+        (Namespace("default", {}, {"kubectl.kubernetes.io/last-applied-configuration": "{}"}), PolicyRules.EMPTY),
+        (Namespace("default", {}, {}), rules("no-b", deny_uuids=("B",))),
+    ],
+)
+def test_a_pod_that_meets_policy_is_the_very_pod(namespace: Namespace, policies: PolicyRules) -> None:
+    asking = Pod.from_object(pod("p", asks(1, 1000), notes={NOUSE: "B"}))
+    assert bounded(asking, namespace, policies).pod is asking
+
+
+def test_a_pod_without_devices_is_left_alone() -> None:
+    asking = Pod.from_object(pod("p", asks(None)))
+    assert bounded(asking, Namespace("default", {}, {NOUSE: "B"}), PolicyRules.EMPTY).pod is asking
+
+
+# for any policy, any Namespace and any annotations
+
+UUIDS = ("GPU-a", "GPU-b", "GPU-c", "gpu-a")
+TYPES = ("A100", "a100-sxm4", "V100", "NVIDIA", "H")
+MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE", "Tesla V100", "NVIDIA H100")
+
+uuid_lists = st.lists(st.sampled_from(UUIDS), max_size=2).map(tuple)
+type_lists = st.lists(st.sampled_from(TYPES), max_size=2).map(tuple)
+bounds = st.builds(DeviceBounds, uuid_lists, uuid_lists, type_lists, type_lists)
+written_uuids = st.lists(st.sampled_from((*UUIDS, "", " ", " GPU-b ", "GPU-z")), max_size=4).map(",".join)
+written_types = st.lists(st.sampled_from((*TYPES, "", " ", "SXM4", "a", " v100")), max_size=4).map(",".join)
+annotations = st.fixed_dictionaries(
+    {}, optional={USE: written_uuids, NOUSE: written_uuids, USE_TYPE: written_types, NOUSE_TYPE: written_types}
+)
+cards = st.lists(st.tuples(st.sampled_from(UUIDS), st.sampled_from(MODELS)), min_size=1, unique_by=lambda c: c[0])
+
+
+def items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def listed(notes: dict[str, str]) -> DeviceBounds:
+    return DeviceBounds(*(tuple(items(notes.get(key, ""))) for key in (USE, NOUSE, USE_TYPE, NOUSE_TYPE)))
+
+
+def allows(limits: DeviceBounds, uuid: str, model: str) -> bool:
+    """Whether one set of lists, taken by itself, lets a pod have the card."""
+    within = [item.lower() in model.lower() for item in limits.allow_types]
+    return (
+        (not limits.allow_uuids or uuid in limits.allow_uuids)
+        and uuid not in limits.deny_uuids
+        and (not within or any(within))
+        and not any(item.lower() in model.lower() for item in limits.deny_types)
+    )
+
+
+@given(st.lists(bounds, max_size=3), annotations, annotations, cards, st.integers(1, 2))
+def test_every_card_that_fit_picks_is_inside_every_boundary(
+    demands: list[DeviceBounds], of_namespace: dict[str, str], of_pod: dict[str, str], registered: list[Any], count: int
+) -> None:
+    policies = PolicyRules(tuple(Rule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
+    namespace = Namespace("default", {}, of_namespace)
+    asking = Pod.from_object(pod("p", asks(count, 100), notes=of_pod))
+    try:
+        found = bounded(asking, namespace, policies)
+    except PolicyViolation:
+        return
+    assert bounded(found.pod, namespace, policies).pod is found.pod
+    ask = read_pod_request(found.pod, VENDORS, "spread")
+    assert ask is not None
+    state = ClusterCache(VENDORS)
+    state.set_node(read_node(node("n", *(card(uuid, type=model) for uuid, model in registered))), NOW)
+    for scored in evaluate(list(state.views()), ask, VENDORS, None, Defaults()).fits:
+        for row in scored.fit.rows:
+            for device in row["NVIDIA"].devices:
+                model = dict(registered)[device.uuid]
+                for limits in (*demands, listed(of_namespace), listed(of_pod)):
+                    assert allows(limits, device.uuid, model), (device.uuid, model, limits)

@@ -1,0 +1,404 @@
+"""The extender's answers to kube-scheduler in both modes, on the embedded cluster (core 7.1, 9.2, 12, 13 and 16)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hami_webhook.cluster.api import JSON, ClusterError
+from hami_webhook.scheduling.extender import Binding, decode_args, decode_binding, encode_filtered
+from hami_webhook.scheduling.extender import Filtered as Answer
+from hami_webhook.scheduling.placer import SchedulingPolicies
+
+from .front import MODES, MUTEX, Front, args, drive, turns
+from .scenery import ALLOCATED, CORES, MEM, NOW, asks, card, node, pod, quota, running
+
+both = pytest.mark.parametrize("mode", MODES)
+EXAMPLE_A = (
+    node("node1", card("device1"), card("device2")),
+    node("node2", card("device3"), card("device4")),
+    running("on1", "node1", "device1,NVIDIA,2000,25:;"),
+    running("on2", "node2", "device4,NVIDIA,6000,75:;"),
+)
+
+
+@both
+@pytest.mark.parametrize(
+    ("node_policy", "card_policy", "node_name", "device"),
+    [
+        ("binpack", "binpack", "node2", "device4"),
+        ("binpack", "spread", "node2", "device3"),
+        ("spread", "binpack", "node1", "device1"),
+        ("spread", "spread", "node1", "device2"),
+    ],
+)
+def test_example_a_node_and_card(mode: str, node_policy: str, card_policy: str, node_name: str, device: str) -> None:
+    async def story() -> None:
+        front = Front(mode, SchedulingPolicies(node_policy, card_policy))
+        await front.add(*EXAMPLE_A, pod("p", asks(1, 1000, 20), asks(None)))
+        answer = await front.filter("p", "node1", "node2")
+        grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["node1", "node2"]}))
+        if mode == "single":
+            assert answer["NodeNames"] == [node_name]
+            others = ["node1", "node2"] if node_name == "node2" else ["node2", "node1"]
+            scores = {"node1": "3.00", "node2": "8.00"}
+            told = ",".join(f"{name}:{scores[name]}" for name in others)
+            message = f"find fit node({node_name}), 0 nodes not fit, 2 nodes fit({told})"
+            assert front.events("p") == [("Normal", "FilteringSucceed", message)]
+        else:
+            assert answer["NodeNames"] == ["node1", "node2"]
+            assert dict(grades) == {"node1": 0, "node2": 0, node_name: 10}
+            assert front.events("p") == []
+            assert ALLOCATED not in front.read("p").annotations, "nothing is decided yet"
+        assert await front.bind("p", node_name) == ""
+        assert front.read("p").annotations[ALLOCATED] == f"{device},NVIDIA,1000,20:;;"
+        assert front.read("p").annotations["hami.io/bind-phase"] == "allocating"
+        assert front.read("p").annotations["hami.io/bind-time"] == str(int(NOW))
+        assert front.read("p").node_name == node_name
+        told_last = ("Normal", "BindingSucceed", f"Successfully binding node [{node_name}] to default/p")
+        assert front.events("p")[-1] == told_last
+        assert front.settled[-1] == front.read("p").uid
+
+    drive(story())
+
+
+@both
+def test_example_b_nothing_fits(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(
+            *(node("node1", card("a", 100), card("b", 100)), node("node2", card("c", 100), card("d"))),
+            running("busy", "node2", "d,NVIDIA,10,90:;"),
+            pod("p", asks(1, 1000, 20)),
+        )
+        assert await front.filter("p", "node1", "node2", "node3") == {
+            "Nodes": None,
+            "NodeNames": None,
+            "FailedNodes": {
+                "node1": "2/2 CardInsufficientMemory",
+                "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
+                "node3": "node unregistered",
+            },
+            "FailedAndUnresolvableNodes": {"node3": "node unregistered"},
+            "Error": "",
+        }
+        assert front.events("p") == [
+            ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
+            ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
+            ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
+        ]
+        assert front.refusals == [front.read("p").uid]
+
+    drive(story())
+
+
+@both
+def test_example_f_quota(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
+        await front.add(node("n", *cards), quota({CORES: 100, MEM: 2000}))
+        assert await front.scheduled(pod("small", asks(1)), "n") == ""
+        assert front.read("small").annotations[ALLOCATED] == "G2000,NVIDIA,2000,0:;"
+        other = quota({CORES: 100, MEM: 1500}, namespace="b")
+        await front.add(other, pod("p", asks(1), namespace="b"))
+        cards_again = node("m", *[card(f"H{memory}", memory) for memory in (2000, 8000, 4000, 6000)])
+        await front.add(cards_again)
+        failed = (await front.filter("p", "m", namespace="b"))["FailedNodes"]
+        assert failed == {"m": "4/4 ResourceQuotaNotFit"}
+
+    drive(story())
+
+
+@both
+def test_example_f_two_cards_within_the_quota(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
+        await front.add(node("n", *cards), quota({CORES: 200, MEM: 4000}))
+        assert await front.scheduled(pod("p", asks(2, 2000, 100)), "n") == ""
+        assert front.read("p").annotations[ALLOCATED].count(",NVIDIA,2000,100:") == 2
+        await front.add(pod("q", asks(1, 1)))
+        assert "ResourceQuotaNotFit" in (await front.filter("q", "n"))["FailedNodes"]["n"], "4000 MiB are taken"
+
+    drive(story())
+
+
+LOCKED = "2026-01-02T15:04:05Z,a,p1"
+AT_1506 = 1_767_366_360.0
+
+
+@both
+@pytest.mark.parametrize(
+    ("seconds", "holder_lives", "error", "lock"),
+    [
+        (0, True, "node n has been locked within 5m0s: node lock contention", LOCKED),
+        (0, False, "", "2026-01-02T15:06:00Z,b,p2"),
+        (185, True, "node n has been locked within 5m0s: node lock contention", LOCKED),
+        (186, True, "", "2026-01-02T15:09:06Z,b,p2"),
+    ],
+    ids=["held", "holder gone", "five minutes", "older"],
+)
+def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error: str, lock: str) -> None:
+    async def story() -> None:
+        front = Front(mode, patience=0)
+        front.now = AT_1506 + seconds
+        await front.add(node("n", card("G")), pod("p2", asks(1, 1000), namespace="b"))
+        if holder_lives:
+            await front.add(pod("p1", asks(None), namespace="a"))
+        await front.filter("p2", "n", namespace="b")
+        await front.lock("n", LOCKED)
+        assert await front.bind("p2", "n", namespace="b") == error
+        assert front._lock("n") == lock
+        if error:
+            assert front.events("p2")[-1] == ("Warning", "BindingFailed", error)
+            assert front.read("p2", "b").node_name == ""
+            kept = (1, 1000, 0) if mode == "single" else (0, 0, 0)  # the latter held nothing before the bind
+            assert front.used("n", "G") == kept
+
+    drive(story())
+
+
+@both
+def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode, patience=0)
+        front.now = AT_1506
+        await front.add(node("n", card("G")), pod("p1", asks(1, 1000), namespace="a"))
+        await front.filter("p1", "n", namespace="a")
+        await front.lock("n", LOCKED)
+        assert await front.bind("p1", "n", namespace="a") == ""
+        assert front._lock("n") == LOCKED
+
+    drive(story())
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ([], "extender args must be a JSON object"),
+        ({}, "extender args missing pod"),
+        ({"Pod": None, "NodeNames": []}, "extender args missing pod"),
+        ({"Pod": {}, "NodeNames": "n"}, "extender args: NodeNames must be a list of names"),
+        ({"Pod": {}, "NodeNames": [1]}, "extender args: NodeNames must be a list of names"),
+        ({"Pod": {}, "Nodes": []}, "extender args: Nodes must be a list of nodes"),
+        ({"Pod": {}, "Nodes": {"items": [1]}}, "extender args: Nodes must be a list of nodes"),
+    ],
+)
+def test_args_that_are_wrong_are_told(body: Any, error: str) -> None:
+    assert decode_args(body) == error
+
+
+@pytest.mark.parametrize("keys", [("Pod", "NodeNames"), ("pod", "nodenames"), ("POD", "nodeNames")])
+def test_keys_are_taken_in_any_case(keys: tuple[str, str]) -> None:
+    decoded = args({keys[0]: {"metadata": {}}, keys[1]: ["n"], "Nodes": None})
+    assert (decoded.pod, decoded.names, decoded.nodes) == ({"metadata": {}}, ["n"], None)
+    binding = decode_binding({"podname": "p", "PODNAMESPACE": "s", "podUID": "u", "node": "n"})
+    assert binding == Binding("s", "p", "u", "n")
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"PodName": "p", "PodNamespace": "s", "PodUID": "u", "Node": ""}])
+def test_a_binding_that_lacks_something_is_told(body: Any) -> None:
+    assert decode_binding(body) == "extender binding args must name PodName, PodNamespace, PodUID and Node"
+
+
+def test_an_empty_answer_has_every_key() -> None:
+    assert encode_filtered(Answer()) == {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": None,
+        "FailedAndUnresolvableNodes": None,
+        "Error": "",
+    }
+    assert encode_filtered(Answer(nodes=[]))["Nodes"] == {"metadata": {}, "items": []}
+
+
+@both
+def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(pod("ours", asks(1)), pod("other", asks(None)))
+        nothing: JSON = {"Nodes": None, "NodeNames": None}
+        assert (await front.ask({"Pod": front.raw("ours"), **nothing}))["Error"] == "extender args missing nodes"
+        answer = await front.ask({"Pod": front.raw("other"), **nothing})
+        assert (answer["Nodes"], answer["NodeNames"], answer["Error"]) == (None, None, "")
+        nodes = {"metadata": {}, "items": [node("x")]}
+        answer = await front.ask({"Pod": front.raw("other"), "Nodes": nodes, "NodeNames": ["x", "gone"]})
+        assert (answer["Nodes"], answer["NodeNames"], answer["FailedNodes"]) == (nodes, ["x", "gone"], None)
+        assert front.events("other") == []
+        assert front.refusals == []
+
+    drive(story())
+
+
+@both
+def test_a_pod_that_is_not_ours_is_bound_without_waiting_for_anybody(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode, patience=0)
+        await front.add(node("n", card("G")), pod("holder", asks(None), namespace="a"))
+        await front.lock("n", "2026-01-01T00:00:00Z,a,holder")
+        async with front.locks.turn("n"):
+            assert await front.scheduled(pod("p", asks(None)), "n") == ""
+        assert front.read("p").node_name == "n"
+        assert front._lock("n") == "2026-01-01T00:00:00Z,a,holder"
+
+    drive(story())
+
+
+@both
+def test_a_pod_that_cannot_be_read_is_told(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        told = (await front.ask({"Pod": {"metadata": "x"}, "NodeNames": ["n"]}))["Error"]
+        assert told.startswith("the pod can't be read: ")
+        assert await front.extender.prioritize(args({"Pod": {"metadata": "x"}, "NodeNames": ["n"]})) == [("n", 0)]
+        odd: JSON = {"Pod": {}, "Nodes": {"items": [{"metadata": None}, {}]}}
+        assert await front.extender.prioritize(args(odd)) == [("", 0), ("", 0)]
+
+    drive(story())
+
+
+@both
+def test_a_bad_weight_ends_the_call(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        key = "hami.io/device-scoring-weights"
+        await front.add(node("n", card("G")), pod("p", asks(1), notes={key: "slot=1"}))
+        why = "expected slot, core, and memory weights for pod p"
+        told = f'calcScore failed invalid {key} annotation "slot=1": {why}'
+        assert await front.filter("p", "n") == encode_filtered(Answer(error=told))
+        assert front.events("p") == [("Warning", "FilteringFailed", told)]
+        assert await front.bind("p", "n") != ""
+
+    drive(story())
+
+
+@pytest.mark.parametrize(
+    ("wants", "failed", "unresolvable"),
+    [
+        (asks(3, 10), "NodeInsufficientDevice", True),
+        (asks(1, 10**6), "2/2 CardInsufficientMemory", False),
+        (
+            asks(-1),
+            "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647",
+            None,
+        ),
+    ],
+)
+def test_what_no_preemption_would_change_is_told(wants: JSON, failed: str, unresolvable: bool) -> None:
+    async def story() -> None:
+        for mode in MODES:
+            front = Front(mode)
+            await front.add(node("n", card("G"), card("H")), pod("p", wants))
+            answer = await front.filter("p", "n")
+            assert answer["FailedNodes"] == {"n": failed}
+            assert answer["FailedAndUnresolvableNodes"] == ({"n": failed} if unresolvable else None)
+
+    drive(story())
+
+
+def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_not() -> None:
+    async def story() -> None:
+        front = Front("single")
+        await front.add(node("n", card("G"), card("H")))
+        await front.add(pod("p", asks(1, 10), notes={"nvidia.com/use-gpuuuid": "X"}))
+        answer = await front.filter("p", "n")
+        assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"] == {"n": "2/2 CardUuidMismatch"}
+        await front.add(pod("q", asks(1, 9000), notes={"nvidia.com/use-gpuuuid": "G"}))
+        answer = await front.filter("q", "n")
+        assert answer["FailedNodes"] == {"n": "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"}
+        assert answer["FailedAndUnresolvableNodes"] is None
+
+    drive(story())
+
+
+@both
+def test_whole_nodes_are_a_dry_run(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("b", card("G")), running("full", "b", "G,NVIDIA,8000,100:;"), pod("p", asks(1, 8000)))
+        given = [node("z", card("Z")), node("b", card("G")), node("a"), node("s", card("S", 10))]
+        version = front.raw("p")["metadata"]["resourceVersion"]
+        body = {"Pod": front.raw("p"), "Nodes": {"metadata": {}, "items": given}, "NodeNames": ["ignored"]}
+        answer = await front.ask(body)
+        assert answer["Nodes"] == {"metadata": {}, "items": given[:2]}, "every fitting one, in the order asked"
+        assert answer["NodeNames"] is None
+        assert answer["FailedNodes"] == {"a": "node unregistered", "s": "1/1 CardInsufficientMemory"}
+        assert answer["FailedAndUnresolvableNodes"] == {"a": "node unregistered"}
+        assert front.events("p") == []
+        assert front.refusals == []
+        assert front.raw("p")["metadata"]["resourceVersion"] == version
+        body["Nodes"] = {"metadata": {}, "items": None}
+        assert (await front.ask(body))["Error"] == "", "Go writes an empty list as null"
+
+    drive(story())
+
+
+def test_a_dry_run_tells_what_is_wrong_with_the_pod_and_judges_its_quota_by_the_real_pods() -> None:
+    async def story() -> None:
+        front = Front("cooperative")
+        nodes = {"items": [node("z", card("Z"))]}
+        await front.add(pod("bad", asks(-1)), quota({MEM: 6000}, used={MEM: 1000}))
+        answer = await front.ask({"Pod": front.raw("bad"), "Nodes": nodes})
+        assert list(answer["FailedNodes"]) == ["z"]
+        assert answer["Nodes"]["items"] == []
+        # `used` says less than the pods hold: the pods count
+        await front.add(node("n", card("G")), running("r", "n", "G,NVIDIA,5000,0:;"), pod("p", asks(1, 2000)))
+        assert (await front.ask({"Pod": front.raw("p"), "Nodes": nodes}))["FailedNodes"] == {
+            "z": "1/1 ResourceQuotaNotFit"
+        }
+
+    drive(story())
+
+
+@both
+def test_filter_waits_for_the_caches(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("n", card("G")), pod("p", asks(1)), pod("other", asks(None)))
+        front.synced.clear()
+        assert (await front.filter("other", "n"))["NodeNames"] == ["n"], "not ours: answered at once"
+        asked = asyncio.create_task(front.filter("p", "n"))
+        await turns()
+        assert not asked.done()
+        front.synced.set()
+        assert (await asked)["NodeNames"] == ["n"]
+
+    drive(story())
+
+
+def test_a_bind_that_decides_waits_for_the_caches() -> None:
+    """Right after a start the pods that hold the cards aren't known yet."""
+
+    async def story() -> None:
+        front = Front("cooperative")
+        await front.add(node("n", card("G")), pod("p", asks(1, 8000)))
+        front.synced.clear()
+        asked = asyncio.create_task(front.bind("p", "n"))
+        await turns()
+        assert not asked.done()
+        await front.add(running("r", "n", "G,NVIDIA,8000,0:;"))
+        front.synced.set()
+        assert "CardInsufficientMemory" in await asked
+
+    drive(story())
+
+
+def test_a_cluster_that_fails_is_the_error_of_the_answer() -> None:
+    async def story() -> None:
+        async def pause(step: str) -> None:
+            if step == "list:before":
+                raise ClusterError("down")
+
+        for mode in MODES:
+            front = Front(mode, pause=pause)
+            await front.add(node("n", card("G")), pod("p", asks(1)))
+            assert (await front.filter("p", "n"))["Error"] == "down"
+
+    drive(story())
+
+
+def test_the_lock_is_hamis() -> None:
+    assert MUTEX == "hami.io/mutex.lock"

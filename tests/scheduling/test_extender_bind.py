@@ -1,0 +1,345 @@
+"""Binding in both modes: what is refused, what a failure leaves, and what may happen meanwhile (core 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
+from hami_webhook.scheduling.extender import Binding, decode_binding
+
+from .front import MODES, Front, drive, turns
+from .scenery import ALLOCATED, VENDORS, asks, card, node, pod, running
+
+both = pytest.mark.parametrize("mode", MODES)
+
+
+@both
+def test_a_bound_pod_keeps_its_place(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("a", card("A")), node("b", card("B")))
+        assert await front.scheduled(pod("p", asks(1, 1000)), "a") == ""
+        before = front.raw("p")
+        front.hear("p")
+        assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
+        unbound = {**before, "spec": {k: v for k, v in before["spec"].items() if k != "nodeName"}}
+        late = await front.ask({"Pod": unbound, "NodeNames": ["b", "a"]})
+        assert late["NodeNames"] == ["a"], "even if kube-scheduler doesn't know yet"
+        assert await front.bind("p", "a") == "", "bound there already"
+        assert await front.bind("p", "b") == "pod default/p is bound to a already"
+        assert front.raw("p") == before
+        assert front.used("a", "A") == (1, 1000, 0)
+
+    drive(story())
+
+
+def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
+    async def story() -> None:
+        for mode in MODES:
+            front = Front(mode)
+            await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+            await front.filter("p", "a")
+            front.hear("p")
+            before = (front.raw("p"), front.used("a", "A"), front.used("b", "B"))
+            mine: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": front.read("p").uid, "Node": "a"}
+            binding = decode_binding({**mine, **sent})
+            assert isinstance(binding, Binding)
+            assert (await front.extender.bind(binding)).startswith(error)
+            assert (front.raw("p"), front.used("a", "A"), front.used("b", "B")) == before
+            assert front._lock("a") is None
+            assert front.freed == 0
+
+    drive(story())
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        ({"PodName": "nobody"}, 'pod "nobody" not found'),
+        ({"PodNamespace": "elsewhere"}, 'pod "p" not found'),
+        ({"PodUID": "forged"}, 'pod "p" is another one by now: its UID is '),
+    ],
+)
+def test_a_forged_bind_changes_nothing(sent: JSON, error: str) -> None:
+    a_bind_that_changes_nothing(sent, error)
+
+
+def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
+    async def story() -> None:
+        front = Front("single")
+        await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+        assert "was placed on no node" in await front.bind("p", "a")
+        await front.filter("p", "a")
+        told = "pod default/p was placed on a, not on b"
+        assert await front.bind("p", "b") == told
+        assert front.events("p")[-1] == ("Warning", "BindingFailed", told)
+        assert await front.bind("p", "ghost") == 'node "ghost" not found'
+        assert front.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
+        assert await front.bind("p", "a") == ""
+
+    drive(story())
+
+
+@both
+def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        uid = front.read("p").uid
+        await front.cluster.delete(Kind.PODS, "p", "default")
+        assert await front.bind("p", "a", uid=uid) == 'pod "p" not found'
+        assert front.used("a", "A") == (0, 0, 0)
+        assert front.freed == 1
+
+    drive(story())
+
+
+@both
+def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        front.state.remove_node("a")
+        error = await front.bind("p", "a")
+        assert error == "" if mode == "single" else "node unregistered" in error
+        await front.add(node("b", card("B")), pod("q", asks(1, 1000)))
+        await front.filter("q", "b")
+        front.state.remove_node("b")
+        await front.cluster.delete(Kind.NODES, "b")
+        assert await front.bind("q", "b") == 'node "b" not found'
+        assert front.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
+        await front.add(node("b", card("B")))
+        assert front.used("b", "B") == (0, 0, 0)
+
+    drive(story())
+
+
+@both
+@pytest.mark.parametrize("locked", [True, False], ids=["under the lock", "of a vendor without one"])
+@pytest.mark.parametrize(("theirs", "bound"), [("A,NVIDIA,3000,0:;", True), ("A,NVIDIA,7500,0:;", False)])
+def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
+    mode: str, theirs: str, bound: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not locked:
+        monkeypatch.setattr(VENDORS["NVIDIA"], "lock", None)
+
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("a", card("A"), card("B", 500)), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        taken = running("r", "a", theirs)
+        await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
+        told = "card A of node a was taken by another scheduler meanwhile"
+        assert await front.bind("p", "a") == ("" if bound else told)
+        assert front.read("p").node_name == ("a" if bound else "")
+        if not bound:
+            assert front._lock("a") is None
+            assert front.events("p")[-1] == ("Warning", "BindingFailed", told)
+            front.hear("r")
+            front.hear("p")
+            assert (await front.filter("p", "a"))["NodeNames"] is None
+
+    drive(story())
+
+
+def test_a_placement_that_is_too_old_is_not_bound() -> None:
+    async def story() -> None:
+        front = Front("single")
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        front.now += 300
+        assert "too old to be bound" in await front.bind("p", "a")
+        assert front.read("p").node_name == ""
+
+    drive(story())
+
+
+def test_a_placement_that_was_given_up_is_not_bound() -> None:
+    async def story() -> None:
+        front = Front("single")
+        await front.add(node("a", card("A")), pod("p", asks(1, 5000)))
+        await front.filter("p", "a")
+        await front.add(running("r", "a", "A,NVIDIA,8000,0:;"))
+        assert (await front.filter("p", "a"))["NodeNames"] is None
+        front.hear("p")
+        assert front.used("a", "A") == (1, 8000, 0)
+        assert "too old to be bound" in await front.bind("p", "a")
+
+    drive(story())
+
+
+@both
+def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: str) -> None:
+    async def story() -> None:
+        fails = [True]
+
+        async def pause(step: str) -> None:
+            if step == "bind:before" and fails:
+                fails.pop()
+                raise Conflict("no")
+
+        front = Front(mode, pause=pause)
+        await front.add(node("n", card("G")), pod("p", asks(1, 1000)))
+        await front.filter("p", "n")
+        assert await front.bind("p", "n") == "no"
+        assert front._lock("n") is None
+        assert front.events("p")[-1] == ("Warning", "BindingFailed", "no")
+        front.hear("p")
+        assert front.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
+        assert front.freed == (0 if mode == "single" else 1)
+        await front.filter("p", "n")
+        assert await front.bind("p", "n") == ""
+        assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
+        front.hear("p")
+        assert front.used("n", "G") == (1, 1000, 0)
+
+    drive(story())
+
+
+@both
+def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("n", card("G")))
+        assert await front.scheduled(pod("p", asks(None), inits=[asks(1, 1000)]), "n") == ""
+        assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
+
+    drive(story())
+
+
+@both
+@pytest.mark.parametrize("effect", [True, False], ids=["it took effect", "it did not"])
+def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bool) -> None:
+    async def story() -> None:
+        async def pause(step: str) -> None:
+            if step == ("bind:after" if effect else "bind:before"):
+                raise Unavailable("lost")
+
+        front = Front(mode, pause=pause)
+        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.filter("p", "n")
+        assert await front.bind("p", "n") == ("" if effect else "lost")
+        assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
+        assert (await front.filter("q", "n"))["NodeNames"] is None
+        assert (front._lock("n") is None) is not effect
+
+    drive(story())
+
+
+@both
+def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> None:
+    async def story() -> None:
+        lost = [True]
+
+        async def pause(step: str) -> None:
+            if step == "patch:after" and lost and front.raw("p")["metadata"].get("annotations", {}).get(ALLOCATED):
+                lost.pop()
+                raise Unavailable("lost")
+
+        front = Front(mode, pause=pause)
+        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        first = await front.filter("p", "n")
+        if mode == "single":
+            assert first["Error"] == "lost"
+        else:
+            assert await front.bind("p", "n") == "lost"
+        assert (await front.filter("q", "n"))["NodeNames"] is None
+        front.hear("p")
+        assert front.used("n", "G") == (1, 8000, 0)
+        assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
+        assert await front.bind("p", "n") == ""
+        assert front.used("n", "G") == (1, 8000, 0)
+
+    drive(story())
+
+
+@both
+def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.filter("p", "n")
+        async with front.locks.turn("n"):
+            under_way = asyncio.create_task(front.bind("p", "n"))
+            await turns()
+            assert (await front.filter("p", "m", "n"))["Error"] == "pod default/p is being bound to node n"
+            assert await front.bind("p", "n") == "pod default/p is being bound already"
+            assert await front.bind("p", "gone") == "pod default/p is being bound already"
+            assert await front.bind("nobody", "n", uid=front.read("p").uid) != ""
+            assert front.used("n", "G") == (1, 8000, 0)
+            assert (await front.filter("q", "n"))["NodeNames"] is None
+        assert await under_way == ""
+        assert front.read("p").annotations["hami.io/vgpu-node"] == front.read("p").node_name == "n"
+
+    drive(story())
+
+
+def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
+    async def story() -> None:
+        front = Front("single")
+        await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 8000)))
+        await front.filter("p", "n")
+        async with front.locks.turn("n"):
+            under_way = asyncio.create_task(front.bind("p", "n"))
+            await turns()
+            other = {"metadata": {"annotations": {"hami.io/vgpu-node": "m", ALLOCATED: "M,NVIDIA,8000,0:;"}}}
+            await front.cluster.patch(Kind.PODS, "p", other, "default")
+        assert await under_way == "pod default/p was placed on m, not on n"
+        assert front.read("p").node_name == ""
+        assert front._lock("n") is None
+
+    drive(story())
+
+
+@both
+def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
+    """Words about the pod are recorded as events, and between them another bind may decide."""
+
+    async def story() -> None:
+        async def pause(step: str) -> None:
+            await turns()
+
+        front = Front(mode, pause=pause)
+        notes = {"hami.io/gpu-scheduler-policy": "fastest"}
+        await front.add(node("n", card("G")), *(pod(f"p{i}", asks(1, 8000), notes=notes) for i in range(4)))
+        answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
+        left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
+        errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
+        assert errors.count("") == 1
+        assert sum(bool(front.read(f"p{i}").node_name) for i in range(4)) == 1
+
+    drive(story())
+
+
+def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
+    async def story() -> None:
+        front = Front("cooperative")
+        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
+        async with front.locks.turn("n"):
+            first = asyncio.create_task(front.bind("p", "n"))
+            await turns()
+            told = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
+            assert await front.bind("q", "n") == told
+        assert await first == ""
+        assert front.refusals == [front.read("q").uid]
+
+    drive(story())
+
+
+@both
+def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.filter("p", "n")
+        held = front.used("n", "G")
+        forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}
+        assert "isn't the one with the UID" in (await front.ask({"Pod": forged, "NodeNames": ["n"]}))["Error"]
+        assert front.used("n", "G") == held
+
+    drive(story())

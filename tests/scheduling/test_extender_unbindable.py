@@ -1,0 +1,192 @@
+"""Pods that can't be bound: `/bind` says why, and neither pods, nodes nor quotas are written (security chapter 3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.scheduling.extender import Binding, decode_binding
+
+from .front import MODES, Front, drive, turns
+from .scenery import ALLOCATED, asks, card, node, pod, quota
+
+both = pytest.mark.parametrize("mode", MODES)
+
+
+class Recorded(Front):
+    """A front that notes every write but events."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__(mode, pause=self._note)
+        self.writes: list[str] = []
+        self.calls: list[str] = []
+
+    async def _note(self, step: str) -> None:
+        call, _, when = step.partition(":")
+        if when == "before":
+            self.calls.append(call)
+            if call not in ("get", "list", "record_event"):
+                self.writes.append(call)
+
+
+async def delete(front: Recorded) -> None:
+    await front.cluster.delete(Kind.PODS, "p", "default", grace=30)
+
+
+async def end(front: Recorded) -> None:
+    await front.cluster.patch_status(Kind.PODS, "p", {"status": {"phase": "Failed"}}, "default")
+
+
+async def gate(front: Recorded) -> None:
+    gates = {"spec": {"schedulingGates": [{"name": "example.com/wait"}]}}
+    await front.cluster.patch(Kind.PODS, "p", gates, "default")
+
+
+async def bind_elsewhere(front: Recorded) -> None:
+    await front.cluster.bind("default", "p", front.read("p").uid, "b")
+
+
+async def place_elsewhere(front: Recorded) -> None:
+    notes = {"hami.io/vgpu-node": "b", ALLOCATED: "B,NVIDIA,1000,0:;"}
+    await front.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, "default")
+
+
+async def leave(front: Recorded) -> None:
+    pass
+
+
+Change = Callable[[Recorded], Awaitable[None]]
+CASES: dict[str, tuple[Change, JSON, str]] = {
+    "unknown node": (leave, {"Node": "ghost"}, 'node "ghost" not found'),
+    "another UID": (leave, {"PodUID": "forged"}, 'pod "p" is another one by now: its UID is '),
+    "unknown pod": (leave, {"PodName": "q"}, 'pod "q" not found'),
+    "already bound": (bind_elsewhere, {}, "pod default/p is bound to b already"),
+    "terminating": (delete, {}, "pod default/p is being deleted, cannot be assigned to a host"),
+    "ended": (end, {}, "pod default/p has ended: its phase is Failed"),
+    "gated": (gate, {}, "pod default/p has non-empty .spec.schedulingGates"),
+    "another scheduler's": (
+        leave,
+        {"PodName": "theirs"},
+        "pod default/theirs is to be bound by scheduler volcano, not by hami-scheduler",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("case", CASES)
+def test_a_pod_that_can_not_be_bound_is_refused_before_anything_is_written(case: str, mode: str) -> None:
+    change, sent, error = CASES[case]
+
+    async def story() -> None:
+        front = Recorded(mode)
+        front.extender._schedulers = lambda: {"hami-scheduler"}
+        mine = pod("p", asks(1, 1000), schedulerName="hami-scheduler")
+        theirs = pod("theirs", asks(1, 1000), schedulerName="volcano")
+        await front.add(node("a", card("A")), node("b", card("B")), quota({"limits.nvidia.com/gpu": 5}), mine, theirs)
+        name = sent.get("PodName", "p")
+        uid = front.read("theirs" if name == "theirs" else "p").uid
+        await front.filter("p", "a")
+        await change(front)
+        asked: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "a", **sent}
+        binding = decode_binding(asked)
+        assert isinstance(binding, Binding)
+        del front.writes[:]
+        assert (await front.extender.bind(binding)).startswith(error)
+        assert front.writes == []
+
+    drive(story())
+
+
+def test_in_single_mode_a_pod_that_was_placed_elsewhere_or_nowhere_is_refused_before_anything_is_written() -> None:
+    async def story() -> None:
+        front = Recorded("single")
+        await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+        assert await front.bind("p", "a") == "pod default/p was placed on no node, not on a"
+        assert front.writes == []
+        await place_elsewhere(front)
+        del front.writes[:]
+        assert await front.bind("p", "a") == "pod default/p was placed on b, not on a"
+        assert front.writes == []
+
+    drive(story())
+
+
+def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
+    async def story() -> None:
+        front = Recorded("cooperative")
+        await front.add(node("a", card("A", 500)), pod("p", asks(1, 1000)))
+        assert "can't take the pod any longer" in await front.bind("p", "a")
+        assert front.writes == []
+
+    drive(story())
+
+
+@both
+def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
+    async def story() -> None:
+        front = Recorded(mode)
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000), schedulerName="mine"))
+        await front.filter("p", "a")
+        assert await front.bind("p", "a") == ""
+        await turns()
+
+    drive(story())
+
+
+NOT_NAMES = (
+    "../secrets/x",
+    "..",
+    ".",
+    "a/b",
+    "a%2fb",
+    "a?b=c",
+    "a#b",
+    "A",
+    "a_b",
+    "a b",
+    "a\n",
+    "-a",
+    "a.",
+    "é",
+    "a" * 254,
+)
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+@pytest.mark.parametrize("field", ["PodName", "PodNamespace", "Node"])
+def test_what_can_not_be_a_name_is_refused_at_once(field: str, name: str) -> None:
+    sent = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "a", field: name}
+    error = f"extender binding args: {field} {name[:100]!r} is no name that a Kubernetes object can have"
+    assert decode_binding(sent) == error
+
+
+@given(st.fixed_dictionaries({key: st.text(min_size=1) for key in ("PodName", "PodNamespace", "PodUID", "Node")}))
+def test_a_binding_that_is_read_names_objects_that_can_be(sent: JSON) -> None:
+    binding = decode_binding(sent)
+    if isinstance(binding, Binding):
+        assert all(map(is_subdomain, (binding.namespace, binding.name, binding.node)))
+    else:
+        assert binding.startswith("extender binding args")
+
+
+def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
+    async def story() -> None:
+        front = Recorded("single")
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.filter("p", "a")
+        await front.lock("a", "2026-01-01T00:00:00Z,,")
+        del front.calls[:]
+        assert "can't be read" in await front.bind("p", "a")
+        assert "list" not in front.calls
+        assert front.naps == 0
+        front.now += 301
+        await front.filter("p", "a")
+        assert await asyncio.wait_for(front.bind("p", "a"), 5) == ""
+
+    drive(story())

@@ -1,0 +1,151 @@
+"""A pod's containers on one node: init containers, sidecars and apps, with and without quota."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.fit import read_pod_request
+
+from .scenery import ALLOCATED, MEM, VENDORS, Scene, asks, card, node, pod, quota, running
+
+Outcome = str
+"""The allocated annotation, or the reason."""
+
+
+def fitted(raw: JSON, *cards: JSON, hard: dict[str, int] | None = None) -> Outcome:
+    async def scenario() -> Outcome:
+        scene = Scene()
+        await scene.add(node("n", *cards), *([quota(hard)] if hard else []))
+        found = await scene.place(raw)
+        assert found is not None
+        return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
+
+    return asyncio.run(scenario())
+
+
+A, B = card("a"), card("b")
+ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+
+
+@pytest.mark.parametrize(
+    ("apps", "inits", "outcome"),
+    [
+        ([asks(1, 5000), asks(1, 4000)], [], "b,NVIDIA,5000,0:;a,NVIDIA,4000,0:;"),
+        ([asks(1, 3000), asks(1, 4000)], [], "b,NVIDIA,3000,0:;a,NVIDIA,4000,0:;"),
+        ([asks(1, 8000)], [asks(2, 8000)], "b,NVIDIA,8000,0:a,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
+        ([asks(1, 8000)], [asks(1, 8000), asks(1, 8000)], "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
+        ([asks(2, 8000)], [asks(1, 1000, sidecar=True)], ONE_OF_TWO),
+        ([asks(2, 7000)], [asks(1, 1000, sidecar=True)], "b,NVIDIA,1000,0:;a,NVIDIA,7000,0:b,NVIDIA,7000,0:;"),
+        (
+            [asks(1, 1)],
+            [asks(1, 7000, sidecar=True), asks(2, 2000)],
+            ONE_OF_TWO,
+        ),
+        ([asks(1, 1)], [asks(2, 2000), asks(1, 7000, sidecar=True)],
+         "b,NVIDIA,2000,0:a,NVIDIA,2000,0:;b,NVIDIA,7000,0:;a,NVIDIA,1,0:;"),
+        ([asks(3, 1)], [], "NodeInsufficientDevice"),
+        ([asks(None)], [asks(1, 1)], "b,NVIDIA,1,0:;;"),
+        ([asks(1, 9000)], [asks(1, 1)], "2/2 CardInsufficientMemory"),
+    ],
+    ids=[
+        "apps add up", "the emptier card next", "init takes all cards alone", "each init alone", "a sidecar stays",
+        "apps beside the sidecar", "init beside the sidecar before it", "not beside the sidecar after it",
+        "more than the node has", "only init asks", "the first container that fails gives the reason",
+    ],
+)  # fmt: skip
+def test_containers_are_fitted_in_their_order_and_by_their_kind(
+    apps: list[JSON], inits: list[JSON], outcome: Outcome
+) -> None:
+    assert fitted(pod("p", *apps, inits=inits), A, B) == outcome
+
+
+def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", A))
+        await scene.refused(pod("p", asks(1, 9000), inits=[asks(1, 8000, 100)]))
+        assert scene.used("n", "a") == (0, 0, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("apps", "inits", "hard", "outcome"),
+    [
+        # alone, init would take b and the app a: 13000. On one card the peak is 8000.
+        ([asks(1, 5000)], [asks(1, 8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
+        ([asks(1, 5000)], [asks(1, 8000)], 7999, "2/2 ResourceQuotaNotFit"),
+        ([asks(1, 8000), asks(1, 8000)], [asks(1, 8000)], 16000, "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;a,NVIDIA,8000,0:;"),
+        ([asks(1, 5000)], [asks(1, 2000, sidecar=True), asks(1, 6000)], 8000,
+         "b,NVIDIA,2000,0:;a,NVIDIA,6000,0:;a,NVIDIA,5000,0:;"),
+        ([asks(2, 3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
+    ],
+    ids=["one card", "too little even so", "both cards", "with a sidecar", "no init containers"],
+)  # fmt: skip
+def test_quota_counts_the_peak_per_card_and_init_shares_the_apps_cards(
+    apps: list[JSON], inits: list[JSON], hard: int, outcome: Outcome
+) -> None:
+    assert fitted(pod("p", *apps, inits=inits), A, B, hard={MEM: hard}) == outcome
+
+
+def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() -> None:
+    async def scenario(hard: int) -> Outcome:
+        scene = Scene()
+        await scene.add(node("n", A, B), quota({MEM: hard}), running("x", "n", "b,NVIDIA,2000,0:;", namespace="other"))
+        # binpack sends init to b, where the app has no room: 5000 on b and 7000 on a
+        wants = pod("p", asks(1, 7000), inits=[asks(1, 5000)], notes={"hami.io/gpu-scheduler-policy": "binpack"})
+        found = await scene.place(wants)
+        assert found is not None
+        return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
+
+    assert asyncio.run(scenario(12000)) == "b,NVIDIA,5000,0:;a,NVIDIA,7000,0:;"
+    assert asyncio.run(scenario(11999)) == "a,NVIDIA,5000,0:;a,NVIDIA,7000,0:;"
+    assert asyncio.run(scenario(6999)) == "2/2 ResourceQuotaNotFit"
+
+
+def test_the_second_try_keeps_the_reasons_of_the_first() -> None:
+    wants = pod("p", asks(2, 3000), inits=[asks(2, 1000)])
+    outcome = fitted(wants, A, B, hard={MEM: 5000})
+    assert outcome == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+
+
+def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
+    for limits in (asks(None), asks(0)):
+        assert read_pod_request(Pod.from_object(pod("p", limits)), VENDORS, "spread") is None
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        (asks(-1), "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"),
+        (
+            asks("1500m"),
+            "invalid nvidia.com/gpu value 1500m in container c0: must be an integer between 0 and 2147483647",
+        ),
+        (
+            asks(1, "16Gi"),
+            "invalid nvidia.com/gpumem value 16Gi in container c0: "
+            "must be an integer number of MiB between 0 and 2147483647",
+        ),
+    ],
+)
+def test_an_amount_admission_would_refuse_is_never_read_as_nothing(container: JSON, told: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        read_pod_request(Pod.from_object(pod("p", container)), VENDORS, "spread")
+    assert str(refusal.value) == told
+
+
+def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
+    own = read_pod_request(
+        Pod.from_object(pod("p", asks(), notes={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
+    )
+    default = read_pod_request(Pod.from_object(pod("p", asks())), VENDORS, "mutex")
+    assert own is not None
+    assert default is not None
+    assert (own.terms["NVIDIA"].policy.mutex, default.terms["NVIDIA"].policy.mutex) == (False, True)
+    assert own.vendors == ("NVIDIA",)

@@ -1,0 +1,121 @@
+"""Lock values that nobody can mean, or of the future: none keeps a node for longer than a lock lasts (core 9.4)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import ClusterError
+from hami_webhook.scheduling.node_locks import LockContended
+
+from .front import drive
+from .scenery import NOW
+from .test_node_locks import Yard, a_pod, at
+
+NO_LOCKS = (
+    *("", "x", "2026-01-01T00:00:00Z,ns", "2026-01-01T00:00:00Z,a,b,c", "now,ns,p", "2026-01-01T00:00:00,ns,p"),
+    *("2026-01-01T00:00:00Z,,", "2026-01-01T00:00:00Z,,p", "2026-01-01T00:00:00Z,ns,", "2999-01-01T00:00:00Z,,"),
+    *("2026-01-01T00:00:00Z,..,p", "2026-01-01T00:00:00Z,ns,../../nodes", "2026-01-01T00:00:00Z,ns,p?x=y", ",,", "💥"),
+)
+
+
+@pytest.mark.parametrize("text", NO_LOCKS)
+def test_what_is_no_lock_fails_at_once_and_is_broken_when_it_has_been_seen_as_long_as_a_lock_lasts(text: str) -> None:
+    async def story() -> None:
+        calls: list[str] = []
+
+        async def pause(step: str) -> None:
+            calls.append(step)
+
+        yard = Yard(pause=pause)
+        await yard.open(text)
+        for age in (0, 1, 100, 300):
+            yard.now = NOW + age
+            del calls[:]
+            with pytest.raises(ClusterError, match=r"node n: hami.io/mutex.lock can't be read"):
+                await yard.take(a_pod("p"))
+            assert calls == ["get:before"], "the node, and nothing else"
+        assert yard.value() == text
+        assert yard.naps == []
+        yard.now = NOW + 301
+        await yard.take(a_pod("p"))
+        assert yard.value() == f"{at(301)},b,p"
+
+    drive(story())
+
+
+def test_the_error_for_what_is_no_lock_quotes_its_beginning_and_says_when_it_ends() -> None:
+    async def story() -> None:
+        yard = Yard()
+        await yard.open("x" * 100_000)
+        with pytest.raises(ClusterError) as caught:
+            await yard.take(a_pod("p"))
+        message = str(caught.value)
+        assert message.startswith("node n: hami.io/mutex.lock can't be read, and is ignored in 5m0s: 'xxx")
+        assert message.endswith("isn't a time, or a time, a namespace and a pod")
+        assert len(message) < 500
+
+    drive(story())
+
+
+@pytest.mark.parametrize("ahead", [1, 3600, 1e9, 2e11])
+@pytest.mark.parametrize("holder", [",a,lives", ""], ids=["held", "bare time"])
+def test_a_lock_of_the_future_was_taken_when_it_was_first_seen(holder: str, ahead: float) -> None:
+    async def story() -> None:
+        yard = Yard(patience=0)
+        value = at(ahead) + holder
+        await yard.open(value, "lives")
+        for age in (0, 1, 299, 300):
+            yard.now = NOW + age
+            if yard.now < NOW + ahead:  # else it is believed by now
+                with pytest.raises(LockContended):
+                    await yard.take(a_pod("p"))
+        assert yard.value() == value
+        yard.now = NOW + 302
+        await yard.take(a_pod("p"))
+        assert yard.value() == f"{at(302)},b,p"
+
+    drive(story())
+
+
+def test_another_value_is_another_lock() -> None:
+    """Clocks differ: a lock that a plugin let go leaves nothing behind for the next one."""
+
+    async def story() -> None:
+        yard = Yard(patience=0)
+        await yard.open(f"{at(5)},a,lives", "lives")
+        with pytest.raises(LockContended):
+            await yard.take(a_pod("p"))
+        yard.now = NOW + 400
+        await yard.write(f"{at(405)},a,lives")
+        for age in (400, 700):
+            yard.now = NOW + age
+            with pytest.raises(LockContended):
+                await yard.take(a_pod("p"))
+
+    drive(story())
+
+
+@given(
+    text=st.one_of(st.text(), st.sampled_from(NO_LOCKS), st.datetimes().map(lambda when: f"{when.isoformat()}Z,a,p"))
+)
+def test_no_value_keeps_a_node_for_longer_than_a_lock_lasts(text: str) -> None:
+    async def story() -> None:
+        lists: list[str] = []
+
+        async def pause(step: str) -> None:
+            lists.extend([step] if step.startswith("list") else [])
+
+        yard = Yard(patience=0, pause=pause)
+        await yard.open(text, "p")
+        with contextlib.suppress(ClusterError):
+            await yard.take(a_pod("p"))
+        yard.now += 301
+        await yard.take(a_pod("p"))
+        assert str(yard.value()).endswith(",b,p")
+        assert lists == []
+
+    drive(story())

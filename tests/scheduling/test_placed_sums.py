@@ -1,0 +1,95 @@
+"""What a namespace's other pods cost is what adding them up would give, whatever happened in between."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.budget import placed_by_others
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+
+from .scenery import CORES, GPU, MEM, NOW, VENDORS, asks, pod, quota, running
+from .test_cluster_cache_any_order import World, apply, changes
+
+SCOPES: tuple[dict[str, Any], ...] = (
+    {},
+    {"scopes": ["NotTerminating"]},
+    {"scopes": ["Terminating"]},
+    {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}},
+)
+QUOTAS = [
+    QuotaAccount.read(ResourceQuota.from_object({**raw, "spec": {**raw["spec"], **scopes}}), VENDORS)
+    for raw in (quota({GPU: 10, MEM: 10**6}), quota({CORES: 100}, name="cores"))
+    for scopes in SCOPES
+]
+more = st.lists(
+    st.tuples(
+        st.just("more"),
+        st.sampled_from("5678"),
+        st.sampled_from(("high", "")),
+        st.sampled_from((None, 60)),
+        st.sampled_from(("Running", "Succeeded")),
+        st.sampled_from((None, 10, 400)),
+        st.sampled_from(("default", "other")),
+    ),
+    max_size=3,
+)
+
+
+def add(world: World, change: tuple[Any, ...]) -> None:
+    _, uid, priority, deadline, phase, leaves, namespace = change
+    raw = running(f"p{uid}", "a", "G1,NVIDIA,700,3:;", namespace=namespace, priorityClassName=priority)
+    raw["metadata"]["uid"] = uid
+    raw["status"]["phase"] = phase
+    if deadline:
+        raw["spec"]["activeDeadlineSeconds"] = deadline
+    if leaves:
+        raw["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": leaves}
+    world.pods[uid] = Pod.from_object(raw)
+    world.state.set_pod(world.pods[uid], world.now)
+
+
+def check(world: World) -> None:
+    state = world.state
+    asking = [Pod.from_object(pod("new", asks(mem=1), namespace=space)) for space in ("default", "other")]
+    for one in (*asking, *state.pods()):
+        for books in QUOTAS:
+            others = state.pods_in(one.namespace)
+            summed = placed_by_others(books, one, others, VENDORS, state, world.now, 300.0)
+            assert state.placed_besides(one, books, world.now) == summed
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.one_of(changes, more), max_size=5))
+def test_the_sums_are_what_adding_up_gives(steps: list[list[tuple[Any, ...]]]) -> None:
+    world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
+    version = 0
+    for step in steps:
+        for change in step:
+            version += 1
+            if change[0] == "more":
+                add(world, change)
+            else:
+                apply(world, change, version)
+        check(world)
+
+
+def test_settled_pods_are_not_looked_at_again() -> None:
+    state = ClusterCache(VENDORS)
+    for number in range(50):
+        raw = running(f"p{number}", "n", f"G{number},NVIDIA,100,1:;")
+        raw["metadata"]["uid"] = str(number)
+        state.set_pod(Pod.from_object(raw), NOW)
+    asking = Pod.from_object(pod("new", asks(mem=1)))
+    charges = state._charges
+    for _ in range(3):
+        assert state.placed_besides(asking, QUOTAS[0], NOW) == {GPU: 50, MEM: 5000}
+        assert charges.looked_at == 50
+    state.remove_pod("7")
+    assert state.placed_besides(asking, QUOTAS[0], NOW) == {GPU: 49, MEM: 4900}
+    assert charges.looked_at == 50

@@ -1,0 +1,409 @@
+"""Placing a pod on a cluster: what is written, charged and told, and what is undone where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from hami_webhook.cluster.api import ClusterError, Invalid, Kind, Unavailable
+from hami_webhook.devices.pod_preferences import GPU_POLICY
+from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.placer import Placement, Unschedulable, placement_patch
+
+from .scenery import ALLOCATED, GPU, MEM, NOW, Scene, asks, card, node, pod, quota, running
+
+TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+LONG = "n" * 70
+
+
+def test_the_log_names_what_nodes_lack_of_a_vendor_that_none_has(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        names = [f"n{i:02}" for i in range(12)]
+        await scene.add(*(node(name, card(f"G-{name}")) for name in names), node("bare"))
+        chip = {"name": "main", "image": "x", "resources": {"limits": {"iluvatar.ai/BI-V150-vgpu": 1}}}
+        refused = await scene.refused(pod("p", chip))
+        assert refused == {"bare": "node unregistered"} | dict.fromkeys(names, "NodeInsufficientDevice")
+
+    caplog.set_level("INFO")
+    asyncio.run(scenario())
+    first = ", ".join(["bare", *(f"n{i:02}" for i in range(9))])
+    assert (
+        f"default/p: no BI-V150 cards can be read from annotation hami.io/node-BI-V150-register of {first} and 3 more"
+    ) in caplog.messages
+
+
+def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], object]:
+    """A cluster on which the operation fails once `skip` of its kind went well."""
+    left = [skip]
+
+    async def pause(now: str) -> None:
+        if now == step:
+            left[0] -= 1
+            if left[0] < 0:
+                raise error
+
+    return pause
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("node-1", "node-1"), ("n" * 63, "n" * 63), ("n" * 64, None), (LONG, None)],
+    ids=["short", "63 characters", "64 characters", "70 characters"],
+)
+def test_the_node_becomes_a_label_only_where_its_name_is_one(name: str, label: str | None) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node(name, card("G")))
+        placement = await scene.placed(pod("p", asks(1, 1000)))
+        stored = scene.cluster.peek(Kind.PODS, "p", "default")
+        assert stored is not None
+        assert stored == placement.pod
+        assert stored["metadata"].get("labels", {}).get("hami.io/vgpu-node") == label
+        assert stored["metadata"]["annotations"] == {
+            "hami.io/vgpu-node": name,
+            "hami.io/vgpu-time": str(int(NOW)),
+            TO_ALLOCATE: "G,NVIDIA,1000,0:;",
+            ALLOCATED: "G,NVIDIA,1000,0:;",
+        }
+
+    asyncio.run(scenario())
+
+
+def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
+    stale = {
+        "hami.io/vgpu-mig-allocations": "[]",
+        "hami.io/dcu-devices-allocated": "x",
+        "hami.io/bind-phase": "failed",
+        "hami.io/vgpu-node": "elsewhere",
+        "hami.io/amd-cu-allocated": "the plugin's own",
+        "team": "blue",
+    }
+    raw = {**pod("p", asks(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
+        "name": "p", "namespace": "default", "uid": "u", "annotations": stale,
+        "labels": {"hami.io/vgpu-node": "elsewhere", "app": "x"}}}  # fmt: skip
+    read = Pod.from_object(raw)
+    removed = {"hami.io/vgpu-mig-allocations": None, "hami.io/dcu-devices-allocated": None, "hami.io/bind-phase": None}
+    assert placement_patch(read, "n", {"hami.io/vgpu-node": "n"}) == {
+        "metadata": {
+            "uid": "u",
+            "annotations": {**removed, "hami.io/vgpu-node": "n"},
+            "labels": {"hami.io/vgpu-node": "n"},
+        }
+    }
+    assert placement_patch(read, LONG, {})["metadata"]["labels"] == {"hami.io/vgpu-node": None}
+    assert "labels" not in placement_patch(Pod.from_object(pod("p", asks())), LONG, {})["metadata"]
+
+
+def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        profile = {"name": "2g.10gb", "memoryMB": 10240, "core": 28, "sliceCount": 2}
+        places = [{"start": start, "size": 2} for start in (0, 2)]
+        mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
+        await scene.add(node("n", mig))
+        placement = await scene.placed(pod("p", asks(None), asks(2, 8000)))
+        assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
+        told = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
+        assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in told] == [
+            (1, 0, 0),
+            (1, 1, 2),
+        ]
+        assert await scene.refused(pod("q", asks(1, 8000))) == {"n": "1/1 CardMigTopologyInfeasible"}
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")))
+        assert await scene.place(pod("p", asks(None))) is None
+        assert scene.events("p") == []
+
+    asyncio.run(scenario())
+
+
+def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n1", card("G")), node("n2", card("H")))
+        told = "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"
+        assert await scene.refused(pod("p", asks(-1)), ["n1", "n2", "gone"]) == dict.fromkeys(
+            ("n1", "n2", "gone"), told
+        )
+        assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ("slot=1", "expected slot, core, and memory weights"),
+        ("slot=1,core=1,memory", "expected key=value entries"),
+        ("slot=1,slot=1,memory=1", 'duplicate "slot" weight'),
+        ("slot=x,core=1,memory=1", '"slot" weight must be an integer'),
+        ("slot=-1,core=1,memory=1", '"slot" weight must not be negative'),
+        ("slot=1,core=1,disk=1", 'unknown weight "disk"'),
+        ("slot=0,core=0,memory=0", "at least one weight must be positive"),
+    ],
+)
+def test_bad_weights_end_the_call_and_are_told(weights: str, why: str) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")))
+        notes = {"hami.io/device-scoring-weights": weights}
+        told = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
+        assert await scene.place(pod("p", asks(), notes=notes)) == Unschedulable(error=told)
+        assert scene.events("p") == [("Warning", "FilteringFailed", told)]
+
+    asyncio.run(scenario())
+
+
+def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("a", card("A")), node("b", card("B")), node("empty"))
+        placement = await scene.placed(pod("p", asks(1, 10)), ["b", "empty", "gone"])
+        assert placement.node == "b"
+        assert {n: str(why) for n, why in placement.failed.items()} == dict.fromkeys(
+            ("empty", "gone"), "node unregistered"
+        )
+        assert scene.events("p")[0][2] == "find fit node(b), 2 nodes not fit, 1 nodes fit(b:0.00)"
+
+    asyncio.run(scenario())
+
+
+def test_without_candidates_nothing_fits() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        assert await scene.refused(pod("p", asks())) == {}
+        assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 0 nodes do not meet")]
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")))
+        wants = pod("p", asks(1, 8000, 100))
+        await scene.placed(wants)
+        scene.now += 20
+        placement = await scene.placed(wants)
+        assert placement.annotations["hami.io/vgpu-time"] == str(int(NOW) + 20)
+        assert scene.used("n", "G") == (1, 8000, 100)
+        scene.now += 290
+        scene.state.tick(scene.now)
+        assert scene.used("n", "G") == (1, 8000, 100), "the new placement is young"
+
+    asyncio.run(scenario())
+
+
+def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")))
+        await scene.placed(pod("p", asks(1, 8000, 100)))
+        assert await scene.refused(pod("q", asks(1, 8000, 100))) == {"n": "1/1 CardInsufficientMemory"}
+        scene.now += 300
+        await scene.placed(pod("q", asks(1, 8000, 100)))
+
+    asyncio.run(scenario())
+
+
+def test_binding_is_told() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")))
+        await scene.placed(pod("p", asks(1, 10)))
+        await scene.placer.bind(scene.read("p"), "n")
+        assert scene.read("p").node_name == "n"
+        assert scene.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
+
+    asyncio.run(scenario())
+
+
+def test_a_bound_pod_is_never_placed_again() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("n", card("G")), running("p", "n", "G,NVIDIA,4000,0:;"))
+        before = scene.read("p")
+        assert await scene.placer.place(before) is None
+        assert scene.read("p") == before
+        assert scene.used("n", "G") == (1, 4000, 0)
+
+    asyncio.run(scenario())
+
+
+def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("a", card("G0"), card("G1")), node("b", card("H")))
+        await scene.placed(pod("p", asks(1, 10), notes={GPU_POLICY: "topology-aware, fastest"}))
+        assert scene.events("p")[:2] == [
+            ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
+            ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is_written() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        declared = {GPU: 1, MEM: 4000}
+        # another pod's placement on S makes L the fuller node, so binpack prefers it
+        await scene.add(
+            node("l", card("L", 24000)), node("s", card("S", 8000)), quota({GPU: 4, MEM: 20000}, used=declared)
+        )
+        await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+        placement = await scene.placed(pod("p", asks(1, percent=50)))
+        assert placement.node == "l"
+        assert scene.quota_used() == {GPU: "1", MEM: "12k"}
+
+    asyncio.run(scenario())
+
+
+def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
+        await scene.add(quota({MEM: 13000}, used={MEM: 4000}))
+        await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+
+        async def spend(step: str) -> None:
+            if step == "get:before":  # the commit's own live read: meanwhile somebody took 5000
+                scene.cluster.pause = None
+                await scene.cluster.patch_status(
+                    Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default"
+                )
+
+        await scene.add(pod("p", asks(1, percent=50)))
+        scene.cluster.pause = spend
+        placement = await scene.placed(pod("p", asks(1, percent=50)))
+        assert placement.node == "s"
+        assert {n: str(why) for n, why in placement.failed.items()} == {"l": "1/1 ResourceQuotaNotFit"}
+        assert scene.events("p") == [
+            ("Normal", "FilteringSucceed", "find fit node(s), 1 nodes not fit, 1 nodes fit(s:0.00)")
+        ]
+        assert scene.quota_used() == {MEM: "9k"}
+
+    asyncio.run(scenario())
+
+
+def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(node("l", card("L", 24000), card("M", 24000)), quota({MEM: 25000}, used={MEM: 12000}))
+
+        async def spend(step: str) -> None:
+            if step == "get:before":
+                scene.cluster.pause = None
+                patch = {"spec": {"hard": {MEM: "100"}}}
+                await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
+
+        wants = pod("p", asks(1, percent=60), notes={"hami.io/vgpu-mode": "x"})
+        await scene.add(wants)
+        # what the pod is charged inside used is a floor remembered in the ledger, smaller than the placement
+        uid = scene.read("p").uid
+        ledger = {uid: {"s": "waiting", "t": int(NOW), "c": {MEM: 1000}}}
+        patch = {"metadata": {"annotations": {"hami.io/quota-ledger": json.dumps(ledger)}}}
+        await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
+        scene.cluster.pause = spend
+        assert await scene.refused(wants) == {"l": "2/2 ResourceQuotaNotFit"}
+        assert [message for _, _, message in scene.events("p")] == [
+            "1 nodes ResourceQuotaNotFit(l)",
+            "no available node, 1 nodes do not meet",
+        ]
+
+    asyncio.run(scenario())
+
+
+async def growing(scene: Scene) -> None:
+    """A namespace in which the pod `p` is charged 4000 and would cost 12000."""
+    await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
+    await scene.add(quota({MEM: 20000}, used={MEM: 4000}))
+    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", asks(1, percent=50)))
+
+
+def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+        scene.cluster.pause = failing("patch:before", Invalid("the pod is too large"))
+        with pytest.raises(Invalid):
+            await scene.place(pod("p"))
+        assert scene.quota_used() == {MEM: "4k"}
+        quota_now = scene.cluster.peek(Kind.RESOURCE_QUOTAS, "q", "default")
+        assert quota_now is not None
+        assert "annotations" not in quota_now["metadata"], "no entry is left in the ledger"
+        assert scene.used("l", "L") == (1, 10, 1)
+        assert scene.events("p") == [("Warning", "FilteringFailed", "the pod is too large")]
+
+    asyncio.run(scenario())
+
+
+def test_a_charge_that_took_too_long_is_undone_and_nothing_is_written() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+
+        async def slow(step: str) -> None:
+            if step == "patch_status:after" and scene.now == NOW:
+                scene.now += 11
+
+        scene.cluster.pause = slow
+        with pytest.raises(ClusterError, match="more than 10 s"):
+            await scene.place(pod("p"))
+        assert scene.quota_used() == {MEM: "4k"}
+        assert ALLOCATED not in scene.read("p").annotations
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("step", ["patch:before", "patch:after"], ids=["lost on the way", "written, answer lost"])
+def test_annotations_that_may_have_been_written_keep_the_charge(step: str) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+        scene.cluster.pause = failing(step, Unavailable("connection lost"))
+        with pytest.raises(Unavailable):
+            await scene.place(pod("p"))
+        assert ("hami.io/vgpu-node" in scene.read("p").annotations) is (step == "patch:after")
+        assert scene.quota_used() == {MEM: "12k"}
+        scene.cluster.pause = None
+        assert (await scene.placed(pod("p"))).node == "l", "and the next try is charged once"
+        assert scene.quota_used() == {MEM: "12k"}
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_vanishes_meanwhile_does_no_harm() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+
+        async def vanish(step: str) -> None:
+            if step == "patch_status:after":
+                scene.state.remove_node("l")
+
+        scene.cluster.pause = vanish
+        assert isinstance(await scene.place(pod("p")), Placement)
+
+    asyncio.run(scenario())
+
+
+def test_an_event_that_cannot_be_recorded_does_not_undo_a_placement() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await growing(scene)
+        scene.cluster.pause = failing("record_event:before", Unavailable("no events today"))
+        assert (await scene.placed(pod("p"))).node == "l"
+        assert scene.used("l", "L") == (2, 12010, 1)
+
+    asyncio.run(scenario())

@@ -1,0 +1,320 @@
+"""The extender's door over real HTTP: who is let in, what a request may be, what it says (core 7.1, security 3)."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from admission.scene import town
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import ExtendedKeyUsageOID
+from scheduling.front import Front
+from scheduling.scenery import asks, card, node, pod
+from starlette.applications import Starlette
+
+from hami_webhook import pki
+from hami_webhook.cluster.api import Kind
+from hami_webhook.config import ConfigError
+from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
+from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.tls import CertificateFiles, ReloadingTls
+
+from .serving import certificates, scenario, served, settings_of, trusting
+from .test_tls import CA
+from .test_tls import serving as issued
+
+LIMITS = ListenerLimits(max_request_bytes=MAX_BODY, shutdown_grace=0.2)
+PATHS = ("/filter", "/filter-simulation", "/prioritize", "/bind")
+EMPTY = {"Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": ""}
+
+
+@asynccontextmanager
+async def door(
+    front: Front | None = None, *, token_file: str = "", tls: ReloadingTls | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    extender = (front or Front("single")).extender
+    application = ExtenderApp(extender, LIMITS, token_file).application()
+    listener = Listener(application, host="127.0.0.1", port=0, limits=LIMITS, tls=tls)
+    await listener.start()
+    url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.port}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=10, verify=trusting()) as client:
+            yield client
+    finally:
+        await listener.drain_and_stop()
+
+
+async def a_town() -> Front:
+    front = Front("single")
+    await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 1000)))
+    return front
+
+
+def binding(front: Front, **other: str) -> dict[str, str]:
+    return {"PodName": "p", "PodNamespace": "default", "PodUID": front.read("p").uid, "Node": "n", **other}
+
+
+@scenario
+async def test_a_pod_goes_through_filter_and_bind() -> None:
+    front = await a_town()
+    async with door(front) as client:
+        sent = {"Pod": front.raw("p"), "Nodes": None, "NodeNames": ["n", "m", "gone"]}
+        answer = await client.post("/filter", json=sent)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/json"
+        gone = {"gone": "node unregistered"}
+        assert answer.json() == {
+            **EMPTY,
+            "NodeNames": ["m"],
+            "FailedNodes": gone,
+            "FailedAndUnresolvableNodes": gone,
+        }
+        answer = await client.post("/bind", json=binding(front, Node="m"))
+        assert (answer.status_code, answer.json()) == (200, {"Error": ""})
+    assert front.read("p").node_name == "m"
+
+
+@scenario
+async def test_grades_are_a_list_of_hosts() -> None:
+    front = Front("cooperative")
+    await front.add(node("n", card("G")), pod("p", asks(1, 1000)))
+    async with door(front) as client:
+        sent = {"Pod": front.raw("p"), "NodeNames": ["n", "x"]}
+        await client.post("/filter", json=sent)
+        answer = await client.post("/prioritize", json=sent)
+        assert answer.json() == [{"Host": "n", "Score": 10}, {"Host": "x", "Score": 0}]
+        assert (await client.post("/prioritize", json={})).json() == []
+
+
+@scenario
+async def test_a_simulation_needs_whole_nodes() -> None:
+    front = await a_town()
+    async with door(front) as client:
+        sent = {"Pod": front.raw("p"), "Nodes": {"items": [node("z", card("Z"))]}}
+        answer = (await client.post("/filter-simulation", json=sent)).json()
+        assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["z"]
+        answer = (await client.post("/filter-simulation", json={"Pod": front.raw("p"), "NodeNames": ["n"]})).json()
+        assert answer["Error"] == "a simulation needs whole nodes: extender args missing nodes"
+
+
+@scenario
+async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400() -> None:
+    async with door() as client:
+        for path in PATHS:
+            answer = await client.post(path)
+            assert (answer.status_code, answer.text) == (400, "the request has no body\n"), path
+        for path in ("/filter", "/filter-simulation", "/bind"):
+            answer = await client.post(path, content=b"{")
+            assert answer.status_code == 200
+            assert answer.json()["Error"], path
+        for body in (b"{}", b'{"Pod":null}', b"[]"):
+            assert (await client.post("/filter", content=body)).json()["Error"].startswith("extender args m")
+
+
+@scenario
+async def test_other_methods_and_paths() -> None:
+    async with door() as client:
+        for path in PATHS:
+            assert (await client.get(path)).status_code == 405, path
+            assert (await client.put(path, content=b"{}")).status_code == 405, path
+        assert (await client.post("/nothing", content=b"{}")).status_code == 404
+        assert (await client.post("/filter/", content=b"{}")).status_code == 404
+        for path in ("/healthz", "/readyz"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+
+
+@scenario
+async def test_32_mib_are_taken_and_more_is_too_large() -> None:
+    front = await a_town()
+    async with door(front) as client:
+        body = json.dumps({"Pod": front.raw("p"), "NodeNames": ["n"]}).encode()
+        answer = await client.post("/filter", content=body + b" " * (MAX_BODY - len(body)))
+        assert (answer.status_code, answer.json()["NodeNames"]) == (200, ["n"])
+        answer = await client.post("/filter", content=b" " * (MAX_BODY + 1))
+        assert answer.status_code == 413
+        assert "too large" in answer.text
+
+
+@scenario
+async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: Path) -> None:
+    front = await a_town()
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    async with door(front, token_file=str(file)) as client:
+        sent = json.dumps({"Pod": front.raw("p"), "NodeNames": ["n"]})
+        before = front.raw("p")
+        for value in (None, "", "secret", "Bearer", "Bearer wrong", "Basic secret", "Bearer sécret"):
+            headers = {} if value is None else {"authorization": value.encode("latin-1")}
+            for path in PATHS:
+                answer = await client.post(path, content=sent, headers=headers)
+                assert answer.status_code == 401, value
+                assert answer.headers["www-authenticate"] == "Bearer"
+        assert front.raw("p") == before
+        assert front.extender.counts.filtered == 0
+        assert (await client.get("/healthz")).status_code == 200
+        for value in ("Bearer secret", "bearer  secret"):
+            answer = await client.post("/filter", content=sent, headers={"authorization": value})
+            assert answer.json()["NodeNames"] == ["n"]
+        file.write_text("other")
+        assert (await client.post("/filter", content=sent, headers={"authorization": value})).status_code == 401
+        for emptied in ("", " \n"):
+            file.write_text(emptied)
+            answer = await client.post("/filter", content=sent, headers={"authorization": "Bearer"})
+            assert answer.status_code == 401, "an empty file is no token"
+        file.unlink()
+        assert (await client.post("/filter", content=sent, headers={"authorization": value})).status_code == 401
+
+
+@scenario
+async def test_a_forged_bind_changes_nothing() -> None:
+    front = await a_town()
+    async with door(front) as client:
+        await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+        front.hear("p")
+        before, held, version = front.raw("p"), front.used("n", "G"), front.cluster.peek(Kind.NODES, "n")
+        for forged in (
+            {"PodName": "nobody"},
+            {"PodNamespace": "elsewhere"},
+            {"PodUID": "00000000-0000-4000-8000-000000000bad"},
+        ):
+            answer = await client.post("/bind", json=binding(front, **forged))
+            assert answer.status_code == 200
+            assert answer.json()["Error"]
+        for lacking in ("PodName", "PodNamespace", "PodUID", "Node"):
+            assert (await client.post("/bind", json=binding(front, **{lacking: ""}))).json()["Error"]
+        assert (front.raw("p"), front.used("n", "G"), front.cluster.peek(Kind.NODES, "n")) == (before, held, version)
+        assert (await client.post("/bind", json=binding(front))).json() == {"Error": ""}
+
+
+@scenario
+async def test_odd_objects_are_answered_not_failed() -> None:
+    front = await a_town()
+    async with door(front) as client:
+        for nodes in ({"items": [{}]}, {"items": [{"metadata": 1}]}, {"items": None}, {}):
+            for path in ("/filter", "/filter-simulation", "/prioritize"):
+                answer = await client.post(path, json={"Pod": front.raw("p"), "Nodes": nodes})
+                assert answer.status_code == 200, (nodes, path)
+        for odd in ({"metadata": 7}, {"metadata": {"uid": ["x"]}}, {"spec": {"containers": [None]}}):
+            for path in ("/filter", "/prioritize"):
+                assert (await client.post(path, json={"Pod": odd, "NodeNames": ["n"]})).status_code == 200, odd
+
+
+@scenario
+async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: Path) -> None:
+    authority = tmp_path / "clients.crt"
+    authority.write_bytes(CA.certificate)
+    certificates(tmp_path / "own")
+    own = CertificateFiles(tmp_path / "own" / pki.SERVING_CERTIFICATE, tmp_path / "own" / pki.SERVING_KEY, authority)
+    front = await a_town()
+
+    def context(pair: pki.KeyPair | None) -> ssl.SSLContext:
+        trusted = trusting()
+        if pair is not None:
+            (tmp_path / "client.crt").write_bytes(pair.certificate)
+            (tmp_path / "client.key").write_bytes(pair.key)
+            trusted.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+        return trusted
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    known = issued(key, ExtendedKeyUsageOID.CLIENT_AUTH)
+    stranger = pki.generate("scheduler", "kube-system", now=datetime.now(UTC)).serving
+    async with door(front, tls=ReloadingTls(own)) as usual:
+        for refused in (None, stranger):
+            async with httpx.AsyncClient(base_url=usual.base_url, verify=context(refused), timeout=5) as client:
+                with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
+                    await client.post("/bind", json=binding(front))
+        async with httpx.AsyncClient(base_url=usual.base_url, verify=context(known)) as client:
+            answer = await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+            assert answer.json()["NodeNames"] == ["n"]
+
+
+@scenario
+async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "clients.crt").write_bytes(CA.certificate)
+    (tmp_path / "token").write_text("secret")
+    guarded = ("--extender-client-ca-file", str(tmp_path / "clients.crt"))
+    async with served(tmp_path / "a", await town(), *guarded) as front:
+        assert front.process.extender is not None
+        port = front.process.extender.port
+        for url in (f"http://127.0.0.1:{port}", f"https://127.0.0.1:{port}"):
+            async with httpx.AsyncClient(base_url=url, verify=trusting(), timeout=5) as client:
+                with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
+                    await client.post("/bind", content=b"{}")
+    async with served(tmp_path / "b", await town(), "--extender-token-file", str(tmp_path / "token")) as front:
+        assert front.process.extender is not None
+        url = f"http://127.0.0.1:{front.process.extender.port}"
+        async with httpx.AsyncClient(base_url=url, timeout=5) as client:
+            assert (await client.post("/bind", content=b"{}")).status_code == 401
+            answer = await client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
+            assert answer.json()["Error"].startswith("extender binding args must name")
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.9.9.9", 200),
+        ("::1", 200),
+        ("::ffff:127.0.0.1", 200),
+        ("10.1.2.3", 403),
+        ("::ffff:10.1.2.3", 403),
+        ("fd00::1", 403),
+        ("fe80::1%eth0", 403),
+        ("0.0.0.0", 403),
+    ],
+)
+def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str, status: int) -> None:
+    @scenario
+    async def ask() -> None:
+        front = await a_town()
+        routes = ExtenderApp(front.extender, LIMITS).routes(loopback_only=True)
+        transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
+            for path in PATHS:
+                answer = await client.post(path, json={})
+                assert answer.status_code == status, path
+                if status == 403:
+                    assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
+            await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+            await client.post("/bind", json=binding(front))
+        assert front.read("p").node_name == ("n" if status == 200 else "")
+
+    ask()
+
+
+@scenario
+async def test_a_kube_scheduler_beside_the_process_may_send_to_the_main_server(tmp_path: Path) -> None:
+    async with served(tmp_path / "a", await town(), "--extender-bind-address=") as front:
+        assert front.process.extender is None
+        answer = await front.client.post("/bind", content=b"{}")
+        assert answer.json()["Error"].startswith("extender binding args must name")
+    # with a token for the extender, the main server wants it as well
+    (tmp_path / "token").write_text("secret")
+    async with served(tmp_path / "b", await town(), "--extender-token-file", str(tmp_path / "token")) as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 401
+        answer = await front.client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
+        assert answer.status_code == 200
+    # with an authority for the extender's clients it can't
+    (tmp_path / "clients.crt").write_bytes(CA.certificate)
+    guarded = ("--extender-client-ca-file", str(tmp_path / "clients.crt"))
+    async with served(tmp_path / "c", await town(), *guarded) as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
+    async with served(tmp_path / "d", await town(), "--roles", "webhook,controller") as front:
+        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
+
+
+def test_the_door_is_on_loopback_unless_it_is_guarded(tmp_path: Path) -> None:
+    assert settings_of().extender_bind_address.is_loopback
+    everywhere = ("--extender-bind-address", "0.0.0.0:9443", "--roles", "webhook,extender")
+    with pytest.raises(ConfigError, match="must be loopback, or come with"):
+        settings_of(*everywhere)
+    token = tmp_path / "token"
+    token.write_text("secret")
+    assert not settings_of(*everywhere, "--extender-token-file", str(token)).extender_bind_address.is_loopback
