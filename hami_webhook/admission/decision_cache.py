@@ -1,6 +1,7 @@
-"""What admission made of a pod, for the next one that is the same but for its name: pods come in bursts.
+"""Decisions of admission, cached for pods that differ in name, UID and volumes only: pods come in bursts.
 
-Remembered is only what follows from the pod, its Namespace and the policies alone; see `RecordingDeviceLister` for the rest.
+A decision is cached if it follows from the pod, its Namespace and the policies alone; `RecordingDeviceLister` notes
+whether it depended on the cluster's devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The order of the steps of `/mutate`, `/validate` and `/webhook` (quota chapter 4), with what they need passed in.
+"""The steps of `/mutate`, `/validate` and `/webhook` in their order (docs/spec/quota.md#4).
 
 Looking up a namespace and charging the quota are the caller's: both come in as a protocol, so this knows no cluster.
 """

@@ -1,4 +1,4 @@
-"""Who may write the scheduler-owned metadata of a pod, by whatever request (security chapter, section 1).
+"""Who may write the scheduler-owned metadata of a pod, by whatever request (docs/spec/security.md#1).
 
 Our own scheduler and device plugins write our allocations, another project's identities those of their scheduler, and
 a node either for the pods that are bound to it.

@@ -1,4 +1,4 @@
-"""What admission does with a pod: the mutating and the validating steps, in the order of core chapter 5.
+"""What admission does with a pod: the mutating and the validating steps, in the order of docs/spec/core.md#5.
 
 Pure: the namespace, the policies and the user come in as values; charging is the caller's last step.
 """
@@ -340,7 +340,7 @@ def bad_request(error: BadRequest) -> Denied:
 
 
 def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> bool:
-    """Whether the pod is ours to mutate (the table of core chapter 5, step 2); `scheduler` is the name policy gives."""
+    """Whether the pod is ours to mutate (docs/spec/core.md#5, step 2); `scheduler` is the name that policy gives."""
     name = pod.scheduler_name
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
         return True

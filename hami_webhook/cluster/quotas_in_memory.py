@@ -1,4 +1,4 @@
-"""ResourceQuotas whose status is kept in this process, for one that may not write it (quota chapter 4)."""
+"""ResourceQuotas whose status is kept in this process, for one that may not write it (docs/spec/quota.md#4)."""
 
 from __future__ import annotations
 

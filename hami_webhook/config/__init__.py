@@ -1,4 +1,7 @@
-"""Configuration, resolved once into plain values: device-config.yaml and the settings of `serve` (core, section 2)."""
+"""Configuration, resolved once into plain values: device-config.yaml and the settings of `serve`.
+
+Source: docs/spec/core.md#2.
+"""
 
 from hami_webhook.config.describe import ResourceMeaning, SectionDescription, describe
 from hami_webhook.config.devices import (

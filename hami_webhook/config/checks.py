@@ -1,6 +1,6 @@
 """What must hold between the values of a device-config.yaml: conflicts refuse the file, doubts only earn a warning.
 
-The rules are those of the vendors' chapters (section 2 each) and of quota.md, section 2. Paths are those of
+The rules are those of the vendors' chapters (section 2 each) and of docs/spec/quota.md#2. Paths are those of
 `DeviceConfig.parts`.
 """
 
@@ -26,7 +26,7 @@ BACKEND_KEYS = frozenset(
     {"NVIDIA", "MLU", "DCU", "Mthreads", "Metax-GPU", "Metax-SGPU", "GCU", "Enflame", "kunlun", "XPU", "AWSNeuron"}
     | {"AMD", "Vastai", "Biren", "Iluvatar", "Enflame-DRS"}
 )
-"""The backend keys that are fixed (core, section 2.3); those of Ascend and Iluvatar chips are their common words.
+"""The backend keys that are fixed (docs/spec/core.md#2.3); those of Ascend and Iluvatar chips are their common words.
 
 Enflame's two kinds of shares are one backend there and two here.
 """

@@ -1,6 +1,6 @@
 """What a device configuration means, as plain values for `config check` to print.
 
-The meanings and units are those of quota.md, section 2, and of the vendors' chapters.
+The meanings and units are those of docs/spec/quota.md#2, and of the vendors' chapters.
 """
 
 from collections.abc import Callable, Iterator

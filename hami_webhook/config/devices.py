@@ -1,4 +1,4 @@
-"""device-config.yaml as frozen models, one for each section (section 2 of every vendor's chapter; core, sections 2.2
+"""device-config.yaml as frozen models, one for each section (section 2 of every vendor's chapter; docs/spec/core.md#2.2
 and 2.3).
 
 A key that is absent has the value its chapter gives for that, most often an empty resource name, which matches

@@ -1,5 +1,6 @@
-"""The sections of device-config.yaml for pods that Volcano or Koordinator place (chapters volcano and koordinator,
-section 2).
+"""The sections of device-config.yaml for pods that Volcano or Koordinator place.
+
+Sources: docs/spec/volcano.md#2, docs/spec/koordinator.md#2.
 
 HAMi has neither; a key that is absent has the default of its chapter, which for Volcano is that of its device plugin.
 """

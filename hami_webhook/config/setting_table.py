@@ -1,6 +1,6 @@
 """Every setting of `serve` in one table, from which both the flags and the environment variables come.
 
-Names and defaults: core, section 2.1 (HAMi's own flags), quota.md, section 2, and security.md, sections 1, 3 and 4.
+Names and defaults: docs/spec/core.md#2.1 (HAMi's own flags), docs/spec/quota.md#2, docs/spec/security.md#1, #3, #4.
 """
 
 from collections.abc import Callable

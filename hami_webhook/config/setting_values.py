@@ -97,12 +97,12 @@ def extender_mode(text: str) -> str:
 
 
 def node_policy(text: str) -> str:
-    """`spread`, or `binpack` for anything else (core, section 2.1)."""
+    """`spread`, or `binpack` for anything else (docs/spec/core.md#2.1)."""
     return "spread" if text == "spread" else "binpack"
 
 
 def card_policy(text: str) -> str:
-    """A card policy or a comma list of them; a single unknown one acts as `spread` (core, sections 2.1 and 7.4)."""
+    """A card policy or a comma list of them; a single unknown one acts as `spread` (docs/spec/core.md#2.1 and #7.4)."""
     items = listed(text)
     return ",".join(items) if len(items) > 1 or (items and items[0] in CARD_POLICIES) else "spread"
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 EVERY = 10.0
 """Seconds between two looks at the Secret."""
 _SETTLE = 30.0
-"""Seconds after which every API server surely trusts what both configurations say (quota chapter 3.7)."""
+"""Seconds after which every API server surely trusts what both configurations say (docs/spec/quota.md#3.7)."""
 _AFTER_CONFLICT = 1.0
 _TRUSTED_SINCE = "hami.io/next-ca-trusted-since"
 _MANAGED_BY = {"app.kubernetes.io/managed-by": "hami-webhook"}

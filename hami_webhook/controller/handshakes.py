@@ -1,4 +1,4 @@
-"""The scheduler's half of the handshake with device plugins (core chapter 3.2): asking whether they are still there.
+"""The scheduler's half of the handshake with device plugins (docs/spec/core.md#3.2): are they still alive?
 
 Only where a plugin registered cards. A plugin that lives overwrites the question; one that doesn't answer in a minute,
 on a node that offers none of the resource any longer, has its cards dropped (`Vendor.health`). The question is left in

@@ -1,4 +1,7 @@
-"""What the controller saw of ledgers: a replaced ResourceQuota must not lose charges in flight (quota chapter 9)."""
+"""What the controller saw of ledgers: a replaced ResourceQuota must not lose charges in flight.
+
+Source: docs/spec/quota.md#9.
+"""
 
 from __future__ import annotations
 

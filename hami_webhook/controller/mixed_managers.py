@@ -1,4 +1,4 @@
-"""Warning events on nodes for what other projects' GPU managers do there (volcano chapter 5.7 and 13)."""
+"""Warning events on nodes for what other projects' GPU managers do there (docs/spec/volcano.md#5.7 and #13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD GPUs, shared by memory (MiB) and compute units. Source: the AMD, Biren, VastAI chapter, part A.
+"""AMD GPUs, shared by memory (MiB) and compute units. Source: docs/spec/amd-biren-vastai.md#A.
 
 Users and quotas speak of percent of a card's compute units, while cards, usage and annotations hold the units (CUs):
 the plugin makes masks of them.

@@ -1,4 +1,4 @@
-"""Huawei Ascend NPUs, every chip model of `vnpus` a vendor of its own. Source: the ascend chapter of the specification.
+"""Huawei Ascend NPUs, every chip model of `vnpus` a vendor of its own. Source: docs/spec/ascend.md.
 
 A container gets whole NPUs, or a slice of one: in template mode one of the few sizes the driver can cut, in soft mode
 (hami-core) any memory and any share of the compute, of several NPUs too.
@@ -131,7 +131,7 @@ class Ascend(Vendor):
         self.any_npu = tuple(each.resource_name for each in section.configs if each.resource_name)
         self.touches_every_container = any(each.overwrite_env for each in section.configs)
 
-    # admission (chapter section 5)
+    # admission (docs/spec/ascend.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         self.check_amounts(container.container)

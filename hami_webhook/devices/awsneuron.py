@@ -1,4 +1,4 @@
-"""AWS Neuron: Inferentia and Trainium devices and NeuronCores. Source: the awsneuron chapter of the specification.
+"""AWS Neuron: Inferentia and Trainium devices and NeuronCores. Source: docs/spec/awsneuron.md.
 
 A container asks for whole devices or for single cores; there is no memory to account for. Several devices must lie side
 by side, and the instance type alone says how. On the wire the cores of a device are a bit mask. No check asks for the
@@ -147,7 +147,7 @@ class AwsNeuron(Vendor):
         self.count_name = section.resource_count_name
         self.core_name = section.resource_core_name
 
-    # admission (chapter section 5)
+    # admission (docs/spec/awsneuron.md#5)
 
     def check_amounts(self, container: Container) -> None:
         """The device resource's amount; the core resource's only where that is absent."""

@@ -1,4 +1,4 @@
-"""Birentech GPUs, whole or as hardware partitions (SVI). Source: the AMD, Biren, VastAI chapter, part B.
+"""Birentech GPUs, whole or as hardware partitions (SVI). Source: docs/spec/amd-biren-vastai.md#B.
 
 A partition is registered as a device of its own; nobody is told which card it is cut from. Partitions carry their
 card's index, so indices repeat and only ids tell them apart.

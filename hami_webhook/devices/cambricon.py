@@ -1,4 +1,4 @@
-"""Cambricon MLUs, sliced by the driver's dynamic sMLU. Source: the cambricon chapter of the specification.
+"""Cambricon MLUs, sliced by the driver's dynamic sMLU. Source: docs/spec/cambricon.md.
 
 The vendor's own plugin reports sums as capacity, so cards have no identity but their place on the node. A container
 gets a share of one card, in percent of compute and units of 256 MiB, or whole cards.
@@ -42,7 +42,7 @@ class Cambricon(Vendor):
     explains_memory = True
     lock = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
 
-    # node side (chapter section 3)
+    # node side (docs/spec/cambricon.md#3)
 
     def registered(self, node: Node) -> tuple[Device, ...]:
         model = node.labels.get(MODEL_LABEL, "").strip()

@@ -1,4 +1,4 @@
-"""Cards that a node doesn't list one by one but whose plugin reports as capacity (node-registration chapter 2)."""
+"""Cards that a node doesn't list one by one but whose plugin reports as capacity (docs/spec/node-registration.md#2)."""
 
 from __future__ import annotations
 

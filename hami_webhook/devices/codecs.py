@@ -1,4 +1,4 @@
-"""The wire encodings shared by all vendors: card lists on nodes (core chapter 3.1), devices on pods (9.1)."""
+"""The wire encodings shared by all vendors: card lists on nodes (docs/spec/core.md#3.1), devices on pods (9.1)."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
     """The rows of a device annotation; raises `BadAnnotation`.
 
     A UUID's `[template-slot]` suffix (HAMi 2.7 to 2.9, MIG) is cut off, and `,,0,0:` is an empty slot (2.5). A part
-    without a comma begins an id that has colons itself, as PCI bus ids do (kunlun chapter 9), unless it has a blank in
-    it: then it is no id, and is skipped.
+    without a comma begins an id that has colons itself, as PCI bus ids do (docs/spec/kunlun.md#9), unless it has a
+    blank in it: then it is no id, and is skipped.
     """
     pieces = text.split(";")
     if pieces and not pieces[-1].strip():

@@ -1,6 +1,6 @@
 """One container's request on one node, card by card: the checks vendors list, and how selections are asked.
 
-Each check is a small named test tied to one standard reason label (core chapter 7.5).
+Each check is a small named test tied to one standard reason label (docs/spec/core.md#7.5).
 """
 
 from __future__ import annotations

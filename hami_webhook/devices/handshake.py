@@ -1,4 +1,4 @@
-"""Whether a node's device plugin is alive, by the handshake that both sides write (core chapter 3.2)."""
+"""Whether a node's device plugin is alive, by the handshake that both sides write (docs/spec/core.md#3.2)."""
 
 from __future__ import annotations
 

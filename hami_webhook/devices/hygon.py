@@ -1,4 +1,4 @@
-"""Hygon DCUs, sliced by the vendor's hy-virtual. Source: the hygon chapter of the specification.
+"""Hygon DCUs, sliced by the vendor's hy-virtual. Source: docs/spec/hygon.md.
 
 A container gets one virtual DCU, by memory (MiB) and compute (percent), or one or more whole cards.
 """

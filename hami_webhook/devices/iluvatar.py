@@ -1,4 +1,4 @@
-"""Iluvatar CoreX GPUs, one backend per chip and the old family of HAMi 2.7. Source: the iluvatar chapter.
+"""Iluvatar CoreX GPUs, one backend per chip and the old family of HAMi 2.7. Source: docs/spec/iluvatar.md.
 
 A container gets a slice of one card (units of 256 MiB, percent of compute) or several whole cards; the isolation is
 Iluvatar's own.
@@ -52,7 +52,7 @@ class Iluvatar(Vendor):
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
 
-    # admission (chapter section 5)
+    # admission (docs/spec/iluvatar.md#5)
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """So many cards at most that the cores written for them are an amount too."""

@@ -1,4 +1,6 @@
-"""The annotations that let one pod at a time be bound to a node (core chapter 9.4, node-registration chapter 5).
+"""The annotations that let one pod at a time be bound to a node.
+
+Source: docs/spec/core.md#9.4, docs/spec/node-registration.md#5.
 
 Only which lock a vendor takes is told here; taking and releasing it is the scheduler extender's work.
 """

@@ -1,4 +1,4 @@
-"""Moore Threads GPUs, sliced by sGPU. Source: the mthreads chapter of the specification.
+"""Moore Threads GPUs, sliced by sGPU. Source: docs/spec/mthreads.md.
 
 A container gets core groups of a card (16 make it whole) and units of 512 MiB, or several whole cards. Amounts are
 those of all its cards together. The plugin is told of a pod's cards once, so its containers share the first one's.
@@ -71,7 +71,7 @@ class Mthreads(Vendor):
     def kubelet_counted(self) -> tuple[str, ...]:
         return self.memory_name, self.core_name
 
-    # admission (chapter section 5)
+    # admission (docs/spec/mthreads.md#5)
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """So many cards at most that the memory written for them is an amount too."""

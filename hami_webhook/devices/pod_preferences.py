@@ -1,6 +1,6 @@
 """What a pod's annotations say about the choice of cards: device policy, weights, allow and deny lists.
 
-Sources: core chapter 4 and 7.4, nvidia chapter 4 and 7.2.
+Sources: docs/spec/core.md#4 and #7.4, docs/spec/nvidia.md#4 and #7.2.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Weights:
 
 
 def parse_weights(annotations: Mapping[str, str], pod: str) -> Weights:
-    """The pod's weights, 1 each by default; raises ValueError with the whole sentence of core chapter 7.1."""
+    """The pod's weights, 1 each by default; raises ValueError with the whole sentence of docs/spec/core.md#7.1."""
     text = annotations.get(WEIGHTS)
     if text is None:
         return Weights()

@@ -1,6 +1,6 @@
 """The scheduler-owned pod annotations of every vendor, enabled or not: users may not set them.
 
-Source: node-registration chapter, section 4; what follows from it is in the security chapter, section 1. Keys are
+Source: docs/spec/node-registration.md#4; what follows from it is in docs/spec/security.md#1. Keys are
 case-sensitive. A chip of `device-config.yaml` may have a common word of its own: what that adds below `hami.io/` is
 covered here, but below `huawei.com/` only words that begin with `Ascend` are; for any other word ask the enabled
 vendors for their keys too (`Vendors.owned_annotations`).

@@ -1,5 +1,6 @@
-"""Choices among linked cards: the best mutual connectivity, the least connected single card (nvidia chapter 7.6), cards
-of the largest groups (ascend chapter 7, VastAI chapter C4).
+"""Choices among linked cards: the best mutual connectivity, the least connected single card, the largest groups.
+
+Sources: docs/spec/nvidia.md#7.6, docs/spec/ascend.md#7, docs/spec/amd-biren-vastai.md#C4.
 """
 
 from __future__ import annotations

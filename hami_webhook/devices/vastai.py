@@ -1,4 +1,4 @@
-"""Vastaitech VA cards. Source: the AMD, Biren, VastAI chapter, part C.
+"""Vastaitech VA cards. Source: docs/spec/amd-biren-vastai.md#C.
 
 A node's plugin registers either cards or single dies, several of which make a card, its AIC; then a container that asks
 for several devices should get dies of one AIC.

@@ -287,7 +287,7 @@ class Vendor:
         )
 
     def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
-        """The common handshake rule (core chapter 3.2); `zone` is that of the times in handshakes (None: local)."""
+        """The common handshake rule (docs/spec/core.md#3.2); `zone` is that of handshakes' times (None: local)."""
         if not self.handshake_annotation:
             return Health(healthy=True)
         handshake = node.annotations.get(self.handshake_annotation, "")
@@ -354,7 +354,10 @@ class Vendor:
         return None
 
     def order(self, cards: Sequence[Candidate], terms: Constraints, *, numa_bound: bool) -> list[int]:
-        """The indices of the cards in the order they are tried; here by the pod's device policy (core chapter 7.4)."""
+        """The indices of the cards in the order they are tried; here by the pod's device policy.
+
+        Source: docs/spec/core.md#7.4.
+        """
         return order(cards, terms.policy, terms.weights, numa_bound=numa_bound)
 
     def memory_needed(self, request: Request, device: Device) -> int:

@@ -1,4 +1,7 @@
-"""Pods that another scheduler places: where they are, or where it would put them (chapters volcano and koordinator)."""
+"""Pods that another scheduler places: where they are, or where it would put them.
+
+Source: docs/spec/volcano.md and docs/spec/koordinator.md.
+"""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ def _scopes(spec: JSON) -> Iterator[ScopeRequirement]:
 
 
 def _init_finished(status: JSON, containers: Sequence[Container]) -> bool:
-    """Whether the ordinary init containers are over for good, judged from the pod alone (quota chapter 5)."""
+    """Whether the ordinary init containers are over for good, judged from the pod alone (docs/spec/quota.md#5)."""
     if status.get("containerStatuses") is None and status.get("initContainerStatuses") is None:
         return False
     for item in _sequence(status.get("containerStatuses"), "status.containerStatuses"):

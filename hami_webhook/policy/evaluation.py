@@ -1,6 +1,6 @@
 """What policy demands of a pod's annotations: at its admission, at its updates, and again when it is placed.
 
-Source: the policy chapter. Choices (a scheduler policy, a device mode, …) have this precedence: enforced by the last
+Source: docs/spec/policy.md. Choices (a scheduler policy, a device mode, …) have this precedence: enforced by the last
 matching rule, the pod's own, the Namespace's, the default of the first matching rule. Allow lists are boundaries that a
 pod can tighten and never loosen; deny lists add up.
 

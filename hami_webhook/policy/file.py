@@ -1,4 +1,4 @@
-"""The policy file: YAML, or a ConfigMap with it, read into rules. Source: the policy chapter, section 1.
+"""The policy file: YAML, or a ConfigMap with it, read into rules. Source: docs/spec/policy.md#1.
 
 A file with any fault is refused as a whole, and every fault is said with its line and path. Nothing is guessed: an
 empty `namespaces` list, or a blank item in a list of devices, is a fault, because a rule would otherwise hold for more

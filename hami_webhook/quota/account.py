@@ -1,4 +1,7 @@
-"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them (chapter 7)."""
+"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them.
+
+Source: docs/spec/quota.md#7.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The one place that drives charges: batches per namespace, compare-and-swap against the port (quota chapter 7)."""
+"""The one place that drives charges: batches per namespace, compare-and-swap against the port.
+
+Source: docs/spec/quota.md#7.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from hami_webhook.quota.ledger import Entry, State
 ATTEMPTS = 20
 """Lost races until a charge gives up: about what fits into its 3 s with the pauses between them.
 
-Six, as quota chapter 7 has it, are lost about once in a hundred batches when three replicas and a recompute contend.
+Six are lost about once in a hundred batches when three replicas and a recompute contend.
 """
 
 _GATHERING = 0.02
@@ -382,7 +385,9 @@ class AdmissionCharger:
                 raise
 
     def _without_shown(self, books: QuotaAccount, stood: Mapping[str, Entry]) -> QuotaAccount:
-        """The books without admitted entries whose pods show the same by now: they have done their work (chapter 6).
+        """The books without admitted entries whose pods show the same by now: they have done their work.
+
+        Source: docs/spec/quota.md#6.
 
         Only such as stood there before: a new one may be a pod's second, which the recompute has to see. That drops
         them too, but in a burst a ledger would grow to hundreds of entries until then, and each write has to carry it.

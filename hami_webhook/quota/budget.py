@@ -1,4 +1,4 @@
-"""What a namespace's quotas leave for one pod's placement (quota chapter 8)."""
+"""What a namespace's quotas leave for one pod's placement (docs/spec/quota.md#8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (quota chapter 6)."""
+"""The ledger in a ResourceQuota's annotation: the charges that can't be read off the pods (docs/spec/quota.md#6)."""
 
 from __future__ import annotations
 

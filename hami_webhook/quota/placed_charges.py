@@ -1,4 +1,6 @@
-"""What the placed pods of each namespace cost together, kept as pods change: no question walks all pods (chapter 8).
+"""What the placed pods of each namespace cost together, kept as pods change: no question walks all pods.
+
+Source: docs/spec/quota.md#8.
 
 A pod that is bound for good, or can't count before it changes, is settled: it is in the sums, or out of them. Only the
 others are looked at with each question: placements that aren't bound yet, pods that are being deleted.

@@ -1,4 +1,7 @@
-"""Charging a placement that costs more than the pod's charge so far, before its annotations are written (chapter 8)."""
+"""Charging a placement that costs more than the pod's charge so far, before its annotations are written.
+
+Source: docs/spec/quota.md#8.
+"""
 
 from __future__ import annotations
 

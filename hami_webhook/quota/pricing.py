@@ -1,4 +1,6 @@
-"""What a pod is charged: what it declares while it waits, what it really holds once it is placed (quota chapter 5).
+"""What a pod is charged: what it declares while it waits, what it really holds once it is placed.
+
+Source: docs/spec/quota.md#5.
 
 Amounts are integers in the quota's own units. Pure.
 """

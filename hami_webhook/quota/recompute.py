@@ -1,4 +1,4 @@
-"""The full recompute of a quota from its namespace's pods, which is always right (quota chapter 9)."""
+"""The full recompute of a quota from its namespace's pods, which is always right (docs/spec/quota.md#9)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
 def _settle(
     charge: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
 ) -> tuple[Mapping[str, int], Entry | None]:
-    """What a live pod is charged, exact, and the entry that stays for it (the table of chapter 6)."""
+    """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6)."""
     amounts = charge.only(hard)
     kept = entry.only(hard) if entry is not None else {}
     if entry is not None and entry.state is State.PLACING:

@@ -1,4 +1,6 @@
-"""The cluster as devices and usage, kept incrementally from what is told of nodes and pods (core chapter 3 and 10.4).
+"""The cluster as devices and usage, kept incrementally from what is told of nodes and pods.
+
+Source: docs/spec/core.md#3 and #10.4.
 
 A node has a generation that grows with every change; its `NodeView` is immutable and made anew only then.
 """

@@ -1,4 +1,4 @@
-"""The scheduler extender: filter, prioritize and bind as kube-scheduler asks for them (core chapters 7.1 and 9.2).
+"""The scheduler extender: filter, prioritize and bind as kube-scheduler asks for them (docs/spec/core.md#7.1 and #9.2).
 
 Two modes. **single**, HAMi's: `/filter` decides node and cards, writes them on the pod and answers the one node.
 **cooperative**: `/filter` answers every node that fits, `/prioritize` grades them, so that kube-scheduler's own scores
@@ -396,8 +396,8 @@ def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[s
         known = texts.get(id(why))
         if known is None:
             known = texts[id(why)] = str(why), why.labels() <= _UNRESOLVABLE
-        told[node], cacheable = known
-        if cacheable:
+        told[node], final = known
+        if final:
             unresolvable[node] = told[node]
     return told, unresolvable
 

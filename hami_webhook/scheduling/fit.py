@@ -1,4 +1,7 @@
-"""A pod on a node: every container's request to every vendor, with init containers and sidecars (core 6, 7.2, 7.3)."""
+"""A pod on a node: every container's request to every vendor, with init containers and sidecars.
+
+Source: docs/spec/core.md#6, #7.2, #7.3.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def shape_of(pod: Pod) -> Pod:
 
 
 def vendors_requested_by(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
-    """The backend keys of the vendors whose cards the pod asks for, sorted. Raises `BadRequest` as `read_pod_request` does."""
+    """The backend keys of the vendors whose cards the pod requests, sorted. Raises `BadRequest`."""
     return _keys(_requests(shape_of(pod), vendors))
 
 

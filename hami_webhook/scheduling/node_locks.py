@@ -1,4 +1,4 @@
-"""Node locks on the wire (core chapter 9.4), and a fair queue before them.
+"""Node locks on the wire (docs/spec/core.md#9.4), and a fair queue before them.
 
 HAMi's device plugins find the pod that kubelet asks them to serve by the lock on its node, and take the lock away when
 they are done; so one pod at a time is bound to a node. Pods wait here in the order they came, instead of failing.

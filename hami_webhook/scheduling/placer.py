@@ -1,4 +1,7 @@
-"""Placing a pod: fit every node, choose, charge what is missing, write the decision on the pod (core 7.1, quota 8)."""
+"""Placing a pod: fit every node, choose, charge what is missing, write the decision on the pod.
+
+Source: docs/spec/core.md#7.1, docs/spec/quota.md#8.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _READ = 256
 """As many quotas' books are kept read."""
 
 _ANNOTATE_WITHIN = 10.0
-"""Seconds after its charge by which a placement is written, or not at all (quota chapter 8)."""
+"""Seconds after its charge by which a placement is written, or not at all (docs/spec/quota.md#8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +246,8 @@ class Placer:
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota]
     ) -> CycleState | Unschedulable | None:
-        """Look at every candidate; nothing is written but events. `Unschedulable` for a pod that can't be placed anywhere
-        as it is, None for one that asks for nothing managed. A placement it has and that isn't bound is given up.
+        """Filter every candidate; nothing is written but events. `Unschedulable` for a pod that no node can take as it
+        is, None for one that requests nothing managed. A placement it has and that isn't bound is given up.
         """
         found = self._look(pod, await self._namespace(pod), nodes, quotas)
         await self._tell_look(pod, found)
@@ -352,8 +355,8 @@ class Placer:
     async def bind(self, pod: Pod, node: str) -> None:
         """Mark a placed pod as being allocated, bind it to its node, and say so.
 
-        Raises `ClusterError`; not where the pod turns out to be bound to the node all the same, and `PlacementSuperseded` before
-        it is bound by a placement that is another's by now, or too old.
+        Raises `ClusterError`; not where the pod turns out to be bound to the node all the same, and
+        `PlacementSuperseded` before it is bound by a placement that is another's by now, or too old.
         """
         phase = {"hami.io/bind-phase": "allocating", "hami.io/bind-time": str(int(self._clock()))}
         stored = Pod.from_object(

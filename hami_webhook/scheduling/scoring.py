@@ -1,4 +1,7 @@
-"""Node scores, the choice among fitting nodes with its ties, and what is told about it (core 8, 12; nvidia 8)."""
+"""Node scores, the choice among fitting nodes with its ties, and what is told about it.
+
+Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
+"""
 
 from __future__ import annotations
 

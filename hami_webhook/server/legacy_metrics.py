@@ -1,4 +1,4 @@
-"""The metric names of HAMi up to 2.9 (core chapter 12), for dashboards that still ask for them: `--legacy-metrics`.
+"""The metric names of HAMi up to 2.9 (docs/spec/core.md#12), for dashboards that still use them: `--legacy-metrics`.
 
 They have the values of today's, so each is today's metric under its old name, with its old labels.
 """

@@ -1,4 +1,7 @@
-"""Prometheus metrics, read from the core when scraped: HAMi's names (core chapter 12), our own (quota chapter 11)."""
+"""Prometheus metrics, read from the core when scraped: HAMi's names (docs/spec/core.md#12), our own.
+
+Source: docs/spec/quota.md#11.
+"""
 
 from __future__ import annotations
 

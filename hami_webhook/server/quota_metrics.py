@@ -1,4 +1,4 @@
-"""The metrics of quotas: ours in the quotas' units (quota chapter 11), HAMi's (core chapter 12)."""
+"""The metrics of quotas: ours in the quotas' units (docs/spec/quota.md#11), HAMi's (docs/spec/core.md#12)."""
 
 from __future__ import annotations
 

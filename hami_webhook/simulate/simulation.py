@@ -1,4 +1,4 @@
-"""Pods taken in order through admission, charge, placement and debit on an embedded cluster (the cli chapter)."""
+"""Pods taken in order through admission, charge, placement and debit on an embedded cluster (docs/spec/cli.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three paths and the quota, on an embedded cluster: quota chapter 4, 7 and 11."""
+"""The three paths and the quota, on an embedded cluster: docs/spec/quota.md#4, #7 and #11."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that mean something only under a mode that policy gives them (policy chapter 1, ascend chapter 5)."""
+"""Pods that mean something only under a mode that policy gives them (docs/spec/policy.md#1, docs/spec/ascend.md#5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Pods that other schedulers place, through the whole gate: what is in order stays, and none becomes ours
-(volcano chapter 5, koordinator chapter 5, 14.1).
+(docs/spec/volcano.md#5, docs/spec/koordinator.md#5, #14).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What admission does with a new pod: core chapter 5 and 16.I, nvidia chapter 5, security chapter 2."""
+"""What admission does with a new pod: docs/spec/core.md#5, #16 (I), docs/spec/nvidia.md#5, docs/spec/security.md#2."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from .policies import (
     team,
 )
 
-# the examples of the policy chapter, section 5
+# the examples of docs/spec/policy.md#5
 
 
 def test_example_1_devices_are_cut_down_to_the_namespaces() -> None:

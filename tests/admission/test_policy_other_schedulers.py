@@ -1,4 +1,4 @@
-"""Policy on pods that Volcano places: its mode is a choice, its lists are bounded (policy chapter 1 to 4)."""
+"""Policy on pods that Volcano places: its mode is a choice, its lists are bounded (docs/spec/policy.md#1 to #4)."""
 
 from __future__ import annotations
 

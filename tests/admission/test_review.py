@@ -1,4 +1,7 @@
-"""The wire form of reviews and answers, on the application that serves them: core chapter 5, security chapter 4."""
+"""The wire form of reviews and answers, on the application that serves them.
+
+Sources: docs/spec/core.md#5, docs/spec/security.md#4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write scheduler-owned metadata, and that managed amounts stay: security chapter 1 and 2."""
+"""Who may write scheduler-owned metadata, and that managed amounts stay: docs/spec/security.md#1 and #2."""
 
 from __future__ import annotations
 

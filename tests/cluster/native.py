@@ -1,4 +1,4 @@
-"""Kubernetes' own two writers of ResourceQuotas as quota chapters 3.1 and 3.2 describe them, on the embedded cluster.
+"""Kubernetes' own two writers of ResourceQuotas (docs/spec/quota.md#3.1 and #3.2), on the embedded cluster.
 
 Stand-ins for model tests: what they write must survive beside ours, and ours beside theirs. Both take an optional
 `stale` object to act on, as if from a lagging cache.

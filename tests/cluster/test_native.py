@@ -1,4 +1,4 @@
-"""The stand-ins for Kubernetes' own quota writers keep to what quota chapters 3.1 and 3.2 say."""
+"""The stand-ins for Kubernetes' own quota writers keep to what docs/spec/quota.md#3.1 and #3.2 say."""
 
 from __future__ import annotations
 

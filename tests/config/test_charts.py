@@ -59,7 +59,7 @@ def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
 def test_a_rendered_file_loads_without_a_warning(path: Path, warnings: list[str]) -> None:
-    """Of 2.7 one thing can't be kept, and the nvidia chapter (2) asks that it be said."""
+    """Of 2.7 one thing can't be kept, and docs/spec/nvidia.md (2) asks that it be said."""
     found = load_device_config(path.read_text(encoding="utf-8"), path.name).warnings
     assert [warning.partition(": ")[2] for warning in found] == warnings
 

@@ -1,4 +1,7 @@
-"""Events about other schedulers: mixed nodes, MIG instances given twice, overruns (volcano 5.7, 10.2, 13)."""
+"""Events about other schedulers: mixed nodes, MIG instances given twice, overruns.
+
+Source: docs/spec/volcano.md#5.7, #10, #13.
+"""
 
 from __future__ import annotations
 

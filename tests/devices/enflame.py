@@ -1,4 +1,4 @@
-"""Nodes and pods of the enflame chapter, for its tests."""
+"""Nodes and pods of docs/spec/enflame.md, for its tests."""
 
 from __future__ import annotations
 

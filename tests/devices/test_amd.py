@@ -1,4 +1,4 @@
-"""AMD GPUs, nodes and pods: the AMD, Biren, VastAI chapter, sections A2 to A6."""
+"""AMD GPUs, nodes and pods: docs/spec/amd-biren-vastai.md#A2 to #A6."""
 
 from __future__ import annotations
 

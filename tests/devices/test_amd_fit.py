@@ -1,4 +1,4 @@
-"""AMD GPUs, placement and quota: the AMD, Biren, VastAI chapter, sections A7 to A9, and the worked examples (A11)."""
+"""AMD GPUs, placement and quota: docs/spec/amd-biren-vastai.md#A7 to #A9, and the worked examples (A11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What admission makes of containers that ask for NPUs, and what is then read of them (ascend chapter 2, 5, 6)."""
+"""What admission makes of containers that ask for NPUs, and what is then read of them.
+
+Source: docs/spec/ascend.md#2, #5, #6.
+"""
 
 from __future__ import annotations
 

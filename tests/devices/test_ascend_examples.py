@@ -1,4 +1,4 @@
-"""The worked examples of the ascend chapter (section 14) under their own numbers, and its quota (section 10)."""
+"""The worked examples of docs/spec/ascend.md (section 14) under their own numbers, and its quota (section 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a node registers, which NPUs pass, and what is written and told (ascend chapter 3, 7.1 to 7.3, 9, 13)."""
+"""What a node registers, which NPUs pass, and what is written and told.
+
+Source: docs/spec/ascend.md#3, #7.1 to #7.3, #9, #13.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NPUs are taken of those that would do, and which node (ascend chapter 7.4, 8)."""
+"""Which NPUs are taken of those that would do, and which node (docs/spec/ascend.md#7.4, #8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Birentech GPUs: part B of the AMD, Biren, VastAI chapter."""
+"""Birentech GPUs: part B of docs/spec/amd-biren-vastai.md."""
 
 from __future__ import annotations
 

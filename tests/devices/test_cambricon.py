@@ -1,4 +1,4 @@
-"""Cambricon MLUs (cambricon chapter): configuration, node side, admission, extraction, outputs. Examples: _examples."""
+"""Cambricon MLUs (docs/spec/cambricon.md): configuration, node side, admission, extraction, outputs."""
 
 from __future__ import annotations
 

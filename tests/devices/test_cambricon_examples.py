@@ -1,4 +1,4 @@
-"""The worked examples of the cambricon chapter (section 14), those of quota (10), and HAMi's defects (13)."""
+"""The worked examples of docs/spec/cambricon.md (section 14), those of quota (10), and HAMi's defects (13)."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def debits(count: int, mem: int, cores: int) -> JSON:
 
 
 def test_quota_a_to_d() -> None:
-    """B is refused at admission already: quota chapter 5 charges a whole card the smallest one while it waits."""
+    """B is refused at admission already: docs/spec/quota.md#5 charges a whole card the smallest one while it waits."""
     pods = [asks("a", 1, 20, 10), asks("b", 1, None, 10), asks("c", 1, 50), asks("d", 1, 200)]
     result = run(FOUR, hard(100, 150), pods)
     found = amounts(result)

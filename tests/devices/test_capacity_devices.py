@@ -1,4 +1,4 @@
-"""Cards made from a node's capacity (node-registration chapter 2), and capacities no node can have."""
+"""Cards made from a node's capacity (docs/spec/node-registration.md#2), and capacities no node can have."""
 
 import pytest
 

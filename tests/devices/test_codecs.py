@@ -1,4 +1,4 @@
-"""The wire encodings: card lists in both forms, pair scores, devices on pods (nvidia chapter 3.1, 3.2 and 9)."""
+"""The wire encodings: card lists in both forms, pair scores, devices on pods (docs/spec/nvidia.md#3.1, #3.2 and #9)."""
 
 import contextlib
 import json

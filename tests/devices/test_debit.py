@@ -1,4 +1,4 @@
-"""What placements cost (quota chapter 5, nvidia 7.8), against a simulation of the pod's life."""
+"""What placements cost (docs/spec/quota.md#5, nvidia 7.8), against a simulation of the pod's life."""
 
 from itertools import groupby
 

@@ -1,4 +1,4 @@
-"""The worked examples of the enflame chapter, by their numbers in section 14, and section 9's annotations."""
+"""The worked examples of docs/spec/enflame.md, by their numbers in section 14, and section 9's annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Enflame pods are charged, waiting and placed (enflame chapter, section 10)."""
+"""What Enflame pods are charged, waiting and placed (docs/spec/enflame.md#10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hygon DCUs (hygon chapter): configuration, node side, admission, extraction, what is written. Examples: _examples."""
+"""Hygon DCUs (docs/spec/hygon.md): configuration, node side, admission, extraction, what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked examples of the hygon chapter (section 14), those of quota (10), and its limits (11, 13)."""
+"""The worked examples of docs/spec/hygon.md (section 14), those of quota (10), and its limits (11, 13)."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_quota_counts_cards_too() -> None:
 
 
 def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
-    """Quota chapter 5 outranks section 10, by which a whole card declares nothing at admission."""
+    """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
     unequal = [node_object("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
     told = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
     assert amounts(run(unequal, hard(29999), [asks("p")])) == [told]

@@ -1,4 +1,4 @@
-"""Iluvatar's names, nodes and admission, both families (iluvatar chapter, sections 2 to 5)."""
+"""Iluvatar's names, nodes and admission, both families (docs/spec/iluvatar.md#2 to #5)."""
 
 from datetime import UTC
 

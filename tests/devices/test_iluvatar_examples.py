@@ -1,4 +1,4 @@
-"""The worked examples of the iluvatar chapter, section 14, each under its own number."""
+"""The worked examples of docs/spec/iluvatar.md#14, each under its own number."""
 
 import pytest
 

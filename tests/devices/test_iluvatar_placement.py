@@ -1,4 +1,4 @@
-"""What Iluvatar containers ask, where they go, what is written and charged (iluvatar chapter, sections 6 to 10)."""
+"""What Iluvatar containers ask, where they go, what is written and charged (docs/spec/iluvatar.md#6 to #10)."""
 
 import pytest
 

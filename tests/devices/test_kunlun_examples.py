@@ -1,4 +1,4 @@
-"""The worked examples of the Kunlunxin chapter (section 14) and its quota example (10), each under its number."""
+"""The worked examples of docs/spec/kunlun.md (section 14) and its quota example (10), each under its number."""
 
 import pytest
 

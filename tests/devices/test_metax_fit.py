@@ -1,4 +1,4 @@
-"""Which sGPU cards a pod may have, gets, and how its node is scored (metax chapter 7, 8, 11, 13)."""
+"""Which sGPU cards a pod may have, gets, and how its node is scored (docs/spec/metax.md#7, #8, #11, #13)."""
 
 from __future__ import annotations
 

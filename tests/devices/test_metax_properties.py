@@ -1,4 +1,4 @@
-"""The rules of sGPU cards against a plain reading of them, on random nodes (metax chapter 7 and 8)."""
+"""The rules of sGPU cards against a plain reading of them, on random nodes (docs/spec/metax.md#7 and #8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metax-SGPU: configuration, registration, admission, extraction, encoding (metax chapter 2 to 6, 9)."""
+"""Metax-SGPU: configuration, registration, admission, extraction, encoding (docs/spec/metax.md#2 to #6, #9)."""
 
 from __future__ import annotations
 

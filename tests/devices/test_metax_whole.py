@@ -1,4 +1,7 @@
-"""Metax-GPU: registration, the topology tables, Fit of whole cards, broken ones (metax chapter 3, 6 to 8, 11, 13)."""
+"""Metax-GPU: registration, the topology tables, Fit of whole cards, broken ones.
+
+Source: docs/spec/metax.md#3, #6 to #8, #11, #13.
+"""
 
 from __future__ import annotations
 

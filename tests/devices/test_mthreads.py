@@ -1,4 +1,4 @@
-"""Moore Threads: names, nodes and admission (mthreads chapter, sections 2 to 5)."""
+"""Moore Threads: names, nodes and admission (docs/spec/mthreads.md#2 to #5)."""
 
 import pytest
 

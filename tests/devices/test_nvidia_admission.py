@@ -1,4 +1,4 @@
-"""NVIDIA's admission steps (chapter section 5) and the extraction of requests (section 6), as tables."""
+"""NVIDIA's admission steps (docs/spec/nvidia.md#5) and the extraction of requests (section 6), as tables."""
 
 import jsonpatch
 import pytest

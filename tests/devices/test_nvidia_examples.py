@@ -1,4 +1,4 @@
-"""The worked examples of the nvidia chapter, section 14, each under its own number, and the documents' score table."""
+"""The worked examples of docs/spec/nvidia.md#14, each under its own number, and the documents' score table."""
 
 import json
 

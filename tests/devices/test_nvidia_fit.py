@@ -1,4 +1,4 @@
-"""NVIDIA's checks, NUMA binding, MIG and several containers (chapter section 7)."""
+"""NVIDIA's checks, NUMA binding, MIG and several containers (docs/spec/nvidia.md#7)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What NVIDIA reads of a node: cards, scores, cordon, handshake, cards that must be closed (chapter section 3)."""
+"""What NVIDIA reads of a node: cards, scores, cordon, handshake, cards that must be closed (docs/spec/nvidia.md#3)."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,7 @@
-"""Quota inside Fit (nvidia chapter 10, quota chapter 8): check 7, the cheapest-first retry, init containers' cards."""
+"""Quota inside Fit: check 7, the cheapest-first retry, init containers' cards.
+
+Sources: docs/spec/nvidia.md#10, docs/spec/quota.md#8.
+"""
 
 import pytest
 

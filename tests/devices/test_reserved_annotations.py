@@ -1,4 +1,4 @@
-"""Scheduler-owned annotations: every key of the table in the node-registration chapter, section 4, and no other."""
+"""Scheduler-owned annotations: every key of the table in docs/spec/node-registration.md#4, and no other."""
 
 import pytest
 

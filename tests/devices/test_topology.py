@@ -1,4 +1,4 @@
-"""Topology-aware choice: the searches against brute force, and how Fit uses them (nvidia chapter 7.6)."""
+"""Topology-aware choice: the searches against brute force, and how Fit uses them (docs/spec/nvidia.md#7.6)."""
 
 import random
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Vastaitech VA cards: part C of the AMD, Biren, VastAI chapter."""
+"""Vastaitech VA cards: part C of docs/spec/amd-biren-vastai.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods a quota's scopes cover: the table of quota chapter 3.4."""
+"""Which pods a quota's scopes cover: the table of docs/spec/quota.md#3.4."""
 
 from __future__ import annotations
 

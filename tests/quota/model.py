@@ -1,4 +1,4 @@
-"""The whole of quota as a state machine (the end of chapter 12).
+"""The whole of quota as a state machine (the end of docs/spec/quota.md#12).
 
 Users, two replicas with lagging caches, Kubernetes' own writers, the extender, our controller, a clock, and a crash or
 a lost answer at any single step.

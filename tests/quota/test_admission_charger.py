@@ -1,4 +1,7 @@
-"""The loop that drives charges against a cluster that fails, lags and changes under it (quota chapter 7, 10, 11)."""
+"""The loop that drives charges against a cluster that fails, lags and changes under it.
+
+Source: docs/spec/quota.md#7, #10, #11.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charging by what the cache knows of the quotas, and when that isn't enough (quota chapter 7)."""
+"""Charging by what the cache knows of the quotas, and when that isn't enough (docs/spec/quota.md#7)."""
 
 from __future__ import annotations
 

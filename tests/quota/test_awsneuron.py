@@ -1,4 +1,7 @@
-"""Quota of AWS Neuron cores on every path (quota chapter 13, scenario 30; awsneuron chapter 5, 10 and 13)."""
+"""Quota of AWS Neuron cores on every path.
+
+Source: docs/spec/quota.md#13, scenario 30; docs/spec/awsneuron.md#5, #10 and #13.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a namespace leaves for one placement: rules (a) and (b) of quota chapter 8 as one number per key."""
+"""What a namespace leaves for one placement: rules (a) and (b) of docs/spec/quota.md#8 as one number per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Memory keys whose hard may be bytes (`16Gi`), beside quotas that count the same key in units (quota chapter 2)."""
+"""Memory keys whose hard may be bytes (`16Gi`), beside quotas that count the same key in units.
+
+Source: docs/spec/quota.md#2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's annotation (quota chapter 6): what is written is read back, and what can't be read is left out."""
+"""The ledger's annotation (docs/spec/quota.md#6): what is written is read back, and what can't be read is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charging a placement before its annotations are written, and taking that back (quota chapter 8)."""
+"""Charging a placement before its annotations are written, and taking that back (docs/spec/quota.md#8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod is charged (quota chapter 5), row by row."""
+"""What a pod is charged (docs/spec/quota.md#5), row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recompute (quota chapter 9) and how ledger entries move (the table of chapter 6)."""
+"""The recompute (docs/spec/quota.md#9) and how ledger entries move (the table of docs/spec/quota.md#6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked scenarios of quota chapter 13, 1 to 16, from the user's request to the books."""
+"""The worked scenarios of docs/spec/quota.md#13, #1 to #16, from the user's request to the books."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked scenarios of quota chapter 13, from 17 on."""
+"""The worked scenarios of docs/spec/quota.md#13, from 17 on."""
 
 from __future__ import annotations
 

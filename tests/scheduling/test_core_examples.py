@@ -1,4 +1,4 @@
-"""The worked examples of core chapter 16, each under its own letter."""
+"""The worked examples of docs/spec/core.md#16, each under its own letter."""
 
 from __future__ import annotations
 

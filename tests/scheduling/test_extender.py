@@ -1,4 +1,7 @@
-"""The extender's answers to kube-scheduler in both modes, on the embedded cluster (core 7.1, 9.2, 12, 13 and 16)."""
+"""The extender's answers to kube-scheduler in both modes, on the embedded cluster.
+
+Source: docs/spec/core.md#7.1, #9.2, #12, #13 and #16.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Binding in both modes: what is refused, what a failure leaves, and what may happen meanwhile (core 9.2)."""
+"""Binding in both modes: what is refused, what a failure leaves, and what may happen meanwhile.
+
+Source: docs/spec/core.md#9.2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pods that can't be bound: `/bind` says why, and neither pods, nodes nor quotas are written (security chapter 3)."""
+"""Pods that can't be bound: `/bind` says why, and neither pods, nodes nor quotas are written.
+
+Source: docs/spec/security.md#3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lock values that nobody can mean, or of the future: none keeps a node for longer than a lock lasts (core 9.4)."""
+"""Lock values that nobody can mean, or of the future: none keeps a node for longer than a lock lasts.
+
+Source: docs/spec/core.md#9.4.
+"""
 
 from __future__ import annotations
 

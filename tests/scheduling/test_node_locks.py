@@ -1,4 +1,4 @@
-"""Node locks: the value on the wire, who may break one, and the queue before it (core 9.4)."""
+"""Node locks: the value on the wire, who may break one, and the queue before it (docs/spec/core.md#9.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes over real HTTPS: core chapter 11, quota chapter 4."""
+"""The routes over real HTTPS: docs/spec/core.md#11, docs/spec/quota.md#4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is exposed, under which names and labels: core chapter 12, quota chapter 11."""
+"""What is exposed, under which names and labels: docs/spec/core.md#12, docs/spec/quota.md#11."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
 
 
 def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
-    """Each old name has the values of its new one, under the old labels (core chapter 12)."""
+    """Each old name has the values of its new one, under the old labels (docs/spec/core.md#12)."""
     new = GaugeMetricFamily(
         "hami_gpu_memory_allocated_bytes",
         "x",

@@ -1,4 +1,4 @@
-"""The kinds of cards with their names, and how containers' amounts add up (quota chapter 2, 3.5 and 5)."""
+"""The kinds of cards with their names, and how containers' amounts add up (docs/spec/quota.md#2, #3.5 and #5)."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ def test_every_managed_key_was_in_use(result: JSON) -> None:
 
 def test_no_waiting_pod_is_charged_more_than_any_place_of_it_costs(replay: Replay) -> None:
     """The floor is a floor, but for two vendors' declared amounts: Moore Threads' card of 48 GiB may be smaller (6),
-    and a MIG instance has cores of its own (nvidia 7.7); two of one card are one slot for an init container (quota 5).
+    and a MIG instance has cores of its own (docs/spec/nvidia.md#7.7); two of one card are one slot for an init
+    container (docs/spec/quota.md#5).
     """
     for step in replay.steps():
         if step.outcome["placement"]:

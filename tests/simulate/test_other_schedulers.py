@@ -1,4 +1,7 @@
-"""Runs in which pods of other schedulers are placed in their stead, under a quota (volcano chapter 7, 10.3, 15)."""
+"""Runs in which pods of other schedulers are placed in their stead, under a quota.
+
+Source: docs/spec/volcano.md#7, #10, #15.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DRS GCUs: hard partitions of a card from the node's table of profiles, asked by slices or by need.
 
-Source: the enflame chapter. A slot of a card is one of its slices.
+Source: docs/spec/enflame.md. A slot of a card is one of its slices.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DrsGcu(SlicedGcu):
         self.memory_name = section.resource_name_gcu_memory
         self.core_name = section.resource_name_gcu_core
 
-    # node side (chapter section 3)
+    # node side (docs/spec/enflame.md#3)
 
     def inventory(self, node: Node) -> Inventory | None:
         text = node.annotations.get(DRS_CAPACITY)

@@ -1,6 +1,6 @@
 """The table of DRS profiles, how a request finds its profile there, and the annotation that lists both cards and table.
 
-Source: the enflame chapter, sections 3 (DRS) and 6. Every GB is 1024 MiB.
+Source: docs/spec/enflame.md#3 (DRS) and 6. Every GB is 1024 MiB.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shared GCUs (vGCU): a percentage of a card's memory and cores, in the slices its plugin cuts it into.
 
-Source: the enflame chapter. f is the slices of a card, which the plugin's `--slice-count` sets for a node.
+Source: docs/spec/enflame.md. f is the slices of a card, which the plugin's `--slice-count` sets for a node.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SharedGcu(SlicedGcu):
     def kubelet_counted(self) -> tuple[str, ...]:
         return (SHARED_GCU,)
 
-    # node side (chapter section 3)
+    # node side (docs/spec/enflame.md#3)
 
     def inventory(self, node: Node) -> Inventory | None:
         """With the node's f for facts."""

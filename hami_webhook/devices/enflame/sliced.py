@@ -1,6 +1,6 @@
 """What Enflame's shared and DRS forms have in common: card ids, annotations, and that a card is in one mode only.
 
-The shared card i and the DRS card with minor i are the same silicon (enflame chapter, sections 3 and 9).
+The shared card i and the DRS card with minor i are the same silicon (docs/spec/enflame.md#3 and #9).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SlicedGcu(Vendor):
     def known_as(self) -> str:
         return "Enflame"
 
-    # admission (chapter section 5)
+    # admission (docs/spec/enflame.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         if self.request(container.container) is None:

@@ -1,4 +1,6 @@
-"""What a scheduler of another project declares about the pods it places (chapters volcano and koordinator).
+"""What a scheduler of another project declares about the pods it places.
+
+Source: docs/spec/volcano.md and docs/spec/koordinator.md.
 
 Such pods keep their scheduler: ours never places them, and the quota learns what they got from what that scheduler
 writes. Nothing here does I/O.

@@ -1,4 +1,6 @@
-"""One GPU manager per node: what pods and nodes say of several (volcano chapter 5.7, koordinator chapter 5.4).
+"""One GPU manager per node: what pods and nodes say of several.
+
+Source: docs/spec/volcano.md#5.7, docs/spec/koordinator.md#5.4.
 
 Each manager counts the cards by itself, so two on one node give the same memory away twice.
 """

@@ -1,4 +1,4 @@
-"""`nvidia.com/priority` on pods that another scheduler places (volcano chapter 5.4, koordinator chapter 4).
+"""`nvidia.com/priority` on pods that another scheduler places (docs/spec/volcano.md#5.4, docs/spec/koordinator.md#4).
 
 No node offers the resource, so it would keep such a pod from being scheduled; the container is told by an environment
 variable instead, as HAMi-core reads it.

@@ -1,4 +1,4 @@
-"""Kunlunxin XPUs: whole cards, and vXPU slices of P800-OAM cards. Source: the kunlun chapter of the specification.
+"""Kunlunxin XPUs: whole cards, and vXPU slices of P800-OAM cards. Source: docs/spec/kunlun.md.
 
 A server has two wings of four cards; which cards work together is decided by their indices.
 """

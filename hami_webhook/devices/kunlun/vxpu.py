@@ -102,13 +102,13 @@ class KunlunVxpu(Kunlunxin):
         nouse_uuid=boards.NOUSE_UUID,
     )
     checks = (UUID_LISTS, boards.IN_A_WING, HEALTHY, FREE_MEMORY, SPLIT_ALIKE, boards.UNUSED_BY_TWIN, MUTEX)
-    most_memory = 2**50  # what was meant as bytes still gets a whole card, with a warning (chapter section 4)
+    most_memory = 2**50  # what was meant as bytes still gets a whole card, with a warning (docs/spec/kunlun.md#4)
 
     def __init__(self, section: KunlunSection) -> None:
         self.count_name = section.resource_vcount_name
         self.memory_name = section.resource_vmemory_name
 
-    # admission (chapter section 5)
+    # admission (docs/spec/kunlun.md#5)
 
     def check_amounts(self, container: Container) -> None:
         for written in (container.limits, container.requests):

@@ -1,6 +1,6 @@
 """Which cards of a Kunlunxin server go together: two wings of four, the links between them, and what fills a node best.
 
-Cards are their indices, 0 to 7. Source: the kunlun chapter, sections 7.2, 7.3 and 8.
+Cards are their indices, 0 to 7. Source: docs/spec/kunlun.md#7.2, #7.3 and #8.
 """
 
 from __future__ import annotations

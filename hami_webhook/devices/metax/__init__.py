@@ -1,4 +1,4 @@
-"""MetaX cards (MXC500, N260): whole ones, and shared ones (sGPU). Source: the metax chapter of the specification.
+"""MetaX cards (MXC500, N260): whole ones, and shared ones (sGPU). Source: docs/spec/metax.md.
 
 A node offers one of the two as a rule; the MetaX operator can switch it over.
 """

@@ -1,4 +1,4 @@
-"""Which sGPU cards to take, and how good a node's are: MetaXLink zones, online pods (metax chapter 7 and 8)."""
+"""Which sGPU cards to take, and how good a node's are: MetaXLink zones, online pods (docs/spec/metax.md#7 and #8)."""
 
 from __future__ import annotations
 

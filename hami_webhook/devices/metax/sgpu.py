@@ -1,4 +1,4 @@
-"""Metax-SGPU: cards shared by memory, compute and QoS; which card, is chosen here (metax chapter 3 to 10)."""
+"""Metax-SGPU: cards shared by memory, compute and QoS; which card, is chosen here (docs/spec/metax.md#3 to #10)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class MetaxSgpu(Vendor):
         self.core_name = section.resource_vcore_name
         self.topology_aware = section.sgpu_topology_aware
 
-    # admission (chapter section 5)
+    # admission (docs/spec/metax.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         count = self.amount(container, self.count_name) or 0

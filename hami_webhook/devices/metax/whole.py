@@ -1,4 +1,4 @@
-"""Metax-GPU: whole cards, known only by their number (metax chapter 3, 5 to 9).
+"""Metax-GPU: whole cards, known only by their number (docs/spec/metax.md#3, #5 to #9).
 
 MetaX's plugin picks the physical card; which node it is on is chosen here, by two tables that the plugin keeps there.
 """

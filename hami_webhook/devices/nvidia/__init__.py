@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: vGPU (hami-core), MIG, the MPS label. Source: the nvidia chapter of the specification.
+"""NVIDIA GPUs: vGPU (hami-core), MIG, the MPS label. Source: docs/spec/nvidia.md.
 
 One card serves several containers by memory (MiB) and compute (percent); on a card in mode `mig` a container gets a
 hardware instance instead, and is booked with that instance's size.
@@ -154,7 +154,7 @@ class Nvidia(Vendor):
     def resource_names(self) -> tuple[str, ...]:
         return tuple(n for n in (*super().resource_names, self.percentage_name, self.priority_name) if n)
 
-    # admission (chapter section 5)
+    # admission (docs/spec/nvidia.md#5)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         section = self.section
@@ -212,7 +212,7 @@ class Nvidia(Vendor):
         return unnamed and self.section.default_memory == 0
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        """A percentage must be exact too: the security chapter outranks this one, whose rounding extraction undoes."""
+        """A percentage must be exact too: docs/spec/security.md outranks this one, whose rounding extraction undoes."""
         yield self.percentage_name, 0, 100, "an integer"
         yield from super().bounds()
         yield self.priority_name, 0, MAX_INT32, "an integer"

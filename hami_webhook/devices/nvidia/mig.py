@@ -1,4 +1,4 @@
-"""MIG: profiles and placements on a card, instances on a pod (nvidia chapter 3.1, 3.4, 7.7, 9)."""
+"""MIG: profiles and placements on a card, instances on a pod (docs/spec/nvidia.md#3.1, #3.4, #7.7, #9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pair scores from link types, as the device plugin computes them for `hami.io/node-nvidia-score` (nvidia chapter 3.6).
+"""Pair scores from link types, as the device plugin computes them for `hami.io/node-nvidia-score`.
+
+Source: docs/spec/nvidia.md#3.6.
 
 Pure: what NVML says comes in as values. Per ordered pair of cards there is one PCIe link and at most one NVLink; the
 score is their sum.

@@ -1,4 +1,4 @@
-"""The worked examples of the koordinator chapter: section 14 by number, and 10.3."""
+"""The worked examples of docs/spec/koordinator.md: section 14 by number, and 10.3."""
 
 from __future__ import annotations
 

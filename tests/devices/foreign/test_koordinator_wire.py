@@ -1,4 +1,7 @@
-"""What Koordinator writes and what we read of it: Device objects, device-allocated, requests (chapter 3, 6 and 9)."""
+"""What Koordinator writes and what we read of it: Device objects, device-allocated, requests.
+
+Source: docs/spec/koordinator.md#3, #6 and #9.
+"""
 
 from __future__ import annotations
 

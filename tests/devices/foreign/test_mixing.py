@@ -1,4 +1,7 @@
-"""One GPU manager per node: pods that name several, nodes that carry several (volcano 5.7, koordinator 5.4)."""
+"""One GPU manager per node: pods that name several, nodes that carry several.
+
+Source: docs/spec/volcano.md#5.7, docs/spec/koordinator.md#5.4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Volcano at admission: gates, values, percentages, annotations, scheduler, warnings (volcano chapter, 2 and 5)."""
+"""Volcano at admission: gates, values, percentages, annotations, scheduler, warnings.
+
+Source: docs/spec/volcano.md#2 and #5.
+"""
 
 from __future__ import annotations
 

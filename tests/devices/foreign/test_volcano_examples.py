@@ -1,4 +1,4 @@
-"""The worked examples of the volcano chapter, section 15, under their numbers."""
+"""The worked examples of docs/spec/volcano.md#15, under their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Volcano would place a pod: checks, order, MIG geometry, score (volcano chapter 6 to 9)."""
+"""Where Volcano would place a pod: checks, order, MIG geometry, score (docs/spec/volcano.md#6 to #9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Volcano's pods cost, waiting and placed; instances given twice (volcano chapter 10 and 13)."""
+"""What Volcano's pods cost, waiting and placed; instances given twice (docs/spec/volcano.md#10 and #13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Volcano and its plugin write: registrations, allocations (volcano chapter 3 and 9)."""
+"""What Volcano and its plugin write: registrations, allocations (docs/spec/volcano.md#3 and #9)."""
 
 from __future__ import annotations
 

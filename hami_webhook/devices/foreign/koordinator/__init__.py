@@ -1,4 +1,4 @@
-"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: the koordinator chapter.
+"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: docs/spec/koordinator.md.
 
 Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8Gi` is two cards with 4 GiB each.
 """
@@ -59,7 +59,7 @@ class Koordinator(ForeignScheduler):
         """The label outranks `spec.schedulerName`."""
         return pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
 
-    # admission (chapter section 5)
+    # admission (docs/spec/koordinator.md#5)
 
     def admit(self, pod: PodDraft, census: NodeLister) -> None:
         mutation.admit(pod, self.section, census)

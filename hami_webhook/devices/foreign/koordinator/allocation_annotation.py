@@ -1,4 +1,4 @@
-"""The annotation in which Koordinator says what it allocated (koordinator chapter 9), and what is used by it (7.1)."""
+"""Koordinator's annotation of what it allocated (docs/spec/koordinator.md#9), and what is used by it (7.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod of Koordinator's costs a quota (koordinator chapter 10): bytes, percent and cards, all of them totals."""
+"""What a pod of Koordinator's costs a quota (docs/spec/koordinator.md#10): totals in bytes, percent and cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Koordinator's Device object of a node, decoded: its GPUs and its partition table (koordinator chapter 3 and 7.4)."""
+"""Koordinator's Device object of a node, decoded: its GPUs and its partition table.
+
+Source: docs/spec/koordinator.md#3 and #7.4.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three annotations by which a user steers Koordinator (koordinator chapter 4)."""
+"""The three annotations by which a user steers Koordinator (docs/spec/koordinator.md#4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Koordinator calls things: resources, labels, annotations (koordinator chapter 2, 3, 4 and 9)."""
+"""What Koordinator calls things: resources, labels, annotations (docs/spec/koordinator.md#2, #3, #4 and #9)."""
 
 from __future__ import annotations
 

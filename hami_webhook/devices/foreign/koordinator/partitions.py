@@ -1,4 +1,4 @@
-"""Whole cards in partitions: groups that are linked with each other (koordinator chapter 7.4, step 1)."""
+"""Whole cards in partitions: groups that are linked with each other (docs/spec/koordinator.md#7.4, step 1)."""
 
 from __future__ import annotations
 

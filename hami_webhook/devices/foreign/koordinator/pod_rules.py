@@ -1,4 +1,4 @@
-"""What a pod of Koordinator's must not be (koordinator chapter 5.4): each container first, then the pod's sum."""
+"""What a pod of Koordinator's must not be (docs/spec/koordinator.md#5.4): each container first, then the pod's sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cards of a node Koordinator would give a pod (koordinator chapter 7.2 to 8)."""
+"""Which cards of a node Koordinator would give a pod (docs/spec/koordinator.md#7.2 to #8)."""
 
 from __future__ import annotations
 

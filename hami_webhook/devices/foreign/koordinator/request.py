@@ -1,4 +1,4 @@
-"""What a pod asks of Koordinator (koordinator chapter 6): its scheduler judges the pod's sum, not its containers."""
+"""What a pod requests of Koordinator (docs/spec/koordinator.md#6), whose scheduler judges the pod's sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotation keys of Volcano's vGPU scheduling and of its device plugin (volcano chapter, sections 3, 4 and 9)."""
+"""The annotation keys of Volcano's vGPU scheduling and of its device plugin (docs/spec/volcano.md#3, #4 and #9)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASCEND = re.compile(
     r"|huawei\.com/Ascend[-A-Za-z0-9_.]*"
     r"|predicate-time"
 )
-"""HAMi's own keys that Volcano writes where it places HAMi's Ascend resources (chapter section 14)."""
+"""HAMi's own keys that Volcano writes where it places HAMi's Ascend resources (docs/spec/volcano.md#14)."""
 
 
 def mode_of(notes: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What Volcano's pods cost the namespace's quota, before and after they are placed (volcano chapter, section 10)."""
+"""What Volcano's pods cost the namespace's quota, before and after they are placed (docs/spec/volcano.md#10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic MIG: which instance of a card serves a request (volcano chapter, sections 2 and 7.5).
+"""Dynamic MIG: which instance of a card serves a request (docs/spec/volcano.md#2 and #7.5).
 
 Memory is MiB. A position counts the instances of a group in the order of the configuration, which is the wire's too.
 """

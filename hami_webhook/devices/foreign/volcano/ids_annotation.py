@@ -1,4 +1,4 @@
-"""`volcano.sh/vgpu-ids-new`: what Volcano gave a pod, on the wire (volcano chapter, section 9)."""
+"""`volcano.sh/vgpu-ids-new`: what Volcano gave a pod, on the wire (docs/spec/volcano.md#9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What admission does with Volcano's pods: gates, values, percentages, annotations, warnings (volcano chapter 5)."""
+"""What admission does with Volcano's pods: gates, values, percentages, annotations, warnings.
+
+Source: docs/spec/volcano.md#5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken of a node's cards, and where Volcano would place a pod (volcano chapter, sections 7 to 9)."""
+"""What is taken of a node's cards, and where Volcano would place a pod (docs/spec/volcano.md#7 to #9)."""
 
 from __future__ import annotations
 

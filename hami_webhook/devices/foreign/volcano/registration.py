@@ -1,4 +1,4 @@
-"""`volcano.sh/node-vgpu-register`: the cards of a node, and whether it takes part (volcano chapter, section 3)."""
+"""`volcano.sh/node-vgpu-register`: the cards of a node, and whether it takes part (docs/spec/volcano.md#3)."""
 
 from __future__ import annotations
 
