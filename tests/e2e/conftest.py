@@ -15,6 +15,17 @@ from .deployment import Kubectl
 from .installation import Cluster, add_card_node
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no test fail for a connection that an earlier one left open.
+
+    Tests here end clients and servers in the middle of their work; the garbage collector finds what they leave, in
+    whichever test runs then.
+    """
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+
+
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     with started() as plane:
