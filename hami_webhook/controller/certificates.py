@@ -78,14 +78,14 @@ class CertRotator:
         place: CertificateTarget,
         *,
         clock: Callable[[], float],
-        telling: ObjectEvents,
+        object_events: ObjectEvents,
         lifetimes: Lifetimes | None = None,
         settle: float = _SETTLE,
     ) -> None:
         self._cluster = cluster
         self._place = place
         self._clock = clock
-        self._telling = telling
+        self._object_events = object_events
         self._lifetimes = lifetimes or Lifetimes()
         self._settle = settle
         self._logged = ""
@@ -229,7 +229,7 @@ class CertRotator:
 
     async def _report(self, secret: JSON, reason: str, problem: str) -> None:
         place, uid = self._place, str(secret["metadata"].get("uid", ""))
-        await self._telling.tell("Secret", place.namespace, place.secret, uid, reason, problem)
+        await self._object_events.tell("Secret", place.namespace, place.secret, uid, reason, problem)
 
     async def _write(self, secret: JSON, data: Mapping[str, bytes | None], notes: Mapping[str, str | None]) -> JSON:
         meta: JSON = {"resourceVersion": secret["metadata"].get("resourceVersion"), "labels": dict(_MANAGED_BY)}

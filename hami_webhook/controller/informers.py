@@ -25,14 +25,14 @@ class SharedInformers:
         self,
         core: Core,
         reconciler: QuotaReconciler | None = None,
-        waker: RequeueTrigger | None = None,
+        requeue_trigger: RequeueTrigger | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._core = core
         self._reconciler = reconciler
-        self._waker = waker
+        self._requeue_trigger = requeue_trigger
         self._loops = Loops(core.failures, sleep=sleep)
         optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
         self._informers = {
@@ -90,11 +90,11 @@ class SharedInformers:
         device_before = core.state.device(name) if kind is Kind.DEVICES else None
         namespace_before = core.known(name) if kind is Kind.NAMESPACES else None
         (caches.drop if gone else caches.put)(kind, obj)
-        if self._waker is not None:
+        if self._requeue_trigger is not None:
             if kind is Kind.PODS:
                 pod = core.state.pod(uid)
                 if pod is None or pod.node_name:
-                    self._waker.settled(uid)
+                    self._requeue_trigger.settled(uid)
                 freed = _pod_freed(pod_before, pod)
             elif kind is Kind.NODES:
                 view = core.state.view(name)
@@ -105,7 +105,7 @@ class SharedInformers:
             else:
                 freed = self._quota_freed(quota_before, caches.quota(namespace, name))
             if freed:
-                self._waker.freed()
+                self._requeue_trigger.freed()
         if reconciler is None:
             return
         if kind is Kind.PODS:

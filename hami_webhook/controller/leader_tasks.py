@@ -61,10 +61,10 @@ async def reconcile(feed: SharedInformers, reconciler: QuotaReconciler) -> None:
 
 def leader_election(core: Core, settings: Settings) -> LeaderElection:
     namespace, name = settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX
-    telling = ObjectEvents(core.cluster, core.problems)
+    object_events = ObjectEvents(core.cluster, core.problems)
 
     async def report(uid: str, problem: str) -> None:
-        await telling.tell("Lease", namespace, name, uid, "LeaseUnusable", problem)
+        await object_events.tell("Lease", namespace, name, uid, "LeaseUnusable", problem)
 
     return LeaderElection(
         core.cluster,
@@ -81,9 +81,9 @@ def certificate_keeper(core: Core, settings: Settings) -> CertRotator:
     place = CertificateTarget(
         settings.pod_namespace, settings.certificate_secret, settings.webhook_service, settings.webhook_configuration
     )
-    return CertRotator(core.cluster, place, clock=core.clock, telling=ObjectEvents(core.cluster, core.problems))
+    return CertRotator(core.cluster, place, clock=core.clock, object_events=ObjectEvents(core.cluster, core.problems))
 
 
 def webhook_reconciler(core: Core, settings: Settings) -> WebhookReconciler:
-    telling = ObjectEvents(core.cluster, core.problems)
-    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, telling)
+    object_events = ObjectEvents(core.cluster, core.problems)
+    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, object_events)

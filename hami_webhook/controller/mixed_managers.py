@@ -21,7 +21,7 @@ class MixedManagerAudit:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._telling = ObjectEvents(core.cluster, core.problems)
+        self._object_events = ObjectEvents(core.cluster, core.problems)
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """A pass every 30 seconds, until cancelled."""
@@ -32,13 +32,13 @@ class MixedManagerAudit:
     async def look(self) -> None:
         """One pass over the nodes."""
         nodes = list(self._core.state.nodes())
-        self._telling.keep_only({node.name for node in nodes})
+        self._object_events.keep_only({node.name for node in nodes})
         for number, node in enumerate(nodes, start=1):
             with contained(self._core.failures, LOOP, f"node {node.name}"):
                 said = dict(self._remarks(node))
-                for reason in {*said, *self._telling.reasons(node.name)}:
+                for reason in {*said, *self._object_events.reasons(node.name)}:
                     # kubectl looks for a node's events under its name in place of a UID
-                    await self._telling.tell("Node", "", node.name, node.name, reason, said.get(reason, ""))
+                    await self._object_events.tell("Node", "", node.name, node.name, reason, said.get(reason, ""))
             if number % _NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)
 

@@ -17,7 +17,7 @@ class NamespaceAnnotations:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._telling = ObjectEvents(core.cluster, core.problems)
+        self._object_events = ObjectEvents(core.cluster, core.problems)
         self._reported: frozenset[str] = frozenset()
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -34,7 +34,7 @@ class NamespaceAnnotations:
             if (keys := self._owned(namespace.annotations))
         }
         for name in sorted(self._reported | found.keys()):
-            await self._telling.tell("Namespace", "", name, "", "PolicyIgnored", found.get(name, ""), topic=name)
+            await self._object_events.tell("Namespace", "", name, "", "PolicyIgnored", found.get(name, ""), topic=name)
         self._reported = frozenset(found)
 
     def _owned(self, annotations: Mapping[str, str]) -> list[str]:

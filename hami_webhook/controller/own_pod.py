@@ -31,13 +31,13 @@ class OwnPod:
         self._namespace = namespace
         self._name = name
         self._sleep = sleep
-        self._telling = ObjectEvents(core.cluster, core.problems)
+        self._object_events = ObjectEvents(core.cluster, core.problems)
 
     async def warn(self, reason: str, message: str) -> None:
         """Record a Warning event on the pod, once it is known."""
         while (pod := self._find()) is None:
             await self._sleep(_PAUSE)
-        await self._telling.tell("Pod", self._namespace, self._name, pod.uid, reason, message)
+        await self._object_events.tell("Pod", self._namespace, self._name, pod.uid, reason, message)
 
     async def keep_role(self, answers: Callable[[], bool]) -> NoReturn:
         """Keep the pod's role label until cancelled: `leader` while this process shall get reviews, else `follower`.

@@ -56,7 +56,7 @@ class QuotaReconciler:
         self._failures: dict[str, int] = {}
         self._sightings = LedgerHistory(pace.ttl)
         self._facts: dict[str, tuple[object, ...]] = {}
-        self._telling = ObjectEvents(core.cluster, core.problems)
+        self._object_events = ObjectEvents(core.cluster, core.problems)
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self.expired = 0
@@ -74,7 +74,7 @@ class QuotaReconciler:
             self._sightings.pod(pod, self._core.clock())
         if after is None:
             self._facts.pop(pod.uid, None)
-            self._telling.forget(pod.uid)
+            self._object_events.forget(pod.uid)
             for identity in charge_ids(pod.uid, pod.annotations):
                 self._sightings.gone[identity] = self._core.clock()
         else:
@@ -93,7 +93,7 @@ class QuotaReconciler:
         if after is None or (before is not None and before.uid != after.uid):
             if before is not None:
                 self._sightings.forget(before.uid)
-                self._telling.forget(before.uid)
+                self._object_events.forget(before.uid)
             before = None
         if after is None:
             return
@@ -226,7 +226,7 @@ class QuotaReconciler:
             await self._tell("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
 
     async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
-        await self._telling.tell(kind, about.namespace, about.name, about.uid, reason, message, topic)
+        await self._object_events.tell(kind, about.namespace, about.name, about.uid, reason, message, topic)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""

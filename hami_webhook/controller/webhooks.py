@@ -41,10 +41,10 @@ class WebhookReconciler:
     `problem` says what is wrong and can't be put right with our rights; empty if nothing.
     """
 
-    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, telling: ObjectEvents) -> None:
+    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, object_events: ObjectEvents) -> None:
         self._cluster = cluster
         self._name = name
-        self._telling = telling
+        self._object_events = object_events
         self._problems: dict[Kind, str] = {}
         self._logged: dict[Kind, str] = {}
         self._wanted = {
@@ -143,7 +143,7 @@ class WebhookReconciler:
         return "; ".join(sentences)
 
     async def _tell(self, kind: Kind, uid: str, reason: str, message: str) -> None:
-        await self._telling.tell(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
+        await self._object_events.tell(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
 
 
 def _differ(names: list[str]) -> str:

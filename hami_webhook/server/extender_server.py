@@ -43,7 +43,7 @@ def a_node(core: Core) -> str | None:
 def extender_server(
     core: Core,
     feed: SharedInformers,
-    waker: RequeueTrigger,
+    requeue_trigger: RequeueTrigger,
     settings: Settings,
     limits: ListenerLimits,
     policies: Callable[[], PolicyRules],
@@ -79,9 +79,9 @@ def extender_server(
         ready=feed.wait_synced,
         quotas=core.caches.quotas,
         schedulers=schedulers,
-        refused=waker.refused,
-        placed=waker.settled,
-        freed=waker.freed,
+        refused=requeue_trigger.refused,
+        placed=requeue_trigger.settled,
+        freed=requeue_trigger.freed,
     )
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
     door = ExtenderApp(extender, generous, settings.extender_token_file)

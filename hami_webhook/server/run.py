@@ -199,8 +199,10 @@ async def running(
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
         reconciler = QuotaReconciler(core, pace)
-    waker = RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
-    feed = SharedInformers(core, reconciler, waker)
+    requeue_trigger = (
+        RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
+    )
+    feed = SharedInformers(core, reconciler, requeue_trigger)
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
     doors = WebhookApp(
@@ -211,12 +213,12 @@ async def running(
         metrics=lambda: exposition(collector),
         sources=Sources(settings.api_server_cidrs),
     )
-    replaced = waker.freed if waker is not None else lambda: None
+    replaced = requeue_trigger.freed if requeue_trigger is not None else lambda: None
     reload = PolicyReload(settings.policy_file, source, report, replaced)
     keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
     extended = None
-    if waker is not None:
-        extended = extender_server(core, feed, waker, settings, limits, lambda: source.current)
+    if requeue_trigger is not None:
+        extended = extender_server(core, feed, requeue_trigger, settings, limits, lambda: source.current)
     main_routes = extended.main_routes if extended is not None else ()
     tls = None
     if settings.tls:
@@ -258,12 +260,12 @@ async def running(
             await _listen(extender, "--extender-bind-address", settings.extender_bind_address)
         async with asyncio.TaskGroup() as tasks:
             loops = Loops(core.failures)
-            kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, waker)}
+            kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, requeue_trigger)}
             if reconciler is not None:
                 kept |= _controlling(core, feed, reconciler, keeper, webhooks, loops, election, alone)
             kept |= _about_own_pod(core, feed, settings, election, alone)
-            if waker is not None:
-                kept["scheduler wake-up"] = waker.run
+            if requeue_trigger is not None:
+                kept["scheduler wake-up"] = requeue_trigger.run
             if extended is not None and extended.tls is not None:
                 kept["extender certificate"] = partial(extended.tls.watch, _CERTIFICATE_POLL)
             if tls is not None:
@@ -322,14 +324,14 @@ def _about_own_pod(
     return kept
 
 
-async def _ticking(core: Core, waker: RequeueTrigger | None) -> NoReturn:
+async def _ticking(core: Core, requeue_trigger: RequeueTrigger | None) -> NoReturn:
     """Let what depends on time alone happen: handshakes expire, placements that were never bound lapse."""
     lapses = 0
     while True:
         await asyncio.sleep(_TICK)
         core.state.tick(core.clock())
-        if waker is not None and core.state.lapses > lapses:
-            waker.freed()
+        if requeue_trigger is not None and core.state.lapses > lapses:
+            requeue_trigger.freed()
         lapses = core.state.lapses
 
 

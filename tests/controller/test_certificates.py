@@ -55,7 +55,7 @@ class Scene:
             self.cluster,
             CertificateTarget("hami-system", "hami-webhook-tls", "hami-webhook", "hami-webhook-admission"),
             clock=lambda: self.now,
-            telling=ObjectEvents(self.cluster, self.problems),
+            object_events=ObjectEvents(self.cluster, self.problems),
             lifetimes=Lifetimes(timedelta(days=300), timedelta(days=30)),
         )
 

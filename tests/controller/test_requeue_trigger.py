@@ -34,8 +34,8 @@ class Scene:
         self.node: str | None = "n"
         self.naps: list[float] = []
         self.most_naps = 100
-        self.waker = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
-        self.feed = SharedInformers(self.core, None, self.waker)
+        self.requeue_trigger = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
+        self.feed = SharedInformers(self.core, None, self.requeue_trigger)
 
     async def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)
@@ -64,7 +64,7 @@ def drive(
         scene = Scene(pause)
         await scene.open()
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.waker.run())]
+            running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.requeue_trigger.run())]
             await scene.feed.wait_synced()
             await story(scene)
             for task in running:
@@ -173,10 +173,10 @@ def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable
         await settle()
         scene.now += 10  # the node's first cards are long forgotten
         if waiting:
-            scene.waker.refused("w")
+            scene.requeue_trigger.refused("w")
         await happens(scene)
         await settle()
-        assert scene.waker.touches == (1 if waiting and happens in FREES else 0)
+        assert scene.requeue_trigger.touches == (1 if waiting and happens in FREES else 0)
         if waiting and happens in FREES:
             assert scene.touched() == f"{NOW + 10.2:.3f}"
 
@@ -185,29 +185,29 @@ def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable
 
 def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> None:
     async def story(scene: Scene) -> None:
-        scene.waker.refused("w")
+        scene.requeue_trigger.refused("w")
         scene.most_naps = 2
         for _ in range(50):
-            scene.waker.freed()
+            scene.requeue_trigger.freed()
         await settle()
-        assert (scene.waker.touches, scene.naps) == (1, [0.2, 1.0])
+        assert (scene.requeue_trigger.touches, scene.naps) == (1, [0.2, 1.0])
 
     drive(story)
 
 
 def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
     async def story(scene: Scene) -> None:
-        scene.waker.freed()
+        scene.requeue_trigger.freed()
         await settle()
-        assert scene.waker.touches == 0
+        assert scene.requeue_trigger.touches == 0
         scene.now += 4.9
-        scene.waker.refused("w")
+        scene.requeue_trigger.refused("w")
         await settle()
-        assert scene.waker.touches == 1
+        assert scene.requeue_trigger.touches == 1
         scene.now += 5
-        scene.waker.refused("v")
+        scene.requeue_trigger.refused("v")
         await settle()
-        assert scene.waker.touches == 1, "whoever was refused by now was judged without what was freed"
+        assert scene.requeue_trigger.touches == 1, "whoever was refused by now was judged without what was freed"
 
     drive(story)
 
@@ -220,17 +220,17 @@ def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
         second = await scene.cluster.create(Kind.PODS, {**raw, "metadata": {**raw["metadata"], "name": "q"}})
         await settle()
         for made in (first, second):
-            scene.waker.refused(made["metadata"]["uid"])
-        scene.waker.refused("placed")
-        scene.waker.settled("placed")
+            scene.requeue_trigger.refused(made["metadata"]["uid"])
+        scene.requeue_trigger.refused("placed")
+        scene.requeue_trigger.settled("placed")
         await scene.cluster.bind("default", "p", first["metadata"]["uid"], "n")
         await scene.cluster.delete(Kind.PODS, "q", "default")
         await settle()
-        before = scene.waker.touches
+        before = scene.requeue_trigger.touches
         scene.now += 10
-        scene.waker.freed()
+        scene.requeue_trigger.freed()
         await settle()
-        assert scene.waker.touches == before
+        assert scene.requeue_trigger.touches == before
 
     drive(story)
 
@@ -244,10 +244,10 @@ def test_a_touch_that_fails_is_tried_again() -> None:
             raise Unavailable("down")
 
     async def story(scene: Scene) -> None:
-        scene.waker.refused("w")
-        scene.waker.freed()
+        scene.requeue_trigger.refused("w")
+        scene.requeue_trigger.freed()
         await settle()
-        assert scene.waker.touches == 1
+        assert scene.requeue_trigger.touches == 1
         assert fails == [0]
 
     drive(story, pause)
@@ -256,9 +256,9 @@ def test_a_touch_that_fails_is_tried_again() -> None:
 def test_without_a_node_nothing_is_touched() -> None:
     async def story(scene: Scene) -> None:
         scene.node = None
-        scene.waker.refused("w")
-        scene.waker.freed()
+        scene.requeue_trigger.refused("w")
+        scene.requeue_trigger.freed()
         await settle()
-        assert scene.waker.touches == 0
+        assert scene.requeue_trigger.touches == 0
 
     drive(story)
