@@ -6,25 +6,25 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
-from hami_webhook.devices import ascend
-from hami_webhook.devices.amd import Amd
-from hami_webhook.devices.awsneuron import AwsNeuron
-from hami_webhook.devices.biren import Biren
-from hami_webhook.devices.cambricon import Cambricon
-from hami_webhook.devices.enflame import gcus
 from hami_webhook.devices.foreign.base import ForeignScheduler
 from hami_webhook.devices.foreign.koordinator import Koordinator
 from hami_webhook.devices.foreign.mixing import Mixing
 from hami_webhook.devices.foreign.volcano import Volcano
-from hami_webhook.devices.hygon import Hygon
-from hami_webhook.devices.iluvatar import OldFamily, PerChip
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
-from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu
-from hami_webhook.devices.metax import MetaxGpu, MetaxSgpu
-from hami_webhook.devices.mthreads import Mthreads
-from hami_webhook.devices.nvidia import Nvidia
-from hami_webhook.devices.vastai import Vastai
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors import ascend
+from hami_webhook.devices.vendors.amd import Amd
+from hami_webhook.devices.vendors.awsneuron import AwsNeuron
+from hami_webhook.devices.vendors.biren import Biren
+from hami_webhook.devices.vendors.cambricon import Cambricon
+from hami_webhook.devices.vendors.enflame import gcus
+from hami_webhook.devices.vendors.hygon import Hygon
+from hami_webhook.devices.vendors.iluvatar import OldFamily, PerChip
+from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu
+from hami_webhook.devices.vendors.metax import MetaxGpu, MetaxSgpu
+from hami_webhook.devices.vendors.mthreads import Mthreads
+from hami_webhook.devices.vendors.nvidia import Nvidia
+from hami_webhook.devices.vendors.vastai import Vastai
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container
 

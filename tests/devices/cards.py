@@ -11,11 +11,11 @@ from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
-from hami_webhook.devices.nvidia import Nvidia
-from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendors.nvidia import Nvidia
+from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request

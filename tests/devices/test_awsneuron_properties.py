@@ -6,11 +6,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.awsneuron import lowest_run
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Inventory, NodeView, Usage
 from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.awsneuron import lowest_run
 from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import in_units, waiting_charge

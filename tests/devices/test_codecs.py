@@ -20,7 +20,7 @@ from hami_webhook.devices.codecs import (
     parse_bool,
 )
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement, decode_allocations, read_profiles
+from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement, decode_allocations, read_profiles
 
 SEVEN = "GPU-fc28,10,49140,100,NVIDIA-NVIDIA L40S,0,true"
 NINE = "GPU-b97d,10,49140,100,NVIDIA-NVIDIA L40S,0,true,1,hami-core"

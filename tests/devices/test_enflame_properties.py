@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.enflame.profiles import Wanted, read_capacity
-from hami_webhook.devices.enflame.shared import rounded, slices_for
+from hami_webhook.devices.vendors.enflame.profiles import Wanted, read_capacity
+from hami_webhook.devices.vendors.enflame.shared import rounded, slices_for
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.quantity import Quantity
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device
 from hami_webhook.devices.model import Usage
-from hami_webhook.devices.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
 from hami_webhook.kube.objects import ContainerKind
 
 from .cards import card, container, fitted, init, mig_card, node, pod, room, sidecar, view

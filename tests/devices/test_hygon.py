@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hami_webhook.devices.codecs import DeviceEntry
-from hami_webhook.devices.hygon import Hygon
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     AllocatedDevice,
@@ -20,6 +19,7 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     WholeCard,
 )
+from hami_webhook.devices.vendors.hygon import Hygon
 from hami_webhook.kube.objects import Pod
 
 from .yard import CHART, NOW, Names, Yard, configured, container, node, pod, refusal

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from hami_webhook.devices.handshake import Health
-from hami_webhook.devices.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import FixedMemory, RegistrationError, Request, ShareOfCard
 from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.pod_preferences import GPU_POLICY
+from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.kube.objects import Pod
 
 from . import xpus

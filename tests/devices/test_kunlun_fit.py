@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_webhook.devices.kunlun import wings
+from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import per_device
-from hami_webhook.devices.metax.linkzones import topology_score
-from hami_webhook.devices.metax.qos import SgpuCard
 from hami_webhook.devices.model import Device, NodeView, PodUsage, Usage
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.metax.linkzones import topology_score
+from hami_webhook.devices.vendors.metax.qos import SgpuCard
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import requested_vendors
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
-from hami_webhook.devices.metax.qos import SgpuCard
-from hami_webhook.devices.metax.sgpu import read_memory
 from hami_webhook.devices.model import (
     AllocatedDevice,
     Allocation,
@@ -27,6 +25,8 @@ from hami_webhook.devices.model import (
     Request,
     ShareOfCard,
 )
+from hami_webhook.devices.vendors.metax.qos import SgpuCard
+from hami_webhook.devices.vendors.metax.sgpu import read_memory
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request

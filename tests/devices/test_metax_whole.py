@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.devices.device_lister import NO_FLEET
-from hami_webhook.devices.metax.whole import read_table
 from hami_webhook.devices.model import FixedMemory, Request
+from hami_webhook.devices.vendors.metax.whole import read_table
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache

@@ -4,7 +4,7 @@ import pytest
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard
-from hami_webhook.devices.nvidia.mig import MigPlacement
+from hami_webhook.devices.vendors.nvidia.mig import MigPlacement
 from hami_webhook.scheduling.fit import NodeFit
 
 from .cards import (

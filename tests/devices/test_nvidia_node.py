@@ -7,7 +7,7 @@ import pytest
 
 from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.nvidia.pairscores import (
+from hami_webhook.devices.vendors.nvidia.pairscores import (
     NvLink,
     PcieLevel,
     ProbedCard,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned, owned_in
+from hami_webhook.devices.vendors.nvidia import Nvidia
 
 OWNED = {
     "NVIDIA": ["hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-allocations"],

@@ -18,8 +18,8 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.config import builtin_device_config
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Claim
-from hami_webhook.devices.nvidia import Nvidia
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import Format, Quantity, is_binary
 from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount, evaluate_batch

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import MUTEX, UUID_LISTS, Candidate, Check, Choice, FitRequest
-from hami_webhook.devices.kunlun import wings
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 
 WHOLE = 98304

@@ -18,7 +18,10 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.enflame.sliced import (
+from hami_webhook.devices.fit_request import FitRequest
+from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, MemoryRequest, Request
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.enflame.sliced import (
     GCU_COUNT,
     REQUEST_SIZE,
     SHARED,
@@ -27,9 +30,6 @@ from hami_webhook.devices.enflame.sliced import (
     SlicedGcu,
     asks_for_drs,
 )
-from hami_webhook.devices.fit_request import FitRequest
-from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, MemoryRequest, Request
-from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node
 

@@ -5,7 +5,7 @@ A node offers one of the two as a rule; the MetaX operator can switch it over.
 
 from __future__ import annotations
 
-from hami_webhook.devices.metax.sgpu import MetaxSgpu
-from hami_webhook.devices.metax.whole import MetaxGpu
+from hami_webhook.devices.vendors.metax.sgpu import MetaxSgpu
+from hami_webhook.devices.vendors.metax.whole import MetaxGpu
 
 __all__ = ["MetaxGpu", "MetaxSgpu"]

@@ -23,10 +23,10 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.kunlun import boards, wings
-from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, MemoryRequest, Request
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.kunlun import boards, wings
+from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole

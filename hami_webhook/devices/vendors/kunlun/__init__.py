@@ -3,7 +3,7 @@
 A server has two wings of four cards; which cards work together is decided by their indices.
 """
 
-from hami_webhook.devices.kunlun.vxpu import KunlunVxpu, align
-from hami_webhook.devices.kunlun.xpu import KunlunXpu
+from hami_webhook.devices.vendors.kunlun.vxpu import KunlunVxpu, align
+from hami_webhook.devices.vendors.kunlun.xpu import KunlunXpu
 
 __all__ = ["KunlunVxpu", "KunlunXpu", "align"]

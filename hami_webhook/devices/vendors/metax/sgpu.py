@@ -26,12 +26,12 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
-from hami_webhook.devices.metax import qos
-from hami_webhook.devices.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
-from hami_webhook.devices.metax.qos import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
 from hami_webhook.devices.model import AllocatedDevice, Device, DeviceReservation, NodeView, Request, Rows, Usage
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.metax import qos
+from hami_webhook.devices.vendors.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
+from hami_webhook.devices.vendors.metax.qos import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, parse_whole

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hami_webhook.devices.fit_request import Candidate, Choice, FitRequest
-from hami_webhook.devices.metax.qos import OFFLINE, ONLINE, card_of, class_of, classes_on
 from hami_webhook.devices.model import Device, Usage
+from hami_webhook.devices.vendors.metax.qos import OFFLINE, ONLINE, card_of, class_of, classes_on
 
 PAIR = 10
 

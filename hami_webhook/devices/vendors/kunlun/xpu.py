@@ -10,9 +10,9 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted, index_of
 from hami_webhook.devices.fit_request import HEALTHY, UUID_LISTS, Check, FitRequest, Selection
 from hami_webhook.devices.keys import DeviceKeys
-from hami_webhook.devices.kunlun import boards, wings
-from hami_webhook.devices.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.devices.model import Device, DeviceReservation, Inventory, NodeView, Request, Rows, Usage
+from hami_webhook.devices.vendors.kunlun import boards, wings
+from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Node, Pod
 

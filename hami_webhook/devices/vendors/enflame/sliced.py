@@ -13,7 +13,6 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import index_of
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.enflame.profiles import DrsCard
 from hami_webhook.devices.fit_request import (
     FREE_MEMORY,
     FREE_SLOT,
@@ -29,6 +28,7 @@ from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Allocation, Device, NodeView, Rows
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.enflame.profiles import DrsCard
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 

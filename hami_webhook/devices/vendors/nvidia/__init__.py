@@ -45,11 +45,11 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     Usage,
 )
-from hami_webhook.devices.nvidia import mig
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.nvidia import mig
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole

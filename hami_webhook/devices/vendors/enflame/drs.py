@@ -16,18 +16,6 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.enflame.profiles import MOST_SLICES, DrsCard, DrsProfile, ProfileTable, Wanted, read_capacity
-from hami_webhook.devices.enflame.sliced import (
-    ASSIGNED_INDEX,
-    ASSIGNED_MINOR,
-    CONTAINERS,
-    DRS,
-    DRS_CAPACITY,
-    DRS_WORD,
-    REQUEST_SIZE,
-    SlicedGcu,
-    asks_for_drs,
-)
 from hami_webhook.devices.fit_request import Check, FitRequest
 from hami_webhook.devices.keys import Dimension
 from hami_webhook.devices.model import (
@@ -42,6 +30,25 @@ from hami_webhook.devices.model import (
     Usage,
 )
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.enflame.profiles import (
+    MOST_SLICES,
+    DrsCard,
+    DrsProfile,
+    ProfileTable,
+    Wanted,
+    read_capacity,
+)
+from hami_webhook.devices.vendors.enflame.sliced import (
+    ASSIGNED_INDEX,
+    ASSIGNED_MINOR,
+    CONTAINERS,
+    DRS,
+    DRS_CAPACITY,
+    DRS_WORD,
+    REQUEST_SIZE,
+    SlicedGcu,
+    asks_for_drs,
+)
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Quantity, parse_whole

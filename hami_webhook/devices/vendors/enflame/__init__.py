@@ -9,12 +9,12 @@ from __future__ import annotations
 from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
-from hami_webhook.devices.enflame.drs import DrsGcu
-from hami_webhook.devices.enflame.shared import SharedGcu
 from hami_webhook.devices.fit_request import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Inventory
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.enflame.drs import DrsGcu
+from hami_webhook.devices.vendors.enflame.shared import SharedGcu
 from hami_webhook.kube.objects import Node
 
 
