@@ -30,7 +30,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import read_objects, sort_objects
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import Settings, add_flags, builtin_device_config, resolve
+from hami_webhook.config import Settings, add_flags, resolve
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -154,7 +155,7 @@ async def settled(cluster: MemoryCluster, vendors: Vendors) -> None:
 
 
 async def demonstrate(settings: Settings, folder: Path, keep: bool) -> None:
-    vendors = Vendors.from_config(builtin_device_config().config)
+    vendors = enabled_vendors(builtin_device_config().config)
     cluster = MemoryCluster(time.time)
     await fill(cluster, sort_objects(read_objects(str(EXAMPLES / "cluster.yaml"), sys.stdin.buffer)))
     pods = [item.object for item in read_objects(str(EXAMPLES / "pods.yaml"), sys.stdin.buffer)]

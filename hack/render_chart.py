@@ -15,9 +15,8 @@ from typing import Any
 from hack.chart_values import Values
 from hack.render_manifests import MANIFESTS
 from hami_webhook import __version__
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 CHART = MANIFESTS / "chart"
 
@@ -55,7 +54,7 @@ def without_titles(schema: Any) -> Any:
 
 def render_conditions() -> str:
     """files/match-conditions.yaml"""
-    vendors = Vendors.from_config(builtin_device_config().config)
+    vendors = enabled_vendors(builtin_device_config().config)
     lines = ["# Rendered by hack/render_chart.py.", "resourceNames:"]
     lines += [f"- {name}" for name in sorted(vendors.resource_names)]
     lines.append("matchConditions:")

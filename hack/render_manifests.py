@@ -11,9 +11,9 @@ from importlib import resources
 from pathlib import Path
 from textwrap import indent
 
-from hami_webhook.config import FILE_NAME, load_device_config, read_text
+from hami_webhook.config import FILE_NAME, read_text
 from hami_webhook.controller.match_conditions import Conditions, match_conditions
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import enabled_vendors, load_device_config
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 
@@ -132,7 +132,7 @@ webhooks:
 
 def render(device_config: str, source: str) -> dict[str, str]:
     """What the files hold, by their path in manifests/, for a device-config.yaml that messages call `source`."""
-    vendors = Vendors.from_config(load_device_config(device_config, source).config)
+    vendors = enabled_vendors(load_device_config(device_config, source).config)
     conditions = {name.partition(".")[0]: _listed(found) for name, found in match_conditions(vendors).items()}
     return {"base/webhooks.yaml": TEMPLATE.format(**conditions), f"device-config/{FILE_NAME}": device_config}
 

@@ -42,12 +42,11 @@ from hami_webhook.config import (
     ConfigError,
     LoadedDeviceConfig,
     add_flags,
-    builtin_device_config,
     describe,
-    read_device_config,
     read_text,
     resolve,
 )
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, read_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
 from hami_webhook.explain.report import Explanation
@@ -237,7 +236,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if settings.ignored_sections:
         logging.info("device-config.yaml: %s ignored, not enabled by flag", ", ".join(settings.ignored_sections))
     config = _device_config(settings.device_config_file).config
-    vendors = Vendors.from_config(config.without(settings.ignored_sections))
+    vendors = enabled_vendors(config.without(settings.ignored_sections))
     policies = _policies(settings.policy_file, vendors)
     if arguments.embedded_cluster:
         serving = serve_embedded(_bundle(arguments.embedded_cluster), vendors, settings, policies)
@@ -253,7 +252,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     if [*arguments.cluster, *arguments.pods].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    vendors = Vendors.from_config(_device_config(arguments.config).config)
+    vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
     files = [read_objects(path, sys.stdin.buffer) for path in arguments.pods]
     if arguments.cluster:
@@ -280,7 +279,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if [*arguments.cluster, arguments.file].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
     namespace, name = _named(arguments)
-    vendors = Vendors.from_config(_device_config(arguments.config).config)
+    vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
     manifest = _asked(arguments.file, namespace, name) if arguments.file else None
     at = _now(arguments.now)
@@ -403,7 +402,7 @@ def _check_config(arguments: argparse.Namespace) -> int:
 def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
     ignored = [section for section, switch in SECTION_SWITCHES.items() if not getattr(arguments, switch)]
     config = _device_config(arguments.device_config_file).config.without(ignored)
-    text = kube_scheduler.fill_in(read_text(arguments.base), arguments.base, Vendors.from_config(config))
+    text = kube_scheduler.fill_in(read_text(arguments.base), arguments.base, enabled_vendors(config))
     if arguments.to is None:
         print(text, end="")
         return 0

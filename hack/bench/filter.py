@@ -18,8 +18,7 @@ from hack.bench.figures import Figure, Goal, run, tell
 from hack.bench.scenery import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender import Extender, decode_args, encode_filtered
@@ -61,7 +60,7 @@ class _Yard:
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
-        self.vendors = Vendors.from_config(builtin_device_config().config)
+        self.vendors = enabled_vendors(builtin_device_config().config)
         self.cluster = MemoryCluster(lambda: NOW)
         self.state = ClusterCache(self.vendors)
         for number in range(nodes):

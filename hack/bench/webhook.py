@@ -33,8 +33,8 @@ from hack.bench.scenery import NAMESPACE, SCHEDULER, asking, gpu, node, quota, r
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import Settings, add_flags, builtin_device_config, resolve
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.config import Settings, add_flags, resolve
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.server.listener import Listener, ListenerLimits, read_body
 from hami_webhook.server.run import Running, running
@@ -62,7 +62,7 @@ async def _measured(size: str) -> list[Figure]:
         await cluster.create(Kind.NODES, node(0))
         hard = {"limits.nvidia.com/gpu": HARD, "limits.nvidia.com/gpumem": HARD}
         await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", hard, "charged") | {"status": {"used": _none(hard)}})
-        vendors = Vendors.from_config(builtin_device_config().config)
+        vendors = enabled_vendors(builtin_device_config().config)
         constant = Listener(
             Starlette(routes=[Route("/constant", _constant, methods=["POST"])]),
             host="127.0.0.1",

@@ -35,7 +35,7 @@ from hami_webhook.admission.pods import (
 )
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
 from hami_webhook.devices.device_lister import DeviceLister, RecordingDeviceLister
-from hami_webhook.devices.foreign.validation import names_any
+from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft

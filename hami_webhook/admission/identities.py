@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
 from hami_webhook.kube.objects import Pod

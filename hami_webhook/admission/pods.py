@@ -14,8 +14,8 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
 from hami_webhook.config.errors import cut
 from hami_webhook.devices.device_lister import NO_FLEET, DeviceLister
-from hami_webhook.devices.foreign.base import ForeignScheduler
-from hami_webhook.devices.foreign.validation import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
+from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
@@ -186,7 +186,7 @@ def mutate_for_foreign(
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        vendors.mixing.mutate_for_foreign(draft, fleet, pinned_matters=bool(found))
+        vendors.mixing.admit(draft, fleet, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
     except MalformedObject as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from hami_webhook.devices.foreign.base import NodeLister, NoNodes
+from hami_webhook.devices.foreign_scheduler import NodeLister, NoNodes
 from hami_webhook.devices.model import Inventory
 from hami_webhook.kube.objects import Node, Pod
 

@@ -6,10 +6,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
-from hami_webhook.devices.foreign.base import ForeignScheduler
-from hami_webhook.devices.foreign.koordinator import Koordinator
-from hami_webhook.devices.foreign.mixing import Mixing
-from hami_webhook.devices.foreign.volcano import Volcano
+from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors import ascend
@@ -51,16 +48,6 @@ VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
 """What each section of device-config.yaml enables: the vendors it describes."""
 
 
-FOREIGN: Mapping[str, Callable[[Any], ForeignScheduler]] = {
-    "volcano": Volcano,
-    "koordinator": Koordinator,
-}
-"""The schedulers of other projects whose pods are normalised and charged, by their section.
-
-The first whose resources a pod names gives it a scheduler.
-"""
-
-
 class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
@@ -72,9 +59,9 @@ class Vendors(Mapping[str, Vendor]):
     """
 
     def __init__(
-        self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Mixing | None = None
+        self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
     ) -> None:
-        self.mixing = mixing or Mixing()
+        self.mixing = mixing or Coexistence()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
         self.governed: Mapping[str, Governed] = {
@@ -93,13 +80,13 @@ class Vendors(Mapping[str, Vendor]):
         self.bytes_per_unit = self._bytes_per_unit()
 
     @classmethod
-    def from_config(cls, config: DeviceConfig) -> Vendors:
+    def from_config(
+        cls, config: DeviceConfig, foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
+    ) -> Vendors:
         """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
         sections = ((getattr(config, name), build) for name, build in VENDORS.items())
         found = [vendor for section, build in sections if section is not None for vendor in build(section)]
-        schedulers = ((getattr(config, name), build) for name, build in FOREIGN.items())
-        foreign = [build(section) for section, build in schedulers if section is not None and section.enabled]
-        return cls([vendor for vendor in found if not vendor.inert], foreign, Mixing.from_config(config))
+        return cls([vendor for vendor in found if not vendor.inert], foreign, mixing)
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those that it `asks`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode, Prediction
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode, Prediction
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Taken
 from hami_webhook.kube.objects import Node, Pod

@@ -14,7 +14,7 @@ from typing import Protocol
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import DeviceLister, NoDevices, RecordingDeviceLister
-from hami_webhook.devices.foreign.base import ForeignCharge, ForeignScheduler
+from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed

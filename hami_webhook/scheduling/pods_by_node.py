@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_webhook.devices.foreign.base import ForeignScheduler
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.kube.objects import Pod
 
 

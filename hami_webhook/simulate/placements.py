@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from hami_webhook.devices.foreign.base import ForeignScheduler, NodeLister, Prediction
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NodeLister, Prediction
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.scheduling.placer import Placement

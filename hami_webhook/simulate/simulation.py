@@ -18,10 +18,10 @@ from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.embedded import fill
 from hami_webhook.cluster.loading import Bundle
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.devices.foreign.base import ForeignScheduler, NoNode
-from hami_webhook.devices.foreign.volcano.annotation_keys import BIND_TIME
+from hami_webhook.devices.foreign_scheduler import ForeignScheduler, NoNode
 from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount

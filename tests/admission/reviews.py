@@ -14,7 +14,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler, Amounts, PodEstimate
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
-from hami_webhook.config import load_device_config
+from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
@@ -40,7 +40,7 @@ def vendors(**more: object) -> Vendors:
         "gpuCorePolicy": "default",
         **more,
     }
-    return Vendors.from_config(load_device_config(orjson.dumps({"nvidia": section}).decode(), "test").config)
+    return enabled_vendors(load_device_config(orjson.dumps({"nvidia": section}).decode(), "test").config)
 
 
 VENDORS = vendors()

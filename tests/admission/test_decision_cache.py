@@ -14,9 +14,8 @@ from hami_webhook.admission import decision_cache, handler
 from hami_webhook.admission.decision_cache import DecisionCache, shape_of
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import parse_review
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.device_lister import NO_FLEET
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import PolicyRules, Rule
 from hami_webhook.policy.selectors import LabelSelector, Requirement
@@ -24,7 +23,7 @@ from hami_webhook.quota.ledger import RESERVATION
 
 from .reviews import GPU, JSON, MEM, PERCENT, RULES, Surroundings, container, cpu, gpu, parsed, pod, review
 
-ALL = Vendors.from_config(builtin_device_config().config)
+ALL = enabled_vendors(builtin_device_config().config)
 
 CONTAINERS = (
     cpu(),

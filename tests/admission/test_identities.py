@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 from .reviews import SCHEDULER, NoTouch, container, cpu, gate, gpu, parsed, pod, refusal, review, update
 
-CHART = Vendors.from_config(builtin_device_config().config)
+CHART = enabled_vendors(builtin_device_config().config)
 VOLCANO, KOORDINATOR, OURS, OPERATOR = "volcano-scheduler", "koord-scheduler", "hami-scheduler", "operator"
 RULES = AdmissionRules(
     scheduler_name=SCHEDULER,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_webhook.config import load_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .reviews import container, mutate, patched, pod, refusal
@@ -15,7 +14,7 @@ CONFIG = (
     f"vnpus: [{{commonWord: Ascend910B3, resourceName: {NPU}, resourceMemoryName: {NPU}-memory,"
     f" resourceCoreName: {NPU}-core, memoryAllocatable: 65536, templates: [{{name: t, memory: 16384}}]}}]"
 )
-NPUS = Vendors.from_config(load_device_config(CONFIG, "test").config)
+NPUS = enabled_vendors(load_device_config(CONFIG, "test").config)
 MODE = {"huawei.com/vnpu-mode": "hami-core"}
 SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
 

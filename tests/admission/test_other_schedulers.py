@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, validate
 
-KNOWN = Vendors.from_config(builtin_device_config().config)
+KNOWN = enabled_vendors(builtin_device_config().config)
 ISOLATED = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 
 

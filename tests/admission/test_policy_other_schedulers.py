@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyError, PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, refusal, validate
 
-KNOWN = Vendors.from_config(builtin_device_config().config)
+KNOWN = enabled_vendors(builtin_device_config().config)
 MODE = "volcano.sh/vgpu-mode"
 USE, NOUSE = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
 USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"

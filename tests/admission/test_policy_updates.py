@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hami_webhook.admission.review import UNCHANGED
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
@@ -17,7 +16,7 @@ from .policies import NOUSE, NOUSE_TYPE, USE, USE_TYPE
 from .reviews import JSON, NoTouch, Surroundings, container, cpu, gate, gpu, parsed, pod, refusal, update
 
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
-ALL = Vendors.from_config(builtin_device_config().config)
+ALL = enabled_vendors(builtin_device_config().config)
 RULES = PolicyRules(
     (
         Rule("no-b", devices={"NVIDIA": DeviceBounds(deny_uuids=("GPU-b",), allow_types=("A100",))}),

@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_webhook.config import DeviceConfig, load, load_device_config
-from hami_webhook.devices.registry import FOREIGN, VENDORS, Vendors
+from hami_webhook.config import DeviceConfig, load
+from hami_webhook.device_config import enabled_vendors, load_device_config
+from hami_webhook.devices.registry import VENDORS
+from hami_webhook.integrations import SCHEDULERS
 
 CHARTS = Path(__file__).parent / "charts"
 V2_7, V2_10 = CHARTS / "hami-2.7.yaml", CHARTS / "hami-2.10.yaml"
 BUILT_IN = Path(load.__file__).with_name(load.FILE_NAME)
 
-UNREAD = {"volcano", "koordinator"} - FOREIGN.keys()
-"""Sections of other projects' schedulers that nothing reads yet: see FOREIGN in the registry, which empties this."""
+UNREAD = {"volcano", "koordinator"} - SCHEDULERS.keys()
+"""Sections of other projects' schedulers that nothing reads yet: see SCHEDULERS in integrations, which empties this."""
 
 
 def named(part: Any) -> Iterator[str]:
@@ -40,7 +42,7 @@ def named(part: Any) -> Iterator[str]:
 @pytest.mark.parametrize("path", [BUILT_IN, V2_7, V2_10], ids=lambda path: path.stem)
 def test_every_resource_name_of_a_section_is_managed(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    managed = Vendors.from_config(load_device_config(text, path.name).config).resource_names
+    managed = enabled_vendors(load_device_config(text, path.name).config).resource_names
     for section, written in yaml.safe_load(text).items():
         if section in UNREAD:
             continue
@@ -77,4 +79,4 @@ def test_the_built_in_file_means_what_the_newest_chart_means() -> None:
 def test_the_charts_have_every_section_there_is() -> None:
     sections = {key for path in (BUILT_IN, V2_7, V2_10) for key in yaml.safe_load(path.read_text(encoding="utf-8"))}
     assert sections == set(DeviceConfig.model_fields)
-    assert VENDORS.keys() | FOREIGN.keys() | UNREAD == sections
+    assert VENDORS.keys() | SCHEDULERS.keys() | UNREAD == sections

@@ -1,6 +1,7 @@
 """What `config check` tells of a configuration."""
 
-from hami_webhook.config import ResourceMeaning, builtin_device_config, describe, load_device_config
+from hami_webhook.config import ResourceMeaning, describe
+from hami_webhook.device_config import builtin_device_config, load_device_config
 
 
 def test_every_section_and_chip_of_the_built_in_file_is_described() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hami_webhook.config import ConfigError, DeviceConfig, builtin_device_config, load_device_config, read_device_config
+from hami_webhook.config import ConfigError, DeviceConfig
 from hami_webhook.config.yaml_source import LARGEST_FILE
+from hami_webhook.device_config import builtin_device_config, load_device_config, read_device_config
 
 COUNT = "nvidia: {resourceCountName: nvidia.com/gpu}\n"
 

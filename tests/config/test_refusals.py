@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.config import ConfigError, DeviceConfig, load_device_config
+from hami_webhook.config import ConfigError, DeviceConfig
 from hami_webhook.config.yaml_source import LARGEST_FILE
+from hami_webhook.device_config import load_device_config
 
 COUNT = "nvidia: {resourceCountName: nvidia.com/gpu}\n"
 CONFIG_MAP = """\

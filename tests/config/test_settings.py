@@ -14,12 +14,12 @@ from hami_webhook.config import (
     ListenAddress,
     Settings,
     add_flags,
-    builtin_device_config,
     parse_go_bool,
     parse_go_duration,
     parse_listen_address,
     resolve,
 )
+from hami_webhook.device_config import builtin_device_config
 
 NOWHERE: Mapping[str, str] = {}
 

@@ -11,10 +11,9 @@ import pytest
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 NOW = 1_767_225_600.0
 K = "koordinator.sh/"
@@ -38,7 +37,7 @@ class Scene:
         config = builtin_device_config().config
         if not enabled:
             config = config.model_copy(update={"koordinator": None})
-        self.core = Core(self.cluster, Vendors.from_config(config), Options(), clock=lambda: self.now)
+        self.core = Core(self.cluster, enabled_vendors(config), Options(), clock=lambda: self.now)
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
         self.feed = SharedInformers(self.core, self.reconciler, sleep=self.never)
 

@@ -9,9 +9,8 @@ from typing import Any
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.handshakes import Handshakes
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 NOW = 1_767_225_600.0
 CARD = '[{"id":"GPU-0","count":10,"devmem":8000,"devcore":100,"type":"NVIDIA A10","mode":"hami-core","health":true}]'
@@ -23,7 +22,7 @@ def looked_at(allocatable: str, **annotations: str) -> tuple[int, dict[str, Any]
 
     async def run() -> tuple[int, dict[str, Any]]:
         cluster = MemoryCluster(lambda: NOW)
-        core = Core(cluster, Vendors.from_config(builtin_device_config().config), Options(zone=UTC), clock=lambda: NOW)
+        core = Core(cluster, enabled_vendors(builtin_device_config().config), Options(zone=UTC), clock=lambda: NOW)
         amounts = {"nvidia.com/gpu": allocatable}
         made = {"metadata": {"name": "n", "annotations": annotations}, "status": {"allocatable": amounts}}
         core.caches.put(Kind.NODES, await cluster.create(Kind.NODES, made))

@@ -16,19 +16,18 @@ from quota.world import World, story
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.handshakes import Handshakes
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.placement_annotations import NODE, TIME
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.patch import merge_patch
 from hami_webhook.quota.ledger import LEDGER
 
-CHART = Vendors.from_config(builtin_device_config().config)
+CHART = enabled_vendors(builtin_device_config().config)
 
 ANY: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

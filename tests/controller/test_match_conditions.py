@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from hami_webhook.config import builtin_device_config, load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.policy.rules import GENERAL_CHOICES
@@ -23,8 +23,8 @@ vnpus:
   - {chipName: 910A, commonWord: NPU-9.1, resourceName: acme.com/npu, memoryAllocatable: 32768}
 """
 CONFIGURATIONS = {
-    "built-in": Vendors.from_config(builtin_device_config().config),
-    "renamed": Vendors.from_config(load_device_config(RENAMED, "renamed").config),
+    "built-in": enabled_vendors(builtin_device_config().config),
+    "renamed": enabled_vendors(load_device_config(RENAMED, "renamed").config),
 }
 BY_RESOURCE = ("mutate", "validate", "amounts", "policy")
 BY_ANNOTATION = ("validate", "guard", "bindings")

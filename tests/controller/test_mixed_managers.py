@@ -9,20 +9,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from devices.foreign.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, asking, registered, t4
+from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, asking, registered, t4
 from quota.objects import TEAM, quota
 from quota.world import World, story
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.mixed_managers import MixedManagerAudit
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
-CHART = Vendors.from_config(builtin_device_config().config)
+CHART = enabled_vendors(builtin_device_config().config)
 BLOCKS = f"limits.{MEMORY}"
 HAMI = "GPU-a,10,16384,100,NVIDIA-T4,0,true,0,hami-core:"
 

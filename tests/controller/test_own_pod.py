@@ -10,13 +10,12 @@ import pytest
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.own_pod import OwnPod
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
-VENDORS = Vendors.from_config(builtin_device_config().config)
+VENDORS = enabled_vendors(builtin_device_config().config)
 COMPONENT = {"app.kubernetes.io/component": "hami-scheduler"}
 
 

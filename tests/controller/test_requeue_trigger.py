@@ -12,10 +12,9 @@ import pytest
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import TOUCHED, RequeueTrigger
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
 NOW = 1_767_225_600.0
 CARD = {"id": "G", "count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA A10", "mode": "hami-core"}
@@ -29,7 +28,7 @@ class Scene:
     def __init__(self, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.now = NOW
         self.cluster = MemoryCluster(lambda: self.now, pause=pause)
-        vendors = Vendors.from_config(builtin_device_config().config)
+        vendors = enabled_vendors(builtin_device_config().config)
         self.core = Core(self.cluster, vendors, Options(), clock=lambda: self.now)
         self.node: str | None = "n"
         self.naps: list[float] = []

@@ -13,16 +13,16 @@ import yaml
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config, load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import WebhookReconciler
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 
 NAME = "hami-webhook-admission"
 MANIFEST = Path(__file__).parents[2] / "manifests" / "base" / "webhooks.yaml"
-BUILTIN = Vendors.from_config(builtin_device_config().config)
-RENAMED = Vendors.from_config(load_device_config("nvidia: {resourceCountName: hami.io/gpu}", "renamed").config)
+BUILTIN = enabled_vendors(builtin_device_config().config)
+RENAMED = enabled_vendors(load_device_config("nvidia: {resourceCountName: hami.io/gpu}", "renamed").config)
 MUTATING, VALIDATING = Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS
 DIFFER = "differ from what the device configuration demands"
 

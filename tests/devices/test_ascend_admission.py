@@ -9,7 +9,7 @@ import jsonpatch
 import pytest
 
 from hami_webhook.admission.pods import normalise
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config
 from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned

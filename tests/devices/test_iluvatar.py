@@ -5,7 +5,8 @@ from datetime import UTC
 import pytest
 
 from hami_webhook.admission.pods import normalise
-from hami_webhook.config import ConfigError, load_device_config
+from hami_webhook.config import ConfigError
+from hami_webhook.device_config import load_device_config
 from hami_webhook.devices.device_lister import NO_FLEET
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.kube.draft import PodDraft

@@ -4,10 +4,11 @@ import tomllib
 from itertools import combinations
 from pathlib import Path
 
-from hami_webhook.config import builtin_device_config
 from hami_webhook.config.checks import BACKEND_KEYS
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices import vendor
-from hami_webhook.devices.registry import FOREIGN, VENDORS, Vendors
+from hami_webhook.devices.registry import VENDORS
+from hami_webhook.integrations import SCHEDULERS
 
 from .yard import CHART, configured
 
@@ -24,15 +25,15 @@ def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
 
 
 def test_every_name_of_the_charts_configuration_is_managed() -> None:
-    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards: see FOREIGN in the registry."""
+    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards: see SCHEDULERS in integrations."""
     builtin = builtin_device_config()
-    vendors = Vendors.from_config(builtin.config)
-    unread = {"volcano", "koordinator"} - FOREIGN.keys()
+    vendors = enabled_vendors(builtin.config)
+    unread = {"volcano", "koordinator"} - SCHEDULERS.keys()
     parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in unread}
     named = {name for part in parts.values() for name in part.resource_names().values()}
     assert builtin.warnings == ()
     assert named <= vendors.resource_names
-    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | FOREIGN.keys()
+    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | SCHEDULERS.keys()
     assert not {name for scheduler in vendors.foreign for name in scheduler.resource_names} & vendors.own_names
 
 

@@ -11,7 +11,7 @@ import jsonpatch
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import normalise, requested_vendors
-from hami_webhook.config import builtin_device_config, load_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
@@ -23,13 +23,13 @@ from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate, placeme
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
-CHART = Vendors.from_config(builtin_device_config().config)
+CHART = enabled_vendors(builtin_device_config().config)
 """Every vendor, as HAMi's chart configures it."""
 
 
 def configured(text: str) -> Vendors:
     """The vendors of a device-config.yaml."""
-    return Vendors.from_config(load_device_config(text, "test").config)
+    return enabled_vendors(load_device_config(text, "test").config)
 
 
 def node(name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str) -> Node:

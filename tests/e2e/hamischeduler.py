@@ -16,8 +16,7 @@ from pathlib import Path
 import yaml
 
 from hack.devcluster.plane import ControlPlane, free_ports
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.scheduling.kube_scheduler import fill_in
 
 from .deployment import ROOT, SYSTEM, eventually
@@ -76,7 +75,7 @@ class HamiScheduler:
 
     def start_scheduler(self) -> None:
         """kube-scheduler with the manifests' own configuration; only addresses and the kubeconfig are ours."""
-        vendors = Vendors.from_config(builtin_device_config().config)
+        vendors = enabled_vendors(builtin_device_config().config)
         document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
         document["clientConnection"] = {"kubeconfig": str(self.plane.scheduler_kubeconfig)}
         document["leaderElection"] = {"leaderElect": False}

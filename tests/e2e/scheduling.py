@@ -12,8 +12,7 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placer import Placement
 
@@ -21,7 +20,7 @@ from .deployment import ROOT, SYSTEM, Deployment, Kubectl
 from .tenants import tenant
 
 JSON = dict[str, Any]
-VENDORS = Vendors.from_config(builtin_device_config().config)
+VENDORS = enabled_vendors(builtin_device_config().config)
 
 
 def scheduler_account(kubectl: Kubectl) -> None:

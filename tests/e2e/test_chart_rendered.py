@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_webhook.config import load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import enabled_vendors, load_device_config
 
 from .deployment import ROOT
 from .helm import CHART, JSON, Helm
@@ -148,7 +147,7 @@ def test_a_device_configuration_reaches_the_config_map_and_every_condition(helm:
         found = charted(helm, "-f", str(helm.values("values", {"deviceConfig": yaml.safe_load(RENAMED)})))
     text = found["ConfigMap", "hami-system", "hami-device-config"]["data"]["device-config.yaml"]
     assert yaml.safe_load(text) == yaml.safe_load(RENAMED)
-    wanted = match_conditions(Vendors.from_config(load_device_config(text, "values").config))
+    wanted = match_conditions(enabled_vendors(load_device_config(text, "values").config))
     for configuration in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         for webhook in found[configuration, "", "hami-webhook-admission"]["webhooks"]:
             for condition in webhook["matchConditions"]:

@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from hami_webhook.cluster.version import OLDEST
-from hami_webhook.config import load_device_config
 from hami_webhook.controller.match_conditions import match_conditions
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import enabled_vendors, load_device_config
 
 ROOT = Path(__file__).parents[2]
 KUBECTL = shutil.which("kubectl")
@@ -129,7 +128,7 @@ def test_everything_follows_from_another_device_configuration(tmp_path: Path) ->
         if volume["name"] == "device-config"
     ]
     assert volumes == [held["metadata"]["name"]] * 3
-    vendors = Vendors.from_config(load_device_config(held["data"]["device-config.yaml"], "mine.yaml").config)
+    vendors = enabled_vendors(load_device_config(held["data"]["device-config.yaml"], "mine.yaml").config)
     conditions = {
         hook["name"]: {each["name"]: each["expression"] for each in hook["matchConditions"]}
         for found in applied

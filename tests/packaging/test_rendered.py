@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from hami_webhook.cli import main
-from hami_webhook.config import Settings, add_flags, builtin_device_config, load_device_config, resolve
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.config import Settings, add_flags, resolve
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 
 OVERLAYS = Path(__file__).parents[2] / "manifests" / "overlays"
 NAMES = sorted(path.name for path in OVERLAYS.iterdir())
@@ -228,7 +228,7 @@ def test_kube_scheduler_reads_what_the_init_container_writes(overlay: str, tmp_p
     assert mounted(deployment, scheduler, read) == mounted(deployment, init, flags["--to"])
     assert "emptyDir" in mounted(deployment, init, flags["--to"])[0]
     (extender,) = yaml.safe_load(written.read_text())["extenders"]
-    vendors = Vendors.from_config(builtin_device_config().config)
+    vendors = enabled_vendors(builtin_device_config().config)
     assert {each["name"] for each in extender["managedResources"]} == vendors.ignored_by_scheduler
     assert all(each["ignoredByScheduler"] for each in extender["managedResources"])
 

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.evaluation import Changes, PolicyViolation, check, governed_keys, required_changes
 from hami_webhook.policy.rules import DeviceBounds, Rule
 
-VENDORS = Vendors.from_config(builtin_device_config().config)
+VENDORS = enabled_vendors(builtin_device_config().config)
 UUIDS, MODELS = ("u-1", "u-2", "U-1"), ("Model A100 x", "model v100", "H")
 HERE = Namespace("team-a", {}, {})
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
@@ -31,7 +31,7 @@ LARGE, SMALL = 24576, 16384
 def vendors(factor: int = 1) -> Vendors:
     config = builtin_device_config().config
     assert config.nvidia is not None
-    return Vendors.from_config(config.model_copy(update={"nvidia": config.nvidia.model_copy(
+    return enabled_vendors(config.model_copy(update={"nvidia": config.nvidia.model_copy(
         update={"memory_factor": factor})}))  # fmt: skip
 
 

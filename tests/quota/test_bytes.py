@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Claim
 from hami_webhook.devices.registry import Vendors

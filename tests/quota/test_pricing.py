@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, waiting_charge
@@ -209,7 +208,7 @@ def test_an_amount_nobody_admitted_is_a_problem_and_holds_nothing() -> None:
 
 def test_no_vendor_is_asked_about_a_pod_that_names_nothing_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement is judged with every pod of the namespace, most of which may be another scheduler's."""
-    known = Vendors.from_config(builtin_device_config().config)
+    known = enabled_vendors(builtin_device_config().config)
 
     def asked(*_: object) -> None:
         raise AssertionError("a vendor was asked")

@@ -8,9 +8,8 @@ from typing import Any
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
-from hami_webhook.config import builtin_device_config
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.model import Usage
-from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules as Rules
 from hami_webhook.scheduling.boundary import PolicyBoundary
@@ -18,7 +17,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import Placement, Placer, SchedulingPolicies, Unschedulable
 
 NOW = 1_767_225_600.0
-VENDORS = Vendors.from_config(builtin_device_config().config)
+VENDORS = enabled_vendors(builtin_device_config().config)
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
 REGISTER = "hami.io/node-nvidia-register"
 ALLOCATED = "hami.io/vgpu-devices-allocated"

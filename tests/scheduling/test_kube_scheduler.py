@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hami_webhook.config import ConfigError, builtin_device_config, load_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.config import ConfigError
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.scheduling.kube_scheduler import fill_in
 
 BASE = """\
@@ -24,7 +24,7 @@ extenders:
 
 def managed(device_config: str) -> list[object]:
     """The managedResources of each extender, for a device configuration."""
-    vendors = Vendors.from_config(load_device_config(device_config, "device-config.yaml").config)
+    vendors = enabled_vendors(load_device_config(device_config, "device-config.yaml").config)
     filled = yaml.safe_load(fill_in(BASE, "base.yaml", vendors))
     assert filled["profiles"] == [{"schedulerName": "hami-scheduler"}]
     return [extender.get("managedResources") for extender in filled["extenders"]]
@@ -37,7 +37,7 @@ def test_kube_scheduler_leaves_to_us_what_the_configuration_names() -> None:
 
 
 def test_kube_scheduler_keeps_counting_what_kubelet_counts_in_the_same_units() -> None:
-    vendors = Vendors.from_config(builtin_device_config().config)
+    vendors = enabled_vendors(builtin_device_config().config)
     assert vendors.own_names - vendors.ignored_by_scheduler == {
         *("mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"),
         *("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"),
@@ -65,7 +65,7 @@ def test_without_resources_of_ours_no_pod_is_sent_to_the_extender() -> None:
     ],
 )
 def test_another_configuration_is_refused(base: str, complaint: str) -> None:
-    vendors = Vendors.from_config(builtin_device_config().config)
+    vendors = enabled_vendors(builtin_device_config().config)
     with pytest.raises(ConfigError) as refused:
         fill_in(base, "base.yaml", vendors)
     assert str(refused.value).startswith(complaint)

@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.legacy_metrics import OLD_NAMES, with_legacy
 from hami_webhook.server.metrics import CoreCollector, Number, exposition
@@ -137,7 +136,7 @@ def test_compute_units_are_shown_in_percent_of_their_card():
     notes = {"hami.io/vgpu-node": "n1", "hami.io/amd-devices-allocated": "M,AMD Instinct,5,17:;gone,AMD,5,17:;"}
     asking = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
     obj = {**pod(*asking, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
-    found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=Vendors.from_config(builtin_device_config().config))
+    found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=enabled_vendors(builtin_device_config().config))
     assert list(found["hami_gpu_core_limit_ratio"].values()) == [100]
     assert list(found["hami_gpu_core_allocated_ratio"].values()) == [27]
     assert dict(next(iter(found["hami_gpu_memory_allocated_bytes"])))["device_cores"] == "64"
@@ -158,7 +157,7 @@ def test_cores_on_a_mask_are_counted():
     found = scrape(
         (Kind.NODES, {"metadata": {"name": "n1"}, "status": {"capacity": capacity}}),
         (Kind.PODS, pod(container(), annotations=notes, uid="u1", node="n1")),
-        vendors=Vendors.from_config(builtin_device_config().config),
+        vendors=enabled_vendors(builtin_device_config().config),
     )
     device = {"zone": "vGPU", "node": "n1", "device_uuid": "n1-AWSNeuron-0", "device_index": "0"}
     assert found["hami_gpu_core_limit_ratio"] == {labelled(**device, device_type="AWSNeuron"): 4}
@@ -397,7 +396,7 @@ def test_the_keys_of_other_schedulers_are_counted_in_their_own_units():
     key = "limits.volcano.sh/vgpu-memory"
     limit = {"metadata": {"name": "v", "namespace": "team-a"}, "spec": {"hard": {key: "9"}}, "status": {}}
     asks = pod(container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
-    chart = Vendors.from_config(builtin_device_config().config)
+    chart = enabled_vendors(builtin_device_config().config)
     found = scrape((Kind.RESOURCE_QUOTAS, limit), (Kind.PODS, asks), vendors=chart)
     counted = {dict(labels)["quota_name"]: value for labels, value in found["hami_resource_quota_used"].items()}
     assert counted == {"volcano.sh/vgpu-memory": 7, "volcano.sh/vgpu-number": 1}

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hami_webhook.config import load_device_config
-from hami_webhook.devices.registry import FOREIGN, Vendors
+from hami_webhook.device_config import enabled_vendors, load_device_config
+from hami_webhook.integrations import SCHEDULERS
 
 from . import books, gpu_shares, vgpus, wants
 from .books import QuotaAccount
@@ -67,9 +67,9 @@ def test_the_order_of_keys_and_of_objects_of_the_cluster_does_not_matter(outputs
 
 
 def test_the_model_knows_every_managed_key(result: JSON) -> None:
-    vendors = Vendors.from_config(load_device_config(the_config(), "test").config)
+    vendors = enabled_vendors(load_device_config(the_config(), "test").config)
     assert vendors.quota_keys.keys() == KNOWN
-    assert {scheduler.key for scheduler in vendors.foreign} == FOREIGN.keys() == {"volcano", "koordinator"}
+    assert {scheduler.key for scheduler in vendors.foreign} == SCHEDULERS.keys() == {"volcano", "koordinator"}
     assert {key for quota in result["quotas"] for key in quota["hard"]} == KNOWN
 
 

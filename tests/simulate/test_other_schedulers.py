@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from devices.foreign.volcanoes import CORES, IDS, MEMORY, NUMBER, PERCENTAGE, REGISTER, a40, asking, registered, t4
+from integrations.volcanoes import CORES, IDS, MEMORY, NUMBER, PERCENTAGE, REGISTER, a40, asking, registered, t4
 
 from .files import GPU, JSON, START, Simulate, card, container, node, pod, quota
 

@@ -12,8 +12,7 @@ from admission.scene import Recorder, books, core_on, town
 
 from hack.bench.scenery import node
 from hami_webhook.cluster.api import Kind
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.quota.pricing import RecordingCapacityLister, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -22,7 +21,7 @@ from .counting import counted_calls
 
 PODS = 500
 NOW = 1_767_225_600.0
-ALL = Vendors.from_config(builtin_device_config().config)
+ALL = enabled_vendors(builtin_device_config().config)
 
 
 class Slow(Recorder):

@@ -11,14 +11,13 @@ from admission.reviews import JSON, PERCENT, body, container, cpu, gpu, pod, rev
 from admission.scene import Recorder, core_on, town
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.config import builtin_device_config
-from hami_webhook.devices.registry import Vendors
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import WebhookApp
 from hami_webhook.server.listener import ListenerLimits
 
 from .counting import counted_calls
 
-ALL = Vendors.from_config(builtin_device_config().config)
+ALL = enabled_vendors(builtin_device_config().config)
 KINDS: dict[str, tuple[JSON, int, int]] = {
     "nothing managed": (cpu(), 18, 18),
     "plain GPU": (gpu(), 260, 35),

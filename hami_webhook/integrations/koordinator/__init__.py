@@ -1,0 +1,166 @@
+"""Koordinator's GPU share: parts of cards that koord-scheduler gives out. Source: docs/spec/koordinator.md.
+
+Amounts are totals of a pod, spread over its GPUs: `gpu.shared: 2, gpu-memory: 8Gi` is two cards with 4 GiB each.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from hami_webhook.config import KoordinatorSection
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.foreign_pods import refuse_node_name, refuse_owned
+from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Part, Prediction
+from hami_webhook.devices.keys import MEBIBYTE
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.reserved_annotations import OWNED_LABELS
+from hami_webhook.integrations.koordinator import mutation
+from hami_webhook.integrations.koordinator.allocation_annotation import KoordinatorShare, encode, read_shares, usage
+from hami_webhook.integrations.koordinator.charges import BYTE_KEYS, QUOTA_KEYS, placed_amounts, waiting_amounts
+from hami_webhook.integrations.koordinator.device_object import KoordinatorDevice, Sizes, read_cards
+from hami_webhook.integrations.koordinator.hints import check_hints, read_hint, read_partition_spec
+from hami_webhook.integrations.koordinator.keys import (
+    ALIASES,
+    ALLOCATED,
+    ISOLATION,
+    NPU_CORE,
+    SCHEDULER_NAME,
+    SCHEDULERS_OWN,
+)
+from hami_webhook.integrations.koordinator.pod_rules import check_amounts
+from hami_webhook.integrations.koordinator.prediction import KoordinatorConstraints, Load, choose, loads_of, score
+from hami_webhook.integrations.koordinator.request import OWN, Want, pod_total, read
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
+
+_NPUS = "slices of Ascend cards aren't predicted"
+
+
+class Koordinator(ForeignScheduler):
+    key = "koordinator"
+    resource_names = frozenset((*OWN, *ALIASES))
+    quota_keys = QUOTA_KEYS
+    byte_keys = BYTE_KEYS
+    watched = (ALLOCATED,)
+    owned = SCHEDULERS_OWN
+    owned_labels = OWNED_LABELS  # for HAMi's monitor
+    reads_devices = True
+
+    def __init__(self, section: KoordinatorSection) -> None:
+        self.section = section
+        self.scheduler_names = section.scheduler_names
+        self.injects_scheduler = section.inject_scheduler_name
+        self._read: dict[str, tuple[Mapping[str, Any], KoordinatorDevice]] = {}
+        self._sized: tuple[weakref.ref[NodeLister], int, Sizes] | None = None
+
+    def scheduler_of(self, pod: Pod | PodDraft) -> str:
+        """The label outranks `spec.schedulerName`."""
+        return pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
+
+    # admission (docs/spec/koordinator.md#5)
+
+    def admit(self, pod: PodDraft, census: NodeLister) -> None:
+        mutation.admit(pod, self.section, census)
+
+    def check(self, pod: Pod, census: NodeLister) -> None:
+        refuse_node_name(pod)
+        refuse_owned(pod.annotations, SCHEDULERS_OWN)
+        check_amounts(pod.containers)
+        check_hints(pod.annotations)
+
+    # quota (10)
+
+    def concerns(self, pod: Pod) -> bool:
+        return ALLOCATED in pod.annotations or self.asks(pod)
+
+    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
+        amounts = pod_total(pod.containers)
+        want = Want.of(amounts)
+        tally = ForeignCharge({}) if want is None else waiting_amounts(amounts, want, lambda: self._sizes(census))
+        try:
+            read_shares(pod)
+        except BadAnnotation as error:
+            if pod.node_name:
+                problem = f"{ALLOCATED} can't be read, so what the pod declares counts: {error}"
+                return ForeignCharge(tally.amounts, tally.floors, (problem,))
+        return tally
+
+    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
+        """Nothing before the pod is bound: until then anybody may have written the annotation."""
+        if not pod.node_name:
+            return None
+        try:
+            shares = read_shares(pod)
+        except BadAnnotation:
+            return None
+        return placed_amounts(shares, self._cards(census, pod.node_name)) if shares else None
+
+    # Fit (7, 8)
+
+    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
+        amounts = pod_total(pod.containers)
+        want = Want.of(amounts)
+        assert want is not None, "the pod asks for nothing of Koordinator's"
+        if NPU_CORE in amounts:
+            return NoNode({node.name: _NPUS for node in census.nodes()})
+        terms = KoordinatorConstraints(
+            want,
+            read_hint(pod.annotations),
+            read_partition_spec(pod.annotations),
+            pod.labels.get(ISOLATION, ""),
+            self.section.scoring == "MostAllocated",
+        )
+        failed: dict[str, str] = {}
+        fits: list[tuple[int, str, list[Load]]] = []
+        for node in census.nodes():
+            outcome = self._on(node, census, terms)
+            if isinstance(outcome, Rejection):
+                failed[node.name] = str(outcome)
+            else:
+                points, chosen = outcome
+                fits.append((points, node.name, chosen))
+        if not fits:
+            return NoNode(failed)
+        points, name, chosen = min(fits, key=lambda fit: (-fit[0], fit[1]))
+        shares = [load.give(want) for load in chosen]
+        asking = next(index for index, container in enumerate(pod.containers) if any(n in OWN for n in read(container)))
+        parts = tuple(map(_part, chosen, shares))
+        return Prediction(name, 100.0 if points else 0.0, {asking: parts}, {ALLOCATED: encode(shares)}, failed)
+
+    def _on(self, node: Node, census: NodeLister, terms: KoordinatorConstraints) -> tuple[int, list[Load]] | Rejection:
+        """The node's score before it is scaled, and the cards it would give."""
+        cards = self._cards(census, node.name)
+        used = usage(census.foreign_pods_on(node.name), cards) if cards is not None else {}
+        chosen = choose(node, cards, used, terms)
+        if isinstance(chosen, Rejection):
+            return chosen
+        assert cards is not None
+        return score(loads_of(cards, used), terms), chosen
+
+    # Device objects (3)
+
+    def _cards(self, census: NodeLister, node: str) -> KoordinatorDevice | None:
+        """The node's GPUs, None if it has no Device object; each version of it is read once."""
+        device = census.device(node)
+        known = self._read.get(node)
+        if device is None:
+            self._read.pop(node, None)
+            return None
+        if known is None or known[0] is not device:
+            known = self._read[node] = (device, read_cards(device))
+        return known[1]
+
+    def _sizes(self, census: NodeLister) -> Sizes:
+        """The sizes of all nodes' cards, worked out anew once a node has changed."""
+        known = self._sized
+        if known is None or (known[0](), known[1]) != (census.origin, census.version):
+            cards = (self._cards(census, node.name) for node in census.nodes())
+            sizes = Sizes.of(each for each in cards if each is not None)
+            known = self._sized = weakref.ref(census.origin), census.version, sizes
+        return known[2]
+
+
+def _part(load: Load, share: KoordinatorShare) -> Part:
+    return Part(load.card.name, (share.memory or 0) // MEBIBYTE, share.core or 0)

@@ -1,0 +1,144 @@
+"""What admission makes of a new pod of Koordinator's (docs/spec/koordinator.md#5.2 and #5.3), and warns of (5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hami_webhook.config import KoordinatorSection
+from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, drop_owned, refuse_node_name
+from hami_webhook.devices.foreign_scheduler import NodeLister
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.integrations.koordinator.hints import check_hints, read_hint
+from hami_webhook.integrations.koordinator.keys import (
+    ALIASES,
+    CORE,
+    GPU,
+    ISOLATION,
+    MEMORY,
+    NPU_CORE,
+    RATIO,
+    SCHEDULER_NAME,
+    SCHEDULERS_OWN,
+    SHARED,
+)
+from hami_webhook.integrations.koordinator.pod_rules import check_amounts
+from hami_webhook.integrations.koordinator.request import OWN, Amounts, Want, cards_of, pod_total, read, whole
+from hami_webhook.integrations.priority import move_priority
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import ContainerKind
+from hami_webhook.kube.patch import MapDraft
+from hami_webhook.kube.quantity import parse_whole
+
+
+def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> None:
+    """Normalise a pod, and warn. Raises `BadRequest`."""
+    refuse_node_name(pod.original)
+    move_priority(pod, "PriorityClasses and ElasticQuotas")
+    for container in pod.containers:
+        if container.kind is ContainerKind.APP:
+            normalise(container, pod)
+    drop_owned(pod, SCHEDULERS_OWN)
+    check_amounts(pod.containers)
+    check_hints(pod.annotations)
+    amounts = pod_total(pod.containers)
+    want = Want.of(amounts)
+    if want is None:
+        return  # there were only zeros
+    _label(pod, section, want)
+    for doubt in warnings_of(pod, section, want, amounts.get(MEMORY, 0), census):
+        pod.warn(doubt)
+
+
+def normalise(container: ContainerDraft, pod: PodDraft) -> None:
+    """Put an app container's amounts into Koordinator's own form, in limits and requests alike."""
+    for amounts in (container.limits, container.requests):
+        _rename(container, amounts, pod)
+        for resource in OWN:
+            if parse_whole(amounts.get(resource)) == 0:
+                del amounts[resource]
+        _spell_out(container, amounts)
+    found = read(container)
+    if SHARED not in found and any(name in found for name in OWN) and not _asks_for_whole_npus(found):
+        ratio = found.get(RATIO)
+        container.set_both(SHARED, cards_of(found.get(CORE) if ratio is None else ratio) or 1)
+    for resource in OWN:
+        container.copy_across(resource)
+
+
+def _rename(container: ContainerDraft, amounts: MapDraft, pod: PodDraft) -> None:
+    for alias, proper in ALIASES.items():
+        if alias in amounts:
+            pod.warn(f"[koordinator/alias] container {container.name}: {alias} is read as {proper}")
+            if proper not in amounts:
+                amounts[proper] = amounts[alias]
+            del amounts[alias]
+
+
+def _spell_out(container: ContainerDraft, amounts: MapDraft) -> None:
+    """The shorthand means that much of both, and overwrites them."""
+    value = amounts.get(GPU)
+    if value is None:
+        return
+    percent = parse_whole(value)
+    if percent is None:
+        whole(container, GPU, value)
+    elif percent <= 0 or (percent > 100 and percent % 100):
+        raise BadRequest(
+            f"{GPU} {value} in container {container.name} must be a percentage of one card from 1 to 100, or a "
+            "multiple of 100 for whole cards"
+        )
+    amounts[CORE] = amounts[RATIO] = value
+    del amounts[GPU]
+
+
+def _asks_for_whole_npus(amounts: Amounts) -> bool:
+    """Whether whole Ascend cards are asked for, which go by ratio, without a number of cards."""
+    return NPU_CORE in amounts and RATIO in amounts and MEMORY not in amounts
+
+
+def _label(pod: PodDraft, section: KoordinatorSection, want: Want) -> None:
+    value, provider = pod.labels.get(ISOLATION), section.isolation_provider
+    missing = value is None and want.fractional and section.inject_isolation_label
+    if missing or (value is not None and value.lower() == provider.lower()):
+        pod.labels[ISOLATION] = provider
+
+
+def warnings_of(
+    pod: PodDraft, section: KoordinatorSection, want: Want, memory: int, census: NodeLister
+) -> Iterator[str]:
+    """What is legal but hardly meant; `memory` is what the whole pod asks for, in bytes."""
+    label = pod.labels.get(ISOLATION)
+    if label and label != section.isolation_provider:
+        yield (
+            f"[koordinator/isolation] label {ISOLATION} has the unknown value {label}, so nothing is enforced; "
+            f"{section.isolation_provider} would be"
+        )
+    elif want.fractional and not label:
+        yield (
+            f"[koordinator/isolation] without the label {ISOLATION}: {section.isolation_provider} the whole card is "
+            "visible and nothing is enforced"
+        )
+    if label and want.ratio == 100:
+        yield f"[koordinator/isolation-unused] label {ISOLATION} has no effect on whole cards"
+    if label and want.fractional and not any(node.labels.get(ISOLATION) == label for node in census.nodes()):
+        yield f"[koordinator/isolation-node] no node has the label {ISOLATION}: {label}, so the pod can't be scheduled"
+    running = [each.name for each in pod.containers if each.kind is not ContainerKind.INIT]
+    if len(running) > 1:
+        yield (
+            f"[koordinator/containers] each of the containers {', '.join(running)} gets all the pod's cards with the "
+            "same limit, also those that asked for nothing"
+        )
+    if want.memory is not None and memory % want.count:
+        yield (
+            f"[koordinator/remainder] {MEMORY} {memory} over {want.count} cards leaves a remainder: each gets "
+            f"{want.memory} bytes, and the rest is lost"
+        )
+    scope = read_hint(pod.annotations).scope
+    if scope and want.fractional and want.count > 1:
+        yield f"[koordinator/topology] several shared cards within one {scope} can't be scheduled"
+    named = pod.labels.get(SCHEDULER_NAME) or pod.scheduler_name
+    if not section.inject_scheduler_name and named in ("", DEFAULT_SCHEDULER):
+        yield (
+            f"[koordinator/scheduler] {DEFAULT_SCHEDULER} would bind the pod without choosing cards for it; "
+            f"{' or '.join(section.scheduler_names)} does"
+        )

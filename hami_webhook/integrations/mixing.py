@@ -1,0 +1,261 @@
+"""One GPU manager per node: what pods and nodes say of several.
+
+Source: docs/spec/volcano.md#5.7, docs/spec/koordinator.md#5.4.
+
+Each manager counts the cards by itself, so two on one node give the same memory away twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+from typing import Any
+
+from hami_webhook.config import DeviceConfig
+from hami_webhook.config.schedulers import KoordinatorSection, SchedulerSection, VolcanoSection
+from hami_webhook.devices.codecs import CardRecord, decode_cards
+from hami_webhook.devices.foreign_scheduler import Coexistence, NodeLister
+from hami_webhook.devices.model import BadRequest, RegistrationError
+from hami_webhook.integrations.volcano import annotation_keys as volcano
+from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+
+HOSTNAME = "kubernetes.io/hostname"
+HAMI_REGISTER = "hami.io/node-nvidia-register"
+KOORDINATOR_CORE = "koordinator.sh/gpu-core"
+NVIDIA_COUNT = "nvidia.com/gpu"
+_KOORDINATOR_ALIASES = tuple(f"kubernetes.io/gpu{rest}" for rest in ("", "-core", "-memory", "-memory-ratio"))
+_MEMO = "mixing: HAMi's cards"
+
+
+class Manager(Enum):
+    """Who hands out a node's GPUs, and which container names belong to it; the value is its name for people."""
+
+    HAMI = "HAMi's plugin"
+    NVIDIA = "NVIDIA's plugin"
+    VOLCANO = "Volcano's plugin"
+    KOORDINATOR = "Koordinator"
+
+
+_JUDGEMENTS = {
+    frozenset((Manager.HAMI, Manager.NVIDIA)): f"conflict, both serve {NVIDIA_COUNT}",
+    frozenset((Manager.HAMI, Manager.VOLCANO)): "can coexist in theory, use one",
+    frozenset((Manager.NVIDIA, Manager.VOLCANO)): "can coexist in theory, mixing not advised",
+}
+_OF_KOORDINATOR = "each counts the same card separately"
+
+
+def judgement(pair: Iterable[Manager]) -> str:
+    """What is to be said of two managers on one node."""
+    return _JUDGEMENTS.get(frozenset(pair), _OF_KOORDINATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing(Coexistence):
+    """The rule, for the names and the sections of one configuration; a section that is off refuses nothing.
+
+    `hami_count` and `hami_shares` are HAMi's names for NVIDIA cards: the count, and memory, percentage and cores.
+    """
+
+    hami_count: str = ""
+    hami_shares: frozenset[str] = frozenset()
+    volcano_names: frozenset[str] = frozenset()
+    volcano: VolcanoSection | None = None
+    koordinator: KoordinatorSection | None = None
+
+    @classmethod
+    def from_config(cls, config: DeviceConfig) -> Mixing:
+        nvidia = config.nvidia
+        shares = (
+            ()
+            if nvidia is None
+            else (nvidia.resource_memory_name, nvidia.resource_memory_percentage_name, nvidia.resource_core_name)
+        )
+        return cls(
+            "" if nvidia is None else nvidia.resource_count_name,
+            frozenset(filter(None, shares)),
+            frozenset() if config.volcano is None else frozenset(config.volcano.resource_names().values()),
+            config.volcano if config.volcano is not None and config.volcano.enabled else None,
+            config.koordinator if config.koordinator is not None and config.koordinator.enabled else None,
+        )
+
+    # pods
+
+    def admit(self, draft: PodDraft, census: NodeLister, *, pinned_matters: bool) -> None:
+        """Warn of a new pod that names several managers' resources, or is pinned to a node that has several.
+
+        Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
+        """
+        found = self.named(draft.containers)
+        self._refuse(found)
+        for warning in _told(found):
+            draft.warn(warning)
+        for name in pinned_nodes(draft.raw) if pinned_matters else ():
+            node = _hosting(name, census)
+            on = self.on_node(node) if node is not None else []
+            if node is not None and len(on) > 1:
+                draft.warn(f"[mixed-node] the pod is pinned to node {node.name}: {_between(on)}")
+
+    def check(self, pod: Pod) -> None:
+        """Raises `BadRequest` for a pod that must not be stored for what it mixes."""
+        self._refuse(self.named(pod.containers))
+
+    def named(self, containers: Iterable[Container | ContainerDraft]) -> dict[Manager, list[str]]:
+        """The managers whose resources the containers name, each with the names."""
+        names = {name for c in containers for written in (c.limits, c.requests) for name in written}
+        found: dict[Manager, list[str]] = {}
+        own_count = self.hami_count != NVIDIA_COUNT and self.hami_count in names
+        is_hami = own_count or not names.isdisjoint(self.hami_shares)
+        for name in sorted(names):
+            manager = self._manager_of(name, is_hami=is_hami)
+            if manager is not None:
+                found.setdefault(manager, []).append(name)
+        return {manager: found[manager] for manager in Manager if manager in found}
+
+    def _manager_of(self, name: str, *, is_hami: bool) -> Manager | None:
+        if name in self.volcano_names or name.startswith("volcano.sh/vgpu-"):
+            return Manager.VOLCANO
+        if name.startswith("koordinator.sh/gpu") or name in _KOORDINATOR_ALIASES:
+            return Manager.KOORDINATOR
+        if name in self.hami_shares or (is_hami and name == self.hami_count):
+            return Manager.HAMI
+        if name == NVIDIA_COUNT or name == "nvidia.com/gpu.shared" or name.startswith("nvidia.com/mig-"):
+            return Manager.NVIDIA
+        return None
+
+    def _refuse(self, found: Mapping[Manager, Sequence[str]]) -> None:
+        for pair in combinations(found, 2):
+            if Manager.KOORDINATOR not in pair:
+                denied = Manager.VOLCANO in pair and _denies(self.volcano)
+            elif Manager.VOLCANO in pair:
+                denied = any(each is not None and each.denies_mixed_names_explicitly for each in self._sections())
+            elif _denies(self.koordinator):
+                names = ", ".join(name for manager in pair for name in found[manager])
+                raise BadRequest(f"invalid resource device requests: {names}: {_line(pair, found)}")
+            else:
+                denied = False
+            if denied:
+                raise BadRequest(f"[mixed-names] {_line(pair, found)}")
+
+    def _sections(self) -> tuple[SchedulerSection | None, ...]:
+        return (self.volcano, self.koordinator)
+
+    # nodes
+
+    def on_node(self, node: Node) -> list[Manager]:
+        """The managers that a node carries."""
+        registered = bool(node.annotations.get(HAMI_REGISTER))
+        count = self.volcano.resource_count_name if self.volcano is not None else "volcano.sh/vgpu-number"
+        present = {
+            Manager.HAMI: registered,
+            Manager.NVIDIA: not registered and _offers(node, NVIDIA_COUNT) > 0,
+            Manager.VOLCANO: bool(node.annotations.get(volcano.REGISTER)) or _offers(node, count) > 0,
+            Manager.KOORDINATOR: _offers(node, KOORDINATOR_CORE) > 0,
+        }
+        return [manager for manager, found in present.items() if found]
+
+    def remark(self, node: Node, device: Mapping[str, Any] | None = None) -> str:
+        """What a `MixedGPUManagers` event says of the node, empty if all is well; `device` is Koordinator's object."""
+        on = self.on_node(node)
+        told = [_between(on)] if len(on) > 1 else []
+        twice = _registered_twice(node, device) if told else []
+        if twice:
+            told.append(f"registered twice: {', '.join(twice)}")
+        offered = _offers(node, self.hami_count or NVIDIA_COUNT)
+        if Manager.HAMI in on and offered > 0:
+            cards = _hami_cards(node)
+            sums = {sum(card.count for card in cards), sum(card.count for card in cards if card.health)}
+            if cards and offered not in sums:
+                told.append(
+                    f"the kubelet offers {offered} of {self.hami_count or NVIDIA_COUNT}, but HAMi's plugin registered "
+                    f"{max(sums)} slots: another plugin may serve it too"
+                )
+        return "; ".join(told)
+
+
+def _denies(section: SchedulerSection | None) -> bool:
+    return section is not None and section.mixed_name_sets == "deny"
+
+
+def _told(found: Mapping[Manager, Sequence[str]]) -> Iterator[str]:
+    return (f"[mixed-names] {_line(pair, found)}" for pair in combinations(found, 2))
+
+
+def _line(pair: Sequence[Manager], found: Mapping[Manager, Sequence[str]]) -> str:
+    each = " and ".join(f"{manager.value} ({', '.join(found[manager])})" for manager in pair)
+    return f"{each} in one pod: {judgement(pair)}"
+
+
+def _between(on: Sequence[Manager]) -> str:
+    """Every pair of several managers, with what is to be said of it."""
+    pairs = (f"{one.value} and {other.value}: {judgement((one, other))}" for one, other in combinations(on, 2))
+    return "more than one GPU manager is present: " + "; ".join(pairs)
+
+
+def _offers(node: Node, resource: str) -> int:
+    return parse_whole(node.allocatable.get(resource)) or 0
+
+
+def _hami_cards(node: Node) -> list[CardRecord]:
+    """The cards of HAMi's registration, read once; none where that can't be read, which is told of elsewhere."""
+    if _MEMO not in node.memo:
+        try:
+            node.memo[_MEMO] = decode_cards(node.annotations.get(HAMI_REGISTER, ""))
+        except RegistrationError:
+            node.memo[_MEMO] = []
+    found: list[CardRecord] = node.memo[_MEMO]
+    return found
+
+
+def _registered_twice(node: Node, device: Mapping[str, Any] | None) -> list[str]:
+    """The UUIDs that appear in more than one of the node's registrations, sorted."""
+    by_volcano = {card.uuid for card in decode_volcano(node.annotations.get(volcano.REGISTER, ""))}
+    by_hami = {card.id for card in _hami_cards(node)}
+    by_koordinator = set(_device_ids(device))
+    pairs = combinations((by_hami, by_volcano, by_koordinator), 2)
+    return sorted(uuid for one, other in pairs for uuid in one & other)
+
+
+def _device_ids(device: Mapping[str, Any] | None) -> Iterator[str]:
+    spec = device.get("spec") if device is not None else None
+    items = spec.get("devices") if isinstance(spec, Mapping) else None
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, Mapping) and item.get("type") == "gpu" and isinstance(item.get("id"), str):
+            yield item["id"]
+
+
+def pinned_nodes(raw: Mapping[str, Any]) -> list[str]:
+    """The host names that a pod's nodeSelector or required affinity names."""
+    spec = raw.get("spec")
+    selector = _at(spec, "nodeSelector")
+    found = [selector[HOSTNAME]] if HOSTNAME in selector else []
+    required = _at(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    for term in _items(required, "nodeSelectorTerms"):
+        for expression in _items(term, "matchExpressions"):
+            if expression.get("key") == HOSTNAME and expression.get("operator") == "In":
+                values = expression.get("values")
+                found += values if isinstance(values, list) else []
+    return list(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+
+def _at(value: Any, *path: str) -> Mapping[str, Any]:
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = value.get(key)
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def _hosting(hostname: str, census: NodeLister) -> Node | None:
+    """The node with a host name: nearly always the one of that name."""
+    node = census.node(hostname)
+    if node is not None and node.labels.get(HOSTNAME, hostname) == hostname:
+        return node
+    return next((each for each in census.nodes() if each.labels.get(HOSTNAME) == hostname), None)

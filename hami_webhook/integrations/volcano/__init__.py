@@ -1,0 +1,93 @@
+"""Volcano's vGPUs: pods with `volcano.sh/vgpu-*` (docs/spec/volcano.md).
+
+Volcano places them. Here they are put into a form it can place, charged, and their debit is read from what it wrote;
+`simulate` stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hami_webhook.config.schedulers import VolcanoSection
+from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Prediction
+from hami_webhook.integrations.volcano.annotation_keys import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
+from hami_webhook.integrations.volcano.costs import Costs
+from hami_webhook.integrations.volcano.ids_annotation import node_of, rows_of
+from hami_webhook.integrations.volcano.normalisation import Admission
+from hami_webhook.integrations.volcano.placement import predict
+from hami_webhook.integrations.volcano.registration import Registry
+from hami_webhook.integrations.volcano.vgpu_cards import VolcanoCards
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.quantity import parse_whole
+
+
+class Volcano(ForeignScheduler):
+    key = "volcano"
+    watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
+    owned = OWNED
+    keys = VolcanoCards.keys
+
+    def __init__(self, section: VolcanoSection) -> None:
+        self.scheduler_names = section.scheduler_names
+        self.injects_scheduler = section.inject_scheduler_name
+        self._cards = VolcanoCards(section)
+        self._registry = Registry(section)
+        self._admission = Admission(section, self._cards, self._registry)
+        self._costs = Costs(self._cards, self._registry, counts_instances=section.mig_debit == "instance")
+        self.resource_names = frozenset(self._cards.resource_names)
+        keys = (self._costs.count_key, self._costs.memory_key, self._costs.core_key)
+        self.quota_keys = tuple(key for key in keys if key)
+
+    def writes(self, key: str) -> bool:
+        return key in OWNED or ASCEND.fullmatch(key) is not None
+
+    def asks_something(self, pod: Pod | PodDraft) -> bool:
+        """A count of 0 takes away whatever else its container names."""
+        return any(
+            parse_whole(self._amount(container, self._cards.count_name)) != 0
+            and any(parse_whole(self._amount(container, name) or 0) != 0 for name in self.resource_names)
+            for container in pod.containers
+        )
+
+    @staticmethod
+    def _amount(container: Container | ContainerDraft, name: str) -> Any:
+        return container.limits.get(name, container.requests.get(name))
+
+    def node_of(self, pod: Pod) -> str:
+        return node_of(pod)
+
+    def admit(self, pod: PodDraft, census: NodeLister) -> None:
+        self._admission.admit(pod, census)
+
+    def check(self, pod: Pod, census: NodeLister) -> None:
+        self._admission.check(pod)
+
+    def concerns(self, pod: Pod) -> bool:
+        return ALLOCATED in pod.annotations or self.asks(pod)
+
+    def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
+        return self._costs.waiting(pod, census)
+
+    def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
+        return self._costs.placed(pod, census, now)
+
+    def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
+        return predict(self._cards, self._registry, pod, census, now)
+
+    def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
+        """MIG instances that more than one live entry names (section 13)."""
+        return _held_twice(node, census)
+
+
+def _held_twice(node: Node, census: NodeLister) -> Iterator[tuple[str, str]]:
+    holders: dict[str, list[str]] = {}
+    for pod in census.foreign_pods_on(node.name):
+        for row in rows_of(pod, census.now) or ():
+            for entry in row:
+                if entry.place is not None and node_of(pod) == node.name:
+                    holders.setdefault(f"{entry.uuid}{entry.place}", []).append(pod.key)
+    found = [f"{name} is held by {', '.join(pods)}" for name, pods in sorted(holders.items()) if len(pods) > 1]
+    if found:
+        yield "DuplicateMigInstance", "; ".join(found)

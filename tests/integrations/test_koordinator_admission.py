@@ -1,0 +1,378 @@
+"""Koordinator's pods at admission: the rules of the koordinator chapter's section 5, one by one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from devices.yard import container
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import AdmissionRules, User, validate_update
+from hami_webhook.integrations.koordinator.keys import ALIASES
+from hami_webhook.kube.objects import Pod
+
+from .koords import (
+    ALLOCATED,
+    CHART,
+    CORE,
+    GPU,
+    HINT,
+    ISOLATED,
+    ISOLATION,
+    JSON,
+    MEMORY,
+    PARTITION_SPEC,
+    RATIO,
+    SHARED,
+    Koords,
+    a10s,
+    asking,
+    box,
+    card,
+    configured,
+    hint,
+    named,
+    refused,
+    seed_pod,
+)
+
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+QUIET = {"labels": ISOLATED, "scheduler": "koord-scheduler"}
+
+
+def codes(manifest: JSON, koords: Koords | None = None) -> list[str]:
+    """The codes of the warnings."""
+    done = (koords or a10s()).admit(manifest)
+    assert done.pod is not None, done.message
+    return [text.partition("]")[0].removeprefix("[") for text in done.warnings]
+
+
+# which pods
+
+
+@pytest.mark.parametrize("name", [SHARED, CORE, MEMORY, RATIO, GPU, *ALIASES])
+@pytest.mark.parametrize("where", ["limits", "requests"])
+def test_one_name_anywhere_makes_it_koordinators(name: str, where: str) -> None:
+    amounts = {name: "1"}
+    made = container(**amounts) if where == "limits" else container(requests=amounts)
+    scheduler = a10s().scheduler
+    assert scheduler.asks(Pod.from_object(asking("p", made)))
+    assert scheduler.asks(Pod.from_object(asking("p", container(), init=[made])))
+
+
+def test_a_pod_of_whole_vendor_cards_is_not_koordinators() -> None:
+    done = a10s().admit(asking("p", container(**{"nvidia.com/gpu": 1})))
+    assert done.warnings == []
+    assert done.pod is not None
+    assert "schedulerName" not in done.pod["spec"]
+
+
+def test_a_disabled_section_leaves_the_names_alone() -> None:
+    vendors = configured(enabled=False)
+    assert [scheduler.key for scheduler in vendors.foreign] == ["volcano"]
+    assert not any(name.startswith("koordinator.sh") for name in vendors.resource_names)
+    assert not any("koordinator" in key for key in vendors.quota_keys)
+
+
+def test_the_names_are_managed_but_not_ours() -> None:
+    names = {SHARED, CORE, MEMORY, RATIO, GPU, *ALIASES}
+    assert names <= CHART.resource_names
+    assert names.isdisjoint(CHART.own_names)
+    assert {key for key in CHART.quota_keys if "koordinator" in key} == {
+        f"limits.{name}" for name in (SHARED, CORE, MEMORY, RATIO, GPU)
+    }
+    assert CHART.byte_keys == {f"limits.{MEMORY}"}
+
+
+# 5.1
+
+
+def test_5_1_a_pod_with_a_node_is_refused() -> None:
+    manifest = seed_pod()
+    manifest["spec"]["nodeName"] = "n1"
+    assert refused(manifest) == "pod has node assigned"
+
+
+def test_5_a_mirror_pod_is_left_alone_but_may_not_forge() -> None:
+    manifest = asking(core=7, notes={"kubernetes.io/config.mirror": "hash"})
+    manifest["spec"]["nodeName"] = "n1"
+    assert a10s().admit(manifest).pod == manifest
+    manifest["metadata"]["annotations"][ALLOCATED] = "{}"
+    assert ALLOCATED in refused(manifest)
+
+
+# 5.2
+
+NORMAL = [
+    # the chapter's examples
+    ({"gpu": 50}, {"core": 50, "ratio": 50, "shared": 1}),
+    ({"gpu": 200}, {"core": 200, "ratio": 200, "shared": 2}),
+    ({"core": 100, "ratio": 200}, {"core": 100, "ratio": 200, "shared": 2}),
+    ({"core": 200, "memory": "64Gi"}, {"core": 200, "memory": "64Gi", "shared": 2}),
+    ({"ratio": 50}, {"ratio": 50, "shared": 1}),
+    # and around them
+    ({"gpu": 1}, {"core": 1, "ratio": 1, "shared": 1}),
+    ({"gpu": 100}, {"core": 100, "ratio": 100, "shared": 1}),
+    ({"gpu": 50, "core": 7, "ratio": 8}, {"core": 50, "ratio": 50, "shared": 1}),
+    ({"gpu": 50, "shared": 2}, {"core": 50, "ratio": 50, "shared": 2}),
+    ({"gpu": 0, "ratio": 50}, {"ratio": 50, "shared": 1}),
+    ({"shared": 0, "core": "0", "ratio": 300, "memory": 0}, {"ratio": 300, "shared": 3}),
+    ({"core": 100, "memory": "1Gi"}, {"core": 100, "memory": "1Gi", "shared": 1}),
+    ({"core": 200, "ratio": 100}, None),
+    ({"memory": 1}, {"memory": 1, "shared": 1}),
+    ({"shared": 3, "memory": 5}, {"memory": 5, "shared": 3}),
+    ({"shared": 0, "core": 0}, {}),
+]
+
+
+@pytest.mark.parametrize(("written", "normal"), NORMAL)
+@pytest.mark.parametrize("where", ["limits", "requests", "both"])
+def test_5_2_amounts_are_put_into_one_form_on_both_sides(written: JSON, normal: JSON | None, where: str) -> None:
+    amounts = named(**written)
+    limits, requests = ({} if where == "requests" else amounts), ({} if where == "limits" else amounts)
+    done = a10s().admit(asking("p", container(requests=requests, **limits)))
+    if normal is None:
+        assert "exceeds 100 per GPU" in done.message
+        return
+    expected = {name: str(amount) for name, amount in named(**normal).items()}
+    assert done.limits() == done.requests() == expected
+
+
+def test_5_2_other_resources_stay() -> None:
+    done = a10s().admit(asking("p", container(cpu="4", requests={"cpu": "2"}, **named(ratio=50))))
+    assert (done.limits()["cpu"], done.requests()["cpu"]) == ("4", "2")
+
+
+@pytest.mark.parametrize(("alias", "proper"), sorted(ALIASES.items()))
+def test_5_2_aliases_are_renamed(alias: str, proper: str) -> None:
+    others = {"memory": 1} if proper in (SHARED, CORE) else {"shared": 1}
+    done = a10s().admit(asking("p", container(**{alias: 1}, **named(**others)), **QUIET))
+    spelt = {CORE: "1", RATIO: "1"} if proper == GPU else {proper: "1"}
+    assert done.limits() == done.requests() == {**spelt, SHARED: "1", **dict.fromkeys(named(**others), "1")}
+    assert done.warnings == [f"[koordinator/alias] container main: {alias} is read as {proper}"]
+
+
+def test_5_2_an_alias_beside_the_proper_name_is_dropped() -> None:
+    done = a10s().admit(asking("p", container(**{"kubernetes.io/gpu-memory-ratio": 7}, **named(ratio=50))))
+    assert done.limits() == named(ratio="50", shared="1")
+
+
+def test_5_2_init_containers_stay_as_they_are() -> None:
+    init = box("init", core=50, ratio=50)
+    done = a10s().admit(asking("p", box(core=50, ratio=50), init=[init]))
+    assert done.pod is not None, done.message
+    assert done.pod["spec"]["initContainers"] == [init]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (-50, "koordinator.sh/gpu -50 in container main"),
+        (101, "koordinator.sh/gpu 101 in container main"),
+        (250, "koordinator.sh/gpu 250 in container main"),
+        ("1500m", "invalid koordinator.sh/gpu value 1500m in container main"),
+        ("half", "invalid koordinator.sh/gpu value half in container main"),
+    ],
+)
+def test_5_2_what_the_shorthand_can_not_be(value: object, text: str) -> None:
+    assert text in refused(asking(gpu=value))
+
+
+# 5.3
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"), [("HAMi-core", "HAMi-core"), ("hami-core", "HAMi-core"), ("HAMI-CORE", "HAMi-core"),
+                            ("HAMi", "HAMi"), ("hami_core", "hami_core"), ("", "")],
+)  # fmt: skip
+def test_5_3_only_the_case_of_the_label_is_put_right(written: str, stored: str) -> None:
+    done = a10s().admit(asking(ratio=50, labels={ISOLATION: written, "app": "a"}))
+    assert done.pod is not None
+    assert done.pod["metadata"]["labels"] == {ISOLATION: stored, "app": "a"}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "label"),
+    [({"ratio": 50}, "HAMi-core"), ({"memory": "8Gi"}, "HAMi-core"), ({"memory": "23040Mi"}, "HAMi-core"),
+     ({"gpu": 100}, None), ({"ratio": 200}, None)],
+)  # fmt: skip
+def test_5_3_parts_of_cards_are_labelled_where_that_is_wanted(amounts: JSON, label: str | None) -> None:
+    koords = a10s(vendors=configured(inject_isolation_label=True))
+    done = koords.admit(asking(**amounts))
+    assert done.pod is not None
+    assert done.pod["metadata"]["labels"].get(ISOLATION) == label
+    unasked = a10s().admit(asking(**amounts))
+    assert unasked.pod is not None
+    assert unasked.pod["metadata"]["labels"] == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "inject", "stored"),
+    [
+        ("", True, "koord-scheduler"),
+        ("default-scheduler", True, "koord-scheduler"),
+        ("mine", True, "mine"),
+        ("hami-scheduler", True, "hami-scheduler"),
+        ("", False, None),
+        ("default-scheduler", False, "default-scheduler"),
+    ],
+)
+def test_5_3_whose_pod_it_is(written: str, inject: bool, stored: str | None) -> None:
+    koords = a10s(vendors=configured(inject_scheduler_name=inject))
+    done = koords.admit(asking(ratio=50, scheduler=written))
+    assert done.pod is not None
+    assert done.pod["spec"].get("schedulerName") == stored
+
+
+@pytest.mark.parametrize(("name", "scheduler"), [("nvidia.com/gpu", None), ("volcano.sh/vgpu-number", "volcano")])
+def test_5_3_a_pod_of_two_managers_is_not_given_to_koordinator(name: str, scheduler: str | None) -> None:
+    koords = a10s(vendors=configured(mixed_name_sets="warn"))
+    done = koords.admit(asking("p", container("a", **{name: 1}), box("b", ratio=50)))
+    assert done.pod is not None, done.message
+    assert done.pod["spec"].get("schedulerName") == scheduler
+
+
+def test_5_3_what_only_the_scheduler_may_write_is_removed() -> None:
+    notes = {
+        ALLOCATED: "{}",
+        "scheduling.koordinator.sh/bind-timestamp": "1",
+        "scheduling.koordinator.sh/gpu-minors": "0,1",
+        "mine": "x",
+    }
+    done = a10s().admit(asking(ratio=50, notes=notes))
+    assert done.pod is not None
+    assert done.pod["metadata"]["annotations"] == {"mine": "x"}
+
+
+# 4: annotations and priority
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        *((key, text) for key in (HINT, JOINT, PARTITION_SPEC) for text in ("", "{", "[]", "7", '"x"')),
+        (HINT, '{"gpu": []}'),
+        (HINT, '{"gpu": {"selector": "a=b"}}'),
+        (HINT, '{"gpu": {"selector": {"matchLabels": {"a": 1}}}}'),
+        (HINT, '{"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}}'),
+        (HINT, '{"gpu": {"requiredTopologyScope": 2}}'),
+        (JOINT, '{"deviceTypes": "gpu"}'),
+        (PARTITION_SPEC, '{"ringBusBandwidth": "fast"}'),
+        (PARTITION_SPEC, '{"allocatePolicy": true}'),
+    ],
+)
+def test_4_an_annotation_that_koordinator_can_not_read_is_refused(key: str, text: str) -> None:
+    assert refused(seed_pod(notes={key: text})).startswith(f"invalid annotation {key}: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (HINT, {"rdma": {}}),
+        (HINT, {"gpu": {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}}),
+        (HINT, {"gpu": {"requiredTopologyScope": "PCIe", "exclusivePolicy": "PCIeLevel", "allocateStrategy": "x"}}),
+        (HINT, None),
+        (JOINT, {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}),
+        (PARTITION_SPEC, {"allocatePolicy": "Restricted", "ringBusBandwidth": "400Gi"}),
+        (PARTITION_SPEC, {}),
+    ],
+)
+def test_4_annotations_that_it_can_read(key: str, value: object) -> None:
+    assert a10s().admit(seed_pod(notes={key: json.dumps(value)})).pod is not None
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_4_priority_becomes_a_variable(level: str) -> None:
+    amounts = {"nvidia.com/priority": level}
+    made = container(requests=amounts, **amounts, **named(ratio=50))
+    done = a10s().admit(asking("p", made, **QUIET))
+    assert done.pod is not None, done.message
+    assert "nvidia.com/priority" not in {**done.limits(), **done.requests()}
+    assert done.pod["spec"]["containers"][0]["env"] == [{"name": "CUDA_TASK_PRIORITY", "value": level}]
+    made["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": "9"}]
+    kept = a10s().admit(asking("p", made))
+    assert kept.pod is not None
+    assert kept.pod["spec"]["containers"][0]["env"] == made["env"]
+
+
+@pytest.mark.parametrize("level", ["2", "-1", "x"])
+def test_4_other_priorities_are_refused(level: str) -> None:
+    text = refused(asking("p", container(**{"nvidia.com/priority": level}, **named(ratio=50))))
+    assert f"invalid nvidia.com/priority value {level} in container main" in text
+    assert "PriorityClasses" in text
+
+
+# 5.6
+
+HINTED = hint(requiredTopologyScope="NUMANode")
+DOUBTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"ratio": 50, **QUIET}, []),
+    ({"gpu": 100, "scheduler": "koord-scheduler"}, []),
+    ({"ratio": 50, "scheduler": "koord-scheduler"}, ["koordinator/isolation"]),
+    ({"memory": "23040Mi", "scheduler": "koord-scheduler"}, ["koordinator/isolation"]),
+    ({"ratio": 50, "labels": {ISOLATION: ""}}, ["koordinator/isolation"]),
+    ({"ratio": 50, "labels": {ISOLATION: "none"}}, ["koordinator/isolation", "koordinator/isolation-node"]),
+    ({"gpu": 100, "labels": {ISOLATION: "none"}}, ["koordinator/isolation", "koordinator/isolation-unused"]),
+    ({"gpu": 200, **QUIET}, ["koordinator/isolation-unused"]),
+    ({"memory": "23040Mi", **QUIET}, []),
+    ({"shared": 2, "memory": 5, **QUIET}, ["koordinator/remainder"]),
+    ({"shared": 2, "memory": 6, **QUIET}, []),
+    ({"shared": 2, "ratio": 50, "notes": HINTED, **QUIET}, ["koordinator/topology"]),
+    ({"shared": 1, "ratio": 50, "notes": HINTED, **QUIET}, []),
+    ({"gpu": 200, "notes": HINTED, "scheduler": "koord-scheduler"}, []),
+    ({"ratio": 50, "labels": ISOLATED, "scheduler": "mine"}, ["koordinator/scheduler"]),
+    ({"ratio": 50, "scheduler": "mine",
+      "labels": {**ISOLATED, "scheduling.koordinator.sh/scheduler-name": "koord-scheduler"}}, []),
+    ({"ratio": 50, "labels": {**ISOLATED, "scheduling.koordinator.sh/scheduler-name": "x"}}, ["koordinator/scheduler"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "expected"), DOUBTS)
+def test_5_6_what_is_hardly_meant(asked: dict[str, Any], expected: list[str]) -> None:
+    assert codes(asking("p", **asked)) == expected
+
+
+def test_5_6_isolation_that_no_node_has() -> None:
+    bare = Koords().node("n1", card(0), labels={ISOLATION: "other"})
+    assert codes(asking(ratio=50, **QUIET), bare) == ["koordinator/isolation-node"]
+    assert codes(asking(gpu=100, scheduler="koord-scheduler"), bare) == []
+
+
+def test_5_6_every_running_container_gets_the_cards() -> None:
+    main = box(ratio=50)
+    assert codes(asking("p", main, container("other"), **QUIET)) == ["koordinator/containers"]
+    assert codes(asking("p", main, init=[box("s", sidecar=True)], **QUIET)) == ["koordinator/containers"]
+    assert codes(asking("p", main, init=[box("i")], **QUIET)) == []
+
+
+def test_5_6_a_scheduler_that_is_not_injected_is_warned_of() -> None:
+    koords = a10s(vendors=configured(inject_scheduler_name=False))
+    done = koords.admit(asking(ratio=50, labels=ISOLATED))
+    assert len(done.warnings) == 1
+    assert done.warnings[0].startswith("[koordinator/scheduler] default-scheduler would bind the pod")
+
+
+# 9: what its scheduler writes later
+
+
+def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
+    """The label says nothing of who placed a pod; the annotation of that name does, and stays guarded."""
+    named_node = {"hami.io/vgpu-node": "n1"}
+    own, both = box(ratio=50), container(**{"nvidia.com/gpu": 1}, **named(ratio=50))
+
+    rules = AdmissionRules(
+        foreign_users={"koordinator": frozenset({"koord-scheduler"}), "volcano": frozenset({"volcano-scheduler"})}
+    )
+
+    def write(made: JSON, user: str = "koord-scheduler", **after: JSON) -> None:
+        before, later = (Pod.from_object(asking("p", made, **more)) for more in ({}, after))
+        validate_update(before, later, User(user), CHART, rules)
+
+    write(own, labels=named_node)
+    with pytest.raises(Denied, match=r"label hami\.io/vgpu-node is written by the scheduler"):
+        write(own, user="volcano-scheduler", labels=named_node)
+    for made, after in ((own, {"notes": named_node}), (both, {"labels": named_node})):
+        with pytest.raises(Denied, match=r"hami\.io/vgpu-node is written by the scheduler"):
+            write(made, **after)

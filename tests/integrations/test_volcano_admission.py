@@ -1,0 +1,377 @@
+"""Volcano at admission: gates, values, percentages, annotations, scheduler, warnings.
+
+Source: docs/spec/volcano.md#2 and #5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from admission.reviews import refusal, validate
+from devices.yard import configured, container, pod
+
+from hami_webhook.config import ConfigError
+from hami_webhook.device_config import load_device_config
+from hami_webhook.integrations.volcano.annotation_keys import OWNED
+
+from .square import Square
+from .volcanoes import (
+    A40GB,
+    CORES,
+    MEMORY,
+    MODE,
+    NAMES,
+    NUMBER,
+    PERCENTAGE,
+    a40,
+    asking,
+    t4,
+    vgpu,
+    volcano_node,
+)
+
+JSON = dict[str, Any]
+USE, NOUSE = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
+T4S = (volcano_node("n1", t4("GPU-a"), t4("GPU-b")),)
+
+
+def with_section(text: str) -> Square:
+    return Square(T4S, configured(f"volcano: {{{text}}}"))
+
+
+# 2: configuration
+
+
+def test_what_a_pod_asks_may_have_other_names() -> None:
+    square = Square(vendors=configured("volcano: {resourceCountName: acme.com/n, resourceMemoryName: acme.com/m}"))
+    assert square.admit(pod(container(**{"acme.com/m": 5}))).limits() == {"acme.com/m": "5", "acme.com/n": "1"}
+    assert square.vendors.quota_keys.keys() == {
+        "limits.acme.com/n",
+        "limits.acme.com/m",
+        "limits.volcano.sh/vgpu-cores",
+    }
+
+
+def test_a_section_that_is_off_leaves_its_pods_alone() -> None:
+    square = with_section("enabled: false")
+    admitted = square.admit(asking(1, "4Gi"))
+    assert (admitted.manifest, not admitted.warnings) == (asking(1, "4Gi"), True)
+    assert square.vendors.quota_keys == {}
+
+
+def test_a_group_that_the_wire_would_split_is_refused() -> None:
+    geometry = "{models: [A30], allowedGeometries: [{group: group-1, geometries: [{name: x, memory: 1, count: 1}]}]}"
+    with pytest.raises(ConfigError, match="group"):
+        load_device_config(f"volcano: {{knownMigGeometries: [{geometry}]}}", "test")
+
+
+# 5.1: gates
+
+
+def test_a_pod_with_a_node_is_refused() -> None:
+    assert Square(T4S).refusal(asking(1, nodeName="n1")) == "pod has node assigned"
+
+
+def test_a_mirror_pod_is_left_alone() -> None:
+    mirror = asking(1, "4Gi", nodeName="n1", notes={"kubernetes.io/config.mirror": "x"})
+    assert Square(T4S).admit(mirror).manifest == mirror
+    forged = asking(1, "4Gi", notes={"kubernetes.io/config.mirror": "x"})
+    assert Square(T4S).refusal(forged).startswith("invalid volcano.sh/vgpu-memory")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sidecar", [False, True])
+def test_init_containers_get_no_vgpu(name: str, sidecar: bool) -> None:
+    asks = pod(container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
+    assert Square(T4S).refusal(asks) == "volcano.sh/vgpu resources are not supported in init container warm"
+
+
+def test_an_init_container_may_name_nothing() -> None:
+    assert not Square(T4S).admit(pod(vgpu(1, 1000), init=[container("warm", **{NUMBER: 0})])).message
+
+
+# 5.2: values
+
+
+@pytest.mark.parametrize(
+    ("limits", "after"),
+    [
+        ({NUMBER: 0, MEMORY: 5, PERCENTAGE: 5, CORES: 5}, {}),
+        ({NUMBER: 1, MEMORY: 0}, {NUMBER: "1"}),
+        ({NUMBER: 1, PERCENTAGE: 0, CORES: 0}, {NUMBER: "1", CORES: "0"}),
+        ({MEMORY: 7}, {MEMORY: "7", NUMBER: "1"}),
+        ({CORES: 7}, {CORES: "7", NUMBER: "1"}),
+        ({CORES: 0}, {CORES: "0"}),
+        ({MEMORY: 0}, {}),
+        ({PERCENTAGE: 50}, {MEMORY: "8192", NUMBER: "1"}),
+        ({NUMBER: "2", MEMORY: "2k"}, {NUMBER: "2", MEMORY: "2k"}),
+    ],
+)
+def test_zeros_go_and_a_count_comes(limits: JSON, after: JSON) -> None:
+    assert Square(T4S).admit(pod(container(**limits))).limits() == after
+
+
+def test_requests_are_completed_where_they_name_something() -> None:
+    made = vgpu(memory=5, requests={MEMORY: 5})
+    admitted = Square(T4S).admit(pod(made))
+    assert admitted.limits() == admitted.requests() == {MEMORY: "5", NUMBER: "1"}
+    expanded = Square(T4S).admit(pod(vgpu(1, percent=50, requests={NUMBER: 1, PERCENTAGE: 50})))
+    assert expanded.limits() == expanded.requests() == {NUMBER: "1", MEMORY: "8192"}
+    gone = Square(T4S).admit(pod(vgpu(0, 5, requests={NUMBER: 0, MEMORY: 5})))
+    assert (gone.limits(), gone.requests()) == ({}, {})
+
+
+@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (NUMBER, ["-1", "1.5", "2147483648", "x", "1500m"]),
+        (PERCENTAGE, ["-1", "101", "0.5", "x"]),
+        (CORES, ["-1", "101", "99.5", "x"]),
+        (MEMORY, ["-1", "16777217", "2Gi", "4Gi", "1.5", "x"]),
+    ],
+)
+def test_amounts_that_cannot_be_meant_are_refused(name: str, values: list[str], where: str) -> None:
+    for value in values:
+        amounts = {NUMBER: 1, name: value}
+        made = container(**amounts) if where == "limits" else container(requests=amounts)
+        assert f"invalid {name} value {value} in container main" in Square(T4S).refusal(pod(made)), value
+
+
+def test_the_largest_amounts_are_taken() -> None:
+    admitted = Square().admit(asking(2147483647, 16777216, 100))
+    assert admitted.limits() == {NUMBER: "2147483647", MEMORY: "16777216", CORES: "100"}
+
+
+def test_memory_is_explained_in_the_unit_of_the_configuration() -> None:
+    message = with_section("gpuMemoryFactor: 10").refusal(asking(1, "4Gi"))
+    assert "blocks of 10 MiB (4 GiB is 410, not 4Gi)" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "limits", "after"),
+    [
+        ("defaultMemory: 100", {NUMBER: 1}, {NUMBER: "1", MEMORY: "100"}),
+        ("defaultMemory: 100", {NUMBER: 1, MEMORY: 0}, {NUMBER: "1", MEMORY: "100"}),
+        ("defaultMemory: 100, expandPercentage: false", {NUMBER: 1, PERCENTAGE: 5}, {NUMBER: "1", PERCENTAGE: "5"}),
+        ("defaultCores: 30", {NUMBER: 1, MEMORY: 1}, {NUMBER: "1", MEMORY: "1", CORES: "30"}),
+        ("defaultCores: 30", {NUMBER: 1, CORES: 0}, {NUMBER: "1", CORES: "0"}),
+        ("defaultGPUNum: 2", {MEMORY: 1}, {MEMORY: "1", NUMBER: "2"}),
+        ("defaultGPUNum: 0, defaultCores: 30", {MEMORY: 1}, {MEMORY: "1"}),
+        ("defaultMemory: 100", {NUMBER: 0}, {}),
+    ],
+)
+def test_defaults_fill_what_is_open(section: str, limits: JSON, after: JSON) -> None:
+    assert with_section(section).admit(pod(container(**limits))).limits() == after
+
+
+# 5.3: percentages
+
+
+def test_a_percentage_wins_over_memory_and_says_so() -> None:
+    admitted = Square(T4S).admit(asking(1, 100, percent=50))
+    assert admitted.limits() == {NUMBER: "1", MEMORY: "8192"}
+    assert admitted.codes == ["volcano/both"]
+
+
+def test_a_percentage_is_never_expanded_to_nothing() -> None:
+    """0 blocks would mean the whole card."""
+    square = Square([volcano_node("n1", "GPU-a,10,40,NVIDIA-X,true,hami-core")])
+    assert square.admit(asking(1, percent=1)).limits() == {NUMBER: "1", MEMORY: "1"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "after"),
+    [
+        ({}, {PERCENTAGE: "50"}),
+        ({MODE: "mig"}, {MEMORY: "20480"}),
+        ({MODE: " Hami-Core"}, {MEMORY: "8192"}),
+        ({"nvidia.com/use-gputype": "tesla"}, {MEMORY: "8192"}),
+        ({"nvidia.com/nouse-gputype": "tesla"}, {MEMORY: "20480"}),
+        ({USE: "GPU-m, GPU-x"}, {MEMORY: "20480"}),
+        ({NOUSE: "GPU-m"}, {MEMORY: "8192"}),
+        ({USE: " , "}, {PERCENTAGE: "50"}),
+    ],
+)
+def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], after: JSON) -> None:
+    square = Square([*T4S, volcano_node("n2", a40("GPU-m"))])
+    assert square.admit(asking(1, percent=50, notes=notes)).limits() == {NUMBER: "1", **after}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        volcano_node("n2", f"GPU-x,10,40960,{A40GB},false,hami-core"),
+        volcano_node("n2", a40("GPU-x"), offered={MEMORY: 0}),
+        volcano_node("n2", a40("GPU-x"), offered={CORES: None}),
+        volcano_node("n2", a40("GPU-x"), **{"volcano.sh/node-vgpu-handshake": "Deleted_2026.01.01 00:00:00"}),
+        volcano_node("n2", a40("GPU-x"), **{"volcano.sh/node-vgpu-handshake": "Requesting_2025.12.30 00:00:00"}),
+    ],
+)
+def test_cards_that_nobody_gets_do_not_count(node: Any) -> None:
+    assert Square([*T4S, node]).admit(asking(1, percent=50)).limits() == {NUMBER: "1", MEMORY: "8192"}
+
+
+def test_without_cards_a_percentage_stays() -> None:
+    admitted = Square().admit(asking(1, percent=50))
+    assert (admitted.limits(), admitted.codes) == ({NUMBER: "1", PERCENTAGE: "50"}, ["volcano/percentage"])
+
+
+def test_percentages_can_be_left_to_volcano() -> None:
+    admitted = with_section("expandPercentage: false").admit(asking(1, percent=50))
+    assert (admitted.limits(), admitted.codes) == ({NUMBER: "1", PERCENTAGE: "50"}, [])
+
+
+# 5.4: annotations, priority
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({MODE: "  "}, {}),
+        ({MODE: " HAMI-CORE "}, {MODE: "hami-core"}),
+        ({USE: " GPU-a,,GPU-b , GPU-a"}, {USE: "GPU-a,GPU-b"}),
+        ({NOUSE: ","}, {}),
+        ({"volcano.sh/vgpu-podgroup-policy": "spread"}, {"volcano.sh/vgpu-podgroup-policy": "spread"}),
+    ],
+)
+def test_annotations_are_tidied(before: dict[str, str], after: dict[str, str]) -> None:
+    assert Square(T4S).admit(asking(1, 1000, notes=before)).notes == after
+
+
+@pytest.mark.parametrize("key", OWNED)
+def test_what_volcano_writes_is_dropped_from_a_new_pod(key: str) -> None:
+    assert Square(T4S).admit(asking(1, 1000, notes={key: "x"})).notes == {}
+
+
+@pytest.mark.parametrize("mode", ["time-slicing", "MIGS", "x" * 200])
+def test_other_modes_are_refused(mode: str) -> None:
+    message = Square(T4S).refusal(asking(1, 1000, mode=mode))
+    assert message.startswith("invalid volcano.sh/vgpu-mode annotation")
+    assert len(message) < 150
+
+
+def test_mps_is_a_name_that_no_node_has() -> None:
+    assert Square(T4S).admit(asking(1, 1000, mode="mps")).codes == ["volcano/mps"]
+
+
+@pytest.mark.parametrize(("value", "level"), [(0, "0"), ("1", "1")])
+def test_priority_becomes_a_variable(value: object, level: str) -> None:
+    made = container(requests={"nvidia.com/priority": value}, **{NUMBER: 1, "nvidia.com/priority": value})
+    admitted = Square(T4S).admit(pod(made))
+    assert (admitted.limits(), admitted.requests()) == ({NUMBER: "1"}, {})
+    assert admitted.env() == {"CUDA_TASK_PRIORITY": level}
+    assert admitted.manifest["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_variable_that_is_there_stays() -> None:
+    made = {**container(**{NUMBER: 1, "nvidia.com/priority": 0}), "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]}
+    assert Square(T4S).admit(pod(made)).env() == {"CUDA_TASK_PRIORITY": "1"}
+
+
+@pytest.mark.parametrize("value", [2, -1, "x", "0.5"])
+def test_other_priorities_are_refused(value: object) -> None:
+    message = Square(T4S).refusal(pod(container(**{NUMBER: 1, "nvidia.com/priority": value})))
+    assert f"invalid nvidia.com/priority value {value} in container main" in message
+    assert "spec.priority" in message
+    assert "priorityClassName" in message
+
+
+# 5.5: scheduler
+
+
+@pytest.mark.parametrize(
+    ("given", "section", "after", "codes"),
+    [
+        (None, "", "volcano", []),
+        ("default-scheduler", "", "volcano", []),
+        ("volcano", "", "volcano", []),
+        ("mine", "", "mine", ["volcano/scheduler"]),
+        ("mine", "schedulerNames: [v2, mine]", "mine", []),
+        (None, "schedulerNames: [v2, mine]", "v2", []),
+        (None, "injectSchedulerName: false", None, []),
+        ("hami-scheduler", "", "hami-scheduler", ["volcano/scheduler"]),
+    ],
+)
+def test_the_schedulers_name(given: str | None, section: str, after: str | None, codes: list[str]) -> None:
+    spec = {} if given is None else {"schedulerName": given}
+    admitted = with_section(section).admit(asking(1, 1000, **spec))
+    assert admitted.manifest["spec"].get("schedulerName") == after
+    assert admitted.codes == codes
+
+
+def test_a_pod_with_hamis_resources_goes_to_hamis_scheduler() -> None:
+    mixed = pod(vgpu(1, name="a"), container("b", **{"nvidia.com/gpu": 1}))
+    assert Square(T4S).admit(mixed).manifest["spec"]["schedulerName"] == "hami-scheduler"
+
+
+def test_a_pod_that_asks_for_nothing_in_the_end_gets_no_scheduler() -> None:
+    assert "schedulerName" not in Square(T4S).admit(asking(0)).manifest["spec"]
+
+
+def test_our_own_vendors_leave_the_pod_alone() -> None:
+    both = configured("nvidia: {resourceCountName: nvidia.com/gpu, overwriteEnv: true}\nvolcano: {}")
+    assert Square(T4S, both).admit(asking(1, 1000)).env() == {}
+
+
+# 5.7: warnings
+
+
+@pytest.mark.parametrize(
+    ("manifest", "codes"),
+    [
+        (asking(2, 1000), []),
+        (asking(3, 1000), ["volcano/count"]),
+        (asking(2, 1000, mode="mig"), ["volcano/count"]),
+        (asking(1, 40960), []),
+        (asking(1, 40961), ["volcano/memory"]),
+        (asking(1, 16385, mode="hami-core"), ["volcano/memory"]),
+        (asking(1, 16385, notes={"nvidia.com/use-gputype": "T4"}), ["volcano/memory"]),
+        (asking(1, 40960, mode="mig"), []),
+        (asking(1, 40961, mode="mig"), ["volcano/memory"]),
+        (asking(1, 1000, 10, mode="mig"), ["volcano/mig-cores"]),
+        (asking(1, 1000, notes={USE: "GPU-a", NOUSE: "GPU-b,GPU-a"}), ["volcano/uuid"]),
+        (asking(1, 1000, notes={"nvidia.com/use-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
+        (asking(1, 1000, notes={"nvidia.com/nouse-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
+        (pod(container(**{NUMBER: 1, "volcano.sh/gpu-memory": 5})), ["volcano/gpu-share"]),
+        (pod(vgpu(1), container("old", **{"volcano.sh/gpu-number": 1})), ["volcano/gpu-share"]),
+        (pod({**vgpu(1), "securityContext": {"privileged": True}}), ["volcano/privileged"]),
+    ],
+)
+def test_what_is_hardly_meant_is_said(manifest: JSON, codes: list[str]) -> None:
+    nodes = [volcano_node("n1", t4("GPU-a"), t4("GPU-b"), t4("GPU-c", "false")), volcano_node("n2", a40("GPU-m"))]
+    admitted = Square(nodes).admit(manifest)
+    assert admitted.codes == codes
+    assert all("\n" not in warning for warning in admitted.warnings)
+
+
+def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
+    """Its largest instance has 80896 MiB, less than it registers (section 11)."""
+    node = volcano_node("n1", "GPU-m,10,81920,NVIDIA-NVIDIA A100-SXM4-80GB,true,mig")
+    square = Square([node])
+    assert square.failed(asking(1, mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+    assert square.admit(asking(1, 80897, mode="mig")).codes == ["volcano/memory"]
+    assert square.admit(asking(1, 80896, mode="mig")).codes == []
+
+
+# what is stored
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (asking(1, "4Gi"), "invalid volcano.sh/vgpu-memory value 4Gi"),
+        (asking(1, nodeName="n1"), "pod has node assigned"),
+        (asking(1, mode="x"), "invalid volcano.sh/vgpu-mode"),
+        (asking(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
+        (pod(container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
+    ],
+)
+def test_a_pod_that_was_not_mutated_is_refused_all_the_same(manifest: JSON, message: str) -> None:
+    """The opt-out labels skip the mutating webhook, never the validating one."""
+    square = Square(T4S)
+    code, text = refusal(
+        validate, {**manifest, "metadata": {**manifest["metadata"], "namespace": "team-a"}}, known=square.vendors
+    )
+    assert (code, message in text) == (500, True)
