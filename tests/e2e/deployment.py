@@ -268,9 +268,13 @@ class Deployment:
         with urllib.request.urlopen(self._url(name, "readyz"), timeout=5) as answer:
             return str(answer.read().decode())
 
-    def metric(self, name: str, metric: str) -> float:
+    def metrics(self, name: str) -> str:
+        """All metrics of a replica, as Prometheus reads them."""
         with urllib.request.urlopen(self._url(name, "metrics"), timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
+            return str(answer.read().decode())
+
+    def metric(self, name: str, metric: str) -> float:
+        lines = self.metrics(name).splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{metric} ", metric + "{")))
 
     def leader(self) -> str | None:
