@@ -44,9 +44,9 @@ from hami_webhook.config.schedulers import (
     MigInstanceKind,
     VolcanoSection,
 )
-from hami_webhook.config.setting_table import SETTINGS, Setting
+from hami_webhook.config.serve_flags import add_flags, resolve
 from hami_webhook.config.setting_values import Identities, ServiceAccount
-from hami_webhook.config.settings import Settings, add_flags, resolve
+from hami_webhook.config.settings import SETTINGS, Setting, Settings
 from hami_webhook.config.yaml_source import parse_yaml
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""How the text of a flag or an environment variable becomes a value: each reader raises ValueError with a sentence."""
+"""Readers of the text of flags and environment variables: each raises ValueError with a sentence."""
 
 import re
 from collections.abc import Callable
@@ -21,14 +21,14 @@ _USER_OF_SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 class ServiceAccount(NamedTuple):
-    """A service account; an empty namespace stands for this process's own."""
+    """A service account; an empty namespace means this process's own."""
 
     namespace: str
     name: str
 
     @property
     def username(self) -> str:
-        """What the API server puts into `userInfo.username`."""
+        """Its `userInfo.username` in reviews."""
         return f"{_USER_OF_SERVICE_ACCOUNT}{self.namespace}:{self.name}"
 
 

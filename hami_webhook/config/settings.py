@@ -1,88 +1,231 @@
-"""The settings of `serve`, resolved once into plain values: a flag wins over the environment, which wins over the
-default.
+"""The settings of `serve`: each is declared once, with its type, its default, its flags and its environment variable.
 
-A variable that is set but empty counts as not set, because that is what a manifest with an empty value means.
+Names and defaults: docs/spec/core.md#2.1 (HAMi's own flags), docs/spec/quota.md#2, docs/spec/security.md#1, #3, #4.
 """
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
+
+from hami_webhook.config import setting_values as values
 from hami_webhook.config.devices import SECTION_SWITCHES
-from hami_webhook.config.errors import ConfigError, quoted
-from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.config.setting_table import KLOG_SWITCHES, KLOG_VALUES, OLD_SWITCHES, OLD_VALUES, SETTINGS, Setting
-from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, Identities, Network, ServiceAccount, listed
+from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_listen_address
+from hami_webhook.config.setting_values import Identities, Network, ServiceAccount
 
-_IGNORED = "ignored_flags"
-_KLOG = "klog_flags"
-_TO_STANDARD_ERROR = ("--logtostderr", "--alsologtostderr")
+_T = TypeVar("_T")
+_DECLARATION = "setting"
 
-_ACCOUNTS = tuple(setting.name for setting in SETTINGS if setting.name.endswith("_service_accounts"))
-"""The settings that are service accounts, where a name without a namespace is one of this pod's."""
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: `name` is the attribute of Settings, `flags` its spellings (none: environment only).
+
+    `default` is text like any other, read by `read`, which raises ValueError with a sentence. A `repeats` flag may be
+    given several times, which joins its values with commas.
+    """
+
+    name: str
+    read: Callable[[str], object]
+    default: str
+    help: str
+    flags: tuple[str, ...]
+    env: str
+    repeats: bool
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag alone means true."""
+        return self.read is parse_go_bool
+
+
+def _setting(
+    read: Callable[[str], _T],
+    default: str,
+    text: str,
+    *,
+    flags: tuple[str, ...] | None = None,
+    env: str = "",
+    repeats: bool = False,
+) -> _T:
+    """Declare a field of Settings; its flag and its variable follow from the field's name unless they are given."""
+
+    def named(name: str) -> Setting:
+        spellings = ("--" + name.replace("_", "-"),) if flags is None else flags
+        return Setting(name, read, default, text, spellings, env or "HAMI_" + name.upper(), repeats)
+
+    declared: _T = field(default=read(default), metadata={_DECLARATION: named})
+    return declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `serve` runs with. Durations are seconds, sizes bytes; an empty path or name is "not given"."""
+    """The settings of `serve`. Durations are seconds, sizes bytes; an empty path or name means "not given"."""
 
-    roles: frozenset[str]
-    device_config_file: str
-    policy_file: str
-    kubeconfig: str
-    http_bind: ListenAddress
-    metrics_bind_address: ListenAddress
-    extender_bind_address: ListenAddress | None
-    extender_mode: str
-    extender_client_ca_file: str
-    extender_token_file: str
-    cert_file: str
-    key_file: str
-    client_ca_file: str
-    api_server_cidrs: tuple[Network, ...]
-    certificate_secret: str
-    webhook_service: str
-    webhook_configuration: str
-    max_request_bytes: int
-    max_header_bytes: int
-    max_concurrent_requests: int
-    request_timeout: float
-    keep_alive: float
-    shutdown_grace: float
-    scheduler_name: str
-    node_scheduler_policy: str
-    gpu_scheduler_policy: str
-    force_overwrite_default_scheduler: bool
-    node_label_selector: tuple[tuple[str, str], ...]
-    node_lock_timeout: float
-    node_lock_retry_timeout: float
-    enable_ascend: bool
-    enable_iluvatar: bool
-    quota_reservation_ttl: float
-    quota_resync: float
-    quota_debounce: float
-    quota_charge_timeout: float
-    quota_max_ledger: int
-    own_service_accounts: tuple[ServiceAccount, ...]
-    device_plugin_service_accounts: tuple[ServiceAccount, ...]
-    volcano_service_accounts: tuple[ServiceAccount, ...]
-    koordinator_service_accounts: tuple[ServiceAccount, ...]
-    allowed_identities: Identities
-    kube_qps: float
-    kube_burst: int
-    kube_timeout: int
-    leader_elect: bool
-    leader_elect_resource_name: str
-    leader_elect_resource_namespace: str
-    verbosity: int
-    legacy_metrics: bool
-    profiling: bool
-    debug: bool
-    pod_name: str
-    pod_namespace: str
+    roles: frozenset[str] = _setting(
+        values.roles, ",".join(values.ROLES), "what this process does, a comma list of roles", repeats=True
+    )
+    device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")
+    policy_file: str = _setting(values.path, "", "path of the policy file; empty: no policy")
+    kubeconfig: str = _setting(
+        values.path, "", "path of a kubeconfig; empty: the default one, then in-cluster", env="KUBECONFIG"
+    )
+    pod_name: str = _setting(values.object_name, "", "name of this pod", flags=(), env="POD_NAME")
+    pod_namespace: str = _setting(values.object_name, "", "namespace of this pod", flags=(), env="POD_NAMESPACE")
+
+    http_bind: ListenAddress = _setting(
+        parse_listen_address, "127.0.0.1:8080", "address of the main server", flags=("--http_bind", "--http-bind")
+    )
+    metrics_bind_address: ListenAddress = _setting(
+        parse_listen_address, ":9395", "address of the metrics server, plain HTTP"
+    )
+    extender_bind_address: ListenAddress | None = _setting(
+        values.optional_listen_address,
+        "127.0.0.1:8081",
+        "address of the scheduler extender; beyond loopback it needs client certificates or a bearer token; "
+        "empty: the main server alone answers kube-scheduler",
+    )
+    extender_mode: str = _setting(
+        values.extender_mode,
+        "single",
+        "single: /filter decides the node, as HAMi does; cooperative: it answers all that fit, /prioritize "
+        "grades them, and /bind decides the cards",
+    )
+    extender_client_ca_file: str = _setting(
+        values.path, "", "CA that the extender's clients must have a certificate of"
+    )
+    extender_token_file: str = _setting(
+        values.path, "", "file with the bearer token that the extender's clients must send"
+    )
+    cert_file: str = _setting(
+        values.path, "", "TLS certificate; TLS is on if key_file is given too", flags=("--cert_file", "--cert-file")
+    )
+    key_file: str = _setting(values.path, "", "TLS private key", flags=("--key_file", "--key-file"))
+    client_ca_file: str = _setting(
+        values.path, "", "CA that the API server's client certificate must be of; empty: not verified"
+    )
+    api_server_cidrs: tuple[Network, ...] = _setting(
+        values.networks,
+        "",
+        "source addresses (CIDRs) that reviews are accepted from: those of the API servers; empty: any",
+        repeats=True,
+    )
+    certificate_secret: str = _setting(
+        values.object_name,
+        "",
+        "Secret in this pod's namespace in which the controller keeps a self-made authority and certificate, "
+        "for replicas of the webhook to mount; empty: certificates are somebody else's",
+    )
+    webhook_service: str = _setting(values.object_name, "hami-webhook", "Service that a self-made certificate is for")
+    webhook_configuration: str = _setting(
+        values.object_name,
+        "hami-webhook-admission",
+        "webhook configurations whose conditions, and caBundle of a self-made authority, the controller keeps "
+        "right; empty: none",
+    )
+    max_request_bytes: int = _setting(
+        values.whole(1024, 64 << 20),
+        str(16 << 20),
+        "largest request body, in bytes. The default holds the review of any pod that can be stored: the API "
+        "server takes 3 MiB and etcd 1.5 MiB of protobuf, which the defaults, managedFields and old object of "
+        "a review made 15,042,975 bytes of JSON at most",
+    )
+    max_header_bytes: int = _setting(values.whole(1024, 1 << 20), str(64 << 10), "largest request head, in bytes")
+    max_concurrent_requests: int = _setting(
+        values.whole(1, 100_000), "256", "requests answered at a time; more are refused"
+    )
+    request_timeout: float = _setting(
+        values.duration("1s", "10m"), "30s", "longest time for one request, its body included"
+    )
+    keep_alive: float = _setting(values.duration("1s", "1h"), "125s", "how long an idle connection is kept")
+    shutdown_grace: float = _setting(
+        values.duration("0s", "10m"), "15s", "how long running requests may take to finish after SIGTERM"
+    )
+
+    scheduler_name: str = _setting(
+        values.object_name, "", "name put into spec.schedulerName; empty: the pod's own stays"
+    )
+    node_scheduler_policy: str = _setting(values.node_policy, "binpack", "how nodes are chosen: binpack or spread")
+    gpu_scheduler_policy: str = _setting(
+        values.card_policy,
+        "spread",
+        f"how cards are chosen: one, or a comma list, of {', '.join(values.CARD_POLICIES)}",
+    )
+    force_overwrite_default_scheduler: bool = _setting(
+        parse_go_bool, "true", "whether pods of default-scheduler are taken over as well"
+    )
+    node_label_selector: tuple[tuple[str, str], ...] = _setting(
+        values.label_selector, "", "labels (k=v,k2=v2) that registered nodes must have", repeats=True
+    )
+    node_lock_timeout: float = _setting(
+        values.duration("1s", "24h"), "5m0s", "age at which a node lock may be broken", env="HAMI_NODELOCK_EXPIRE"
+    )
+    node_lock_retry_timeout: float = _setting(
+        values.duration("0s", "10m"),
+        "28s",
+        "how long the bind of a pod group's member retries a contended node lock; 0: never",
+    )
+    enable_ascend: bool = _setting(parse_go_bool, "false", "whether the vnpus section makes backends")
+    enable_iluvatar: bool = _setting(parse_go_bool, "false", "whether the iluvatars section makes backends")
+
+    quota_reservation_ttl: float = _setting(
+        values.duration("40s", "24h"), "45s", "life of a charge whose pod never appears, at least 40s"
+    )
+    quota_resync: float = _setting(values.duration("1s", "24h"), "300s", "time between full recomputes of a quota")
+    quota_debounce: float = _setting(
+        values.duration("0s", "1m"), "500ms", "how long changes are gathered before a recompute"
+    )
+    quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "3s", "longest time for one charge")
+    quota_max_ledger: int = _setting(values.whole(1, 100_000), "1000", "most entries in the ledger of a quota")
+
+    own_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "hami-scheduler",
+        "service accounts of the scheduler and controller: NAMESPACE/NAME, or NAME in this pod's namespace",
+        repeats=True,
+    )
+    device_plugin_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "hami-device-plugin",
+        "service accounts of device plugins, which may write allocations too; spelt like the above",
+        repeats=True,
+    )
+    volcano_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "volcano-system/volcano-scheduler,kube-system/volcano-device-plugin",
+        "service accounts of Volcano's scheduler and vGPU device plugin, which may write what Volcano allocates",
+        repeats=True,
+    )
+    koordinator_service_accounts: tuple[ServiceAccount, ...] = _setting(
+        values.service_accounts,
+        "koordinator-system/koord-scheduler",
+        "service accounts of Koordinator's scheduler, which may write what Koordinator allocates",
+        repeats=True,
+    )
+    allowed_identities: Identities = _setting(
+        values.identities,
+        "",
+        "more users, and groups as group:NAME, that may write allocations of any scheduler",
+        repeats=True,
+    )
+
+    kube_qps: float = _setting(values.rate, "5", "requests a second to the API server")
+    kube_burst: int = _setting(values.whole(1, 100_000), "10", "requests to the API server at once")
+    kube_timeout: int = _setting(
+        values.whole(0, 3600), "0", "timeout of a request to the API server, in seconds; 0: none"
+    )
+    leader_elect: bool = _setting(parse_go_bool, "false", "whether replicas elect a leader")
+    leader_elect_resource_name: str = _setting(values.object_name, "", "name of the lease; empty: the scheduler name")
+    leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the lease; empty: this pod's")
+
+    verbosity: int = _setting(values.whole(0, 10), "0", "how much is logged, 0 to 10", flags=("-v", "--v"))
+    legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics are served under their old names too")
+    profiling: bool = _setting(parse_go_bool, "false", "accepted without effect")
+    debug: bool = _setting(parse_go_bool, "false", "accepted without effect")
+
     warnings: tuple[str, ...] = ()
-    """What was accepted but is hardly meant or has no effect, a sentence each."""
+    """What was accepted but is probably a mistake or has no effect, one sentence each."""
 
     @property
     def tls(self) -> bool:
@@ -120,170 +263,7 @@ class Settings:
         return self.allowed_identities.groups
 
 
-class _Ignored(argparse.Action):
-    """Remembers the spelling of a flag that has no effect."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[object] | None,
-        option_string: str | None = None,
-    ) -> None:
-        seen = getattr(namespace, self.dest, None) or []
-        setattr(namespace, self.dest, [*seen, option_string])
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` every flag of `serve`; what they hold is text until `resolve` reads it."""
-    for setting in SETTINGS:
-        if not setting.flags:
-            continue
-        text = setting.help.replace("%", "%%") + f" (default {setting.default or 'none'}; {setting.env})"
-        if setting.is_switch:
-            parser.add_argument(*setting.flags, dest=setting.name, help=text, nargs="?", const="true", metavar="BOOL")
-        elif setting.repeats:
-            parser.add_argument(*setting.flags, dest=setting.name, help=text, action="append", metavar="LIST")
-        else:
-            parser.add_argument(*setting.flags, dest=setting.name, help=text, metavar="VALUE")
-    klog = parser.add_argument_group("klog's flags, accepted without effect")
-    old = parser.add_argument_group("HAMi's flags for what device-config.yaml says, accepted and ignored")
-    for group, dest, switches, valued in (
-        (klog, _KLOG, KLOG_SWITCHES, KLOG_VALUES),
-        (old, _IGNORED, OLD_SWITCHES, OLD_VALUES),
-    ):
-        for flag in switches:
-            group.add_argument(*_spellings(flag), dest=dest, action=_Ignored, nargs="?", metavar="BOOL")
-        for flag in valued:
-            group.add_argument(*_spellings(flag), dest=dest, action=_Ignored, metavar="VALUE")
-
-
-def resolve(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
-    """The settings that flags, environment and defaults amount to. Raises ConfigError with every fault found."""
-    values: dict[str, Any] = {}
-    texts: dict[str, str] = {}
-    faults: list[str] = []
-    given: set[str] = set()
-    for setting in SETTINGS:
-        origin, text = _text(setting, args, env)
-        texts[setting.name] = text
-        if origin:
-            given.add(setting.name)
-        try:
-            values[setting.name] = setting.read(text)
-        except ValueError as complaint:
-            faults.append(f"{origin} {quoted(text)}: {complaint}")
-    if faults:
-        raise ConfigError(faults)
-    _complete(values)
-    warnings = [
-        *(f"{flag}: ignored, device-config.yaml says it" for flag in getattr(args, _IGNORED, None) or ()),
-        *(
-            f"{flag}: ignored, logs go to standard error and look the same always"
-            for flag in getattr(args, _KLOG, None) or ()
-            if flag not in _TO_STANDARD_ERROR
-        ),
-        *_policy_doubts(texts),
-        *_doubts(Settings(**values)),
-    ]
-    faults = [*_unplaced_accounts(values, given), *_conflicts(Settings(**values))]
-    if faults:
-        raise ConfigError(faults, warnings)
-    for name in _ACCOUNTS:
-        values[name] = tuple(account for account in values[name] if account.namespace)
-    return Settings(**values, warnings=tuple(warnings))
-
-
-def _spellings(flag: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((flag, flag.replace("_", "-"))))
-
-
-def _text(setting: Setting, args: argparse.Namespace, env: Mapping[str, str]) -> tuple[str, str]:
-    """Where a setting's text comes from, as messages call it (empty: the default), and the text."""
-    flag = getattr(args, setting.name, None) if setting.flags else None
-    if flag is not None:
-        return setting.flags[0], ",".join(flag) if isinstance(flag, list) else flag
-    variable = env.get(setting.env, "").strip()
-    return (setting.env, variable) if variable else ("", setting.default)
-
-
-def _complete(values: dict[str, Any]) -> None:
-    """Fill what follows from other settings: the lease's name and namespace, the namespace of our service accounts."""
-    namespace: str = values["pod_namespace"]
-    if values["leader_elect"]:
-        values["leader_elect_resource_name"] = values["leader_elect_resource_name"] or values["scheduler_name"]
-        values["leader_elect_resource_namespace"] = values["leader_elect_resource_namespace"] or namespace
-    for name in _ACCOUNTS:
-        values[name] = tuple(ServiceAccount(account.namespace or namespace, account.name) for account in values[name])
-
-
-def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[str]:
-    """Accounts someone named without a namespace while ours isn't known; the default ones then just don't count."""
-    for name in sorted(given.intersection(_ACCOUNTS)):
-        for account in values[name]:
-            if not account.namespace:
-                flag = "--" + name.replace("_", "-")
-                yield f"{flag} {quoted(account.name)}: must be NAMESPACE/{account.name}, as POD_NAMESPACE isn't set"
-
-
-def _conflicts(settings: Settings) -> Iterator[str]:
-    if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
-        yield "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE"
-    if settings.client_ca_file and not settings.tls:
-        yield "--client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
-    if settings.extender_client_ca_file and not settings.tls:
-        yield "--extender-client-ca-file: needs --cert_file and --key_file, as only TLS clients have certificates"
-    if "extender" in settings.roles:
-        yield from _extender_conflicts(settings)
-    if settings.leader_elect:
-        for what, value in (
-            ("name, or --scheduler-name", settings.leader_elect_resource_name),
-            ("namespace, or POD_NAMESPACE", settings.leader_elect_resource_namespace),
-        ):
-            if not value:
-                yield f"--leader-elect: needs --leader-elect-resource-{what}"
-    listeners = {"--http_bind": settings.http_bind, "--metrics-bind-address": settings.metrics_bind_address}
-    if "extender" in settings.roles and settings.extender_bind_address is not None:
-        listeners["--extender-bind-address"] = settings.extender_bind_address
-    taken: dict[ListenAddress, str] = {}
-    for flag, listener in listeners.items():
-        if listener.port and taken.setdefault(listener, flag) != flag:
-            yield f"{flag} {quoted(str(listener))}: must differ from {taken[listener]}"
-
-
-def _extender_conflicts(settings: Settings) -> Iterator[str]:
-    address = settings.extender_bind_address
-    guarded = settings.extender_client_ca_file or settings.extender_token_file
-    if address is None and not settings.extender_on_main:
-        remedy = "must be an address, as the main server asks for no certificate of --extender-client-ca-file"
-        yield f'--extender-bind-address "": {remedy}'
-    if address is not None and not address.is_loopback and not guarded:
-        remedy = "must be loopback, or come with --extender-client-ca-file or --extender-token-file"
-        yield f"--extender-bind-address {quoted(str(address))}: {remedy}"
-
-
-def _doubts(settings: Settings) -> Iterator[str]:
-    if bool(settings.cert_file) != bool(settings.key_file):
-        yield "--cert_file and --key_file: only one is given, so TLS is off"
-    if not all(account.namespace for account in settings.own_service_accounts):
-        yield "POD_NAMESPACE: isn't set, so only service accounts given with their namespace may write allocations"
-    verified = settings.client_ca_file or settings.api_server_cidrs
-    if "webhook" in settings.roles and not settings.http_bind.is_loopback and not verified:
-        address = quoted(str(settings.http_bind))
-        danger = "anyone who reaches it can post reviews and so tie up the quota of any namespace"
-        remedy = "set --client-ca-file or --api-server-cidrs to accept them from API servers only"
-        yield f"--http_bind {address}: {danger}; {remedy}"
-    if settings.profiling:
-        yield "--profiling: ignored, there is no pprof to serve"
-    if settings.node_lock_retry_timeout >= settings.request_timeout:
-        yield "--node-lock-retry-timeout: isn't shorter than --request-timeout, which ends the bind first"
-    if settings.quota_charge_timeout >= settings.request_timeout:
-        yield "--quota-charge-timeout: isn't shorter than --request-timeout, which ends the charge first"
-
-
-def _policy_doubts(texts: Mapping[str, str]) -> Iterator[str]:
-    if texts["node_scheduler_policy"] not in NODE_POLICIES:
-        yield f"--node-scheduler-policy {quoted(texts['node_scheduler_policy'])}: unknown, acts as binpack"
-    for item in listed(texts["gpu_scheduler_policy"]):
-        if item not in CARD_POLICIES:
-            yield f"--gpu-scheduler-policy {quoted(item)}: unknown, has no effect"
+SETTINGS: tuple[Setting, ...] = tuple(
+    each.metadata[_DECLARATION](each.name) for each in fields(Settings) if _DECLARATION in each.metadata
+)
+"""The settings, in the order `--help` shows them."""
