@@ -52,7 +52,7 @@ from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
 from hami_webhook.explain.report import Explanation
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kube.objects import parse_time
-from hami_webhook.policy.file import PolicyError, PolicyFile
+from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling import kube_scheduler, placer
 from hami_webhook.server.serve_embedded import serve_embedded
@@ -80,7 +80,7 @@ class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
 
 
-_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, PolicyError, UnknownPod, pki.PkiError, TlsError)
+_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

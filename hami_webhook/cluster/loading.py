@@ -11,12 +11,30 @@ from typing import Any, BinaryIO, NoReturn
 import orjson
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.cluster.yaml_stream import MAX_DEPTH, Document, LoadError, too_deep, yaml_documents
+from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
 __all__ = ["Bundle", "LoadError", "LoadedObject", "expand_workload", "load_objects", "read_objects", "sort_objects"]
 
 STDIN = "-"
 MAX_REPLICAS = 100_000
+LIMITS = Limits(depth=200, aliased=1_000_000, line_depth=2)  # the items of a List
+
+_ALIAS = "not usable YAML: the alias *{} points to nothing, or to what it is part of"
+_SENTENCES = {
+    YamlProblem.SYNTAX: "not YAML: {}",
+    YamlProblem.CHARACTER: "not YAML: {}",
+    YamlProblem.TAG: "not usable YAML: the tag {} isn't one of Kubernetes' YAML",
+    YamlProblem.KEY: "not usable YAML: a key must be a string",
+    YamlProblem.UNDEFINED_ALIAS: _ALIAS,
+    YamlProblem.RECURSIVE_ALIAS: _ALIAS,
+    YamlProblem.MERGE: "not usable YAML: << can merge only mappings",
+    YamlProblem.VALUES: "not usable YAML: aliases stand for more than {} values",
+    YamlProblem.DEPTH: "nested more than {} levels deep",
+}
+
+
+class LoadError(ValueError):
+    """Input that can't be used; the text is one sentence that starts with the source and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +124,11 @@ def load_objects(text: str, source: str) -> list[LoadedObject]:
             documents = list(_json_documents(text, source))
         except LoadError as error:
             try:
-                documents = list(yaml_documents(text, source))
+                documents = list(_yaml_documents(text, source))
             except LoadError:
                 raise error from None
     else:
-        documents = list(yaml_documents(text, source))
+        documents = list(_yaml_documents(text, source))
     return [found for document in documents for found in _objects(document, source)]
 
 
@@ -200,9 +218,8 @@ def _objects(document: Document, source: str) -> Iterator[LoadedObject]:
     if not _is_list(value):
         yield _checked(value, source, document.line, None)
         return
-    lines = document.item_lines
     for index, item in enumerate(_items(value, _where(source, document.line))):
-        line, place = (lines[index], None) if lines else (document.line, index)
+        line, place = document.line_at(("items", index)), None if document.lines else index
         if _is_list(item):
             nested = _items(item, _where(source, line, place))
             yield from (_checked(each, source, line, place) for each in nested)
@@ -217,7 +234,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _items(value: JSON, where: str) -> list[Any]:
-    """The items of a List; those of a PodList may leave out what they are and are told."""
+    """The items of a List; those of a PodList may leave out apiVersion and kind, which follow from the list's."""
     if "items" not in value:
         raise LoadError(f"{where}: a {value['kind']} must have items, but has none")
     items = [] if value["items"] is None else value["items"]
@@ -267,6 +284,18 @@ def _described(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
+def _yaml_documents(text: str, source: str) -> Iterator[Document]:
+    try:
+        yield from read_documents(text, LIMITS)
+    except YamlError as error:
+        sentence = _SENTENCES[error.problem].format(error.detail)
+        raise LoadError(f"{source}:{error.line}: {sentence}") from error
+
+
+def _too_deep(source: str, line: int) -> LoadError:
+    return LoadError(f"{source}:{line}: {_SENTENCES[YamlProblem.DEPTH].format(LIMITS.depth)}")
+
+
 def _json_documents(text: str, source: str) -> Iterator[Document]:
     first = text.count("\n", 0, len(text) - len(text.lstrip())) + 1
     try:
@@ -275,10 +304,10 @@ def _json_documents(text: str, source: str) -> Iterator[Document]:
         documents = list(_concatenated(text, source))
     for document in documents:
         level = [document.value]
-        for _ in range(MAX_DEPTH + 1):
+        for _ in range(LIMITS.depth + 1):
             level = [child for parent in level for child in _children(parent)]
         if level:
-            raise too_deep(source, document.line)
+            raise _too_deep(source, document.line)
         yield document
 
 
@@ -299,7 +328,7 @@ def _concatenated(text: str, source: str) -> Iterator[Document]:
         try:
             _, end = decoder.raw_decode(text, position)
         except RecursionError as error:
-            raise too_deep(source, line) from error
+            raise _too_deep(source, line) from error
         except json.JSONDecodeError as error:
             raise LoadError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
         try:

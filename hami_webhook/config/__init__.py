@@ -33,7 +33,6 @@ from hami_webhook.config.load import (
     builtin_device_config,
     load_device_config,
     read_device_config,
-    read_text,
 )
 from hami_webhook.config.schedulers import (
     KOORDINATOR_RESOURCES,
@@ -47,7 +46,7 @@ from hami_webhook.config.schedulers import (
 from hami_webhook.config.serve_flags import add_flags, resolve
 from hami_webhook.config.setting_values import Identities, ServiceAccount
 from hami_webhook.config.settings import SETTINGS, Setting, Settings
-from hami_webhook.config.yaml_source import parse_yaml
+from hami_webhook.config.yaml_source import parse_yaml, read_text
 
 __all__ = [
     "FILE_NAME",

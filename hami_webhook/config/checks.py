@@ -74,12 +74,6 @@ def warnings_of(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
             yield (*path, "topologyPairs"), "ignored: topology comes from the nodes' registration"
 
 
-def spelt(path: Path) -> str:
-    """A path as people write it: `vnpus.configs[0].memoryFactor`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return text.removeprefix(".")
-
-
 def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Remark]:
     for path, part in config.parts().items():
         first_key: dict[str, str] = {}

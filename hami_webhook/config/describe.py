@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hami_webhook.config.checks import Path, spelt
+from hami_webhook.config.checks import Path
 from hami_webhook.config.devices import (
     SECTION_SWITCHES,
     AmdSection,
@@ -25,6 +25,7 @@ from hami_webhook.config.devices import (
     NvidiaSection,
     VastaiSection,
 )
+from hami_webhook.config.errors import path_text
 from hami_webhook.config.fields import Section
 from hami_webhook.config.load import LoadedDeviceConfig
 from hami_webhook.config.schedulers import KoordinatorSection, VolcanoSection
@@ -98,11 +99,11 @@ def _described(path: Path, part: Section, more_notes: tuple[str, ...]) -> Sectio
         for entry in sheet.meanings
         if entry.key in names
     )
-    backends = sheet.backends or (str(getattr(part, "common_word", spelt(path))),)
+    backends = sheet.backends or (str(getattr(part, "common_word", path_text(path))),)
     switch = SECTION_SWITCHES.get(str(path[0]), "")
     flag = f"--{switch.replace('_', '-')}" if switch else ""
     notes = tuple(sheet.notes(part)) if sheet.notes is not None else ()
-    return SectionDescription(spelt(path), backends, resources, notes + more_notes, flag)
+    return SectionDescription(path_text(path), backends, resources, notes + more_notes, flag)
 
 
 def _nvidia_notes(section: NvidiaSection) -> Iterator[str]:

@@ -1,48 +1,39 @@
 """The policy file: YAML, or a ConfigMap with it, read into rules. Source: docs/spec/policy.md#1.
 
-A file with any fault is refused as a whole, and every fault is said with its line and path. Nothing is guessed: an
-empty `namespaces` list, or a blank item in a list of devices, is a fault, because a rule would otherwise hold for more
-pods, or bind them less, than what is written. A vendor that isn't enabled is unknown here.
+A file with any fault is refused as a whole, and every fault is reported with its line and path. Nothing is guessed: an
+empty `namespaces` list, or a blank item in a list of devices, is a fault, because a rule would otherwise match more
+pods, or restrict them less, than what is written. A vendor that isn't enabled is unknown here.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
-from hami_webhook.config.errors import ConfigError, cut, found, quoted
-from hami_webhook.config.fields import is_name, refuse
-from hami_webhook.config.yaml_source import Located, parse_yaml
+from hami_webhook.config.errors import ConfigError, cut, did_you_mean, found, quoted, sentence_of
+from hami_webhook.config.fields import Text, is_name, refuse
+from hami_webhook.config.yaml_source import YamlSource, parse_yaml
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.pod_preferences import WEIGHTS, Weights
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import is_subdomain
+from hami_webhook.kube.yaml_reader import Path
 from hami_webhook.policy.rules import GENERAL_CHOICES, NAMESPACE, DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import WrittenExpression, WrittenSelector
 
-__all__ = ["PolicyError", "PolicyFile", "PolicyRules", "PolicySource"]
+__all__ = ["PolicyFile", "PolicyRules", "PolicySource"]
 
-_Path = tuple[str | int, ...]
 _MOST_SHOWN = 10
 
 
-class PolicyError(Exception):
-    """A policy file that can't be used: `faults` has a sentence for each fault, and the text has one a line."""
-
-    def __init__(self, faults: Iterable[str]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(self.faults))
-
-
 @dataclass(frozen=True, slots=True)
-class _KnownKeys:
-    """What the enabled vendors know, by which a file is judged."""
+class _VendorKeys:
+    """The backends, choices and lists of the enabled vendors, against which a file is checked."""
 
     vendors: Mapping[str, Governed]
     choices: tuple[str, ...]
@@ -50,7 +41,7 @@ class _KnownKeys:
     """Where the content of a vendor's list key belongs in a rule."""
 
     @classmethod
-    def of(cls, vendors: Mapping[str, Governed]) -> _KnownKeys:
+    def of(cls, vendors: Mapping[str, Governed]) -> _VendorKeys:
         lists: dict[str, str] = {}
         for backend, vendor in vendors.items():
             for field, keys in _list_keys(vendor):
@@ -70,15 +61,9 @@ def _list_keys(vendor: Governed) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _known(info: ValidationInfo) -> _KnownKeys:
-    assert isinstance(info.context, _KnownKeys)
+def _known(info: ValidationInfo) -> _VendorKeys:
+    assert isinstance(info.context, _VendorKeys)
     return info.context
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        refuse(f"must be text, found {found(value)}; put it in quotes")
-    return value
 
 
 def _rule_name(value: object) -> str:
@@ -139,18 +124,18 @@ def _choice_key(value: str, info: ValidationInfo) -> str:
     return value
 
 
-def _no_choice(value: str, known: _KnownKeys) -> str:
+def _no_choice(value: str, known: _VendorKeys) -> str:
     if is_scheduler_owned(value) or any(value in vendor.keys.owned for vendor in known.vendors.values()):
         return "is written by the scheduler alone: no policy can set it"
     if value in known.lists:
         return f"is a list, not a choice: write its items under {known.lists[value]}"
-    return f"is no choice of an enabled vendor{_did_you_mean(value, known.choices)}; choices are {_few(known.choices)}"
+    return f"is no choice of an enabled vendor{did_you_mean(value, known.choices)}; choices are {_few(known.choices)}"
 
 
 def _backend_key(value: str, info: ValidationInfo) -> str:
     backends = _known(info).vendors
     if value not in backends:
-        refuse(f"is no enabled backend key{_did_you_mean(value, backends)}; known are {_few(backends)}")
+        refuse(f"is no enabled backend key{did_you_mean(value, backends)}; known are {_few(backends)}")
     return value
 
 
@@ -163,12 +148,6 @@ def _scheduler_name(value: object) -> str:
     return value
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    by_fold = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(word.lower()[:253], by_fold, n=1)
-    return f" (did you mean {by_fold[close[0]]}?)" if close else ""
-
-
 def _few(items: Iterable[str]) -> str:
     names = list(items)
     text = ", ".join(names[:_MOST_SHOWN]) or "none"
@@ -177,7 +156,7 @@ def _few(items: Iterable[str]) -> str:
 
 _Device = Annotated[str, BeforeValidator(_device)]
 _Devices = tuple[_Device, ...]
-_Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Annotated[str, BeforeValidator(_text)]]
+_Choices = dict[Annotated[str, BeforeValidator(_choice_key)], Text]
 
 
 class _FileSection(BaseModel):
@@ -234,34 +213,32 @@ class PolicyFile(_FileSection):
 
     @classmethod
     def parse(cls, text: str, source: str, vendors: Mapping[str, Governed]) -> PolicyRules:
-        """The rules in `text`, judged by the enabled `vendors`; none if there is nothing in it.
+        """The rules in `text`, checked against the enabled `vendors`; none if there is nothing in it.
 
-        `source` is what messages call the file. Raises `PolicyError` with every fault: first those of single values,
-        and if there are none those between values.
+        `source` is what messages call the file. Raises ConfigError with every fault: first those of single values, and
+        if there are none those between values.
         """
-        try:
-            document = _inside_config_map(parse_yaml(text, source), source)
-        except ConfigError as error:
-            raise PolicyError(error.faults) from None
-        if document is None or document.value is None:
+        file = _policy_file_in(parse_yaml(text, source))
+        if file.value is None:
             return PolicyRules.EMPTY
-        known = _KnownKeys.of(vendors)
+        known = _VendorKeys.of(vendors)
         try:
-            written = cls.model_validate(document.plain(), context=known)
+            written = cls.model_validate(file.value, context=known)
         except ValidationError as invalid:
             errors = invalid.errors(include_url=False, include_context=False)
-            faults = [_FileFault.at(document, _place(error["loc"]), _sentence(error)) for error in errors]
+            findings = [(_value_path(error["loc"]), _sentence(error)) for error in errors]
         else:
-            faults = [_FileFault.at(document, path, sentence) for path, sentence in written._conflicts(known)]
-        if faults:
-            raise PolicyError(fault.said(source) for fault in sorted(faults))
+            findings = list(written._conflicts(known))
+        if findings:
+            faults = sorted(file.remark(path, sentence, quote_keys=True) for path, sentence in findings)
+            raise ConfigError([fault.located(source) for fault in faults])
         return PolicyRules(tuple(rule.rule() for rule in written.policies))
 
-    def _conflicts(self, known: _KnownKeys) -> Iterator[tuple[_Path, str]]:
+    def _conflicts(self, known: _VendorKeys) -> Iterator[tuple[Path, str]]:
         """Faults that no single value shows, each with its path and a sentence."""
         first: dict[str, int] = {}
         for index, rule in enumerate(self.policies):
-            path: _Path = ("policies", index)
+            path: Path = ("policies", index)
             if first.setdefault(rule.name, index) != index:
                 yield (*path, "name"), f"{quoted(rule.name)} is already the name of policies[{first[rule.name]}]"
             for part, choices in (("default", rule.default), ("enforce", rule.enforce)):
@@ -292,94 +269,48 @@ class PolicySource:
         """Put the rules of `text` in force and return None; if it has faults keep the old and return the faults."""
         try:
             self.current = PolicyFile.parse(text, self._source, self._vendors)
-        except PolicyError as error:
+        except ConfigError as error:
             return str(error)
         return None
 
 
-def _inside_config_map(document: Located | None, source: str) -> Located | None:
-    """What a ConfigMap carries under its one data key; any other document is returned as it is."""
-    if document is None or not isinstance(document.value, dict) or "kind" not in document.value:
-        return document
-    kind = document.value["kind"]
-    if kind.value != "ConfigMap":
-        raise PolicyError(
-            [f"{source}:{kind.line}: kind: must be ConfigMap, or not be there, found {found(kind.plain())}"]
-        )
-    held = document.value.get("data", Located(None, kind.line))
-    entries = held.value if isinstance(held.value, dict) else {}
+def _policy_file_in(file: YamlSource) -> YamlSource:
+    """The file that a ConfigMap carries under its one data key; any other document is returned as it is."""
+    if not isinstance(file.value, dict) or "kind" not in file.value:
+        return file
+
+    def refusal(path: Path, sentence: str) -> ConfigError:
+        return ConfigError([file.remark(path, sentence, quote_keys=True).located(file.name)])
+
+    kind = file.value["kind"]
+    if kind != "ConfigMap":
+        raise refusal(("kind",), f"must be ConfigMap, or not be there, found {found(kind)}")
+    data = file.value.get("data")
+    entries = data if isinstance(data, dict) else {}
     if len(entries) != 1:
-        names = f"{len(entries)}: {_few(cut(key) for key in entries)}" if entries else found(held.plain() or None)
-        raise PolicyError([f"{source}:{held.line}: data: must hold exactly one key, the policy file, found {names}"])
+        names = f"{len(entries)}: {_few(cut(key) for key in entries)}" if entries else found(data or None)
+        sentence = f"data: must hold exactly one key, the policy file, found {names}"
+        raise ConfigError([f"{file.name}:{file.line_at(('data',) if 'data' in file.value else ('kind',))}: {sentence}"])
     ((key, text),) = entries.items()
-    if not isinstance(text.value, str):
-        sentence = f"must be text, found {found(text.plain())}; begin it with |"
-        raise PolicyError([f"{source}:{text.line}: {_spelt(('data', key))}: {sentence}"])
-    first_line = text.line
-    return parse_yaml(text.value, source, lambda line: first_line + line if text.block else first_line)
+    if not isinstance(text, str):
+        raise refusal(("data", key), f"must be text, found {found(text)}; begin it with |")
+    return file.inner_file(("data", key))
 
 
-class _FileFault(NamedTuple):
-    """A sentence and where in the file it belongs; faults sort by line."""
-
-    line: int
-    path: str
-    sentence: str
-
-    @classmethod
-    def at(cls, document: Located, path: _Path, sentence: str) -> Self:
-        """A fault at a path; where there is no such value, the innermost mapping or list around it has the line."""
-        place = document
-        for step in path:
-            match place.value:
-                case dict() as entries if step in entries:
-                    place = entries[str(step)]
-                case list() as items if isinstance(step, int):
-                    place = items[step]
-                case _:
-                    break
-        return cls(place.line, _spelt(path), sentence)
-
-    def said(self, source: str) -> str:
-        path = f"{self.path}: " if self.path else ""
-        return f"{source}:{self.line}: {path}{self.sentence}"
-
-
-def _spelt(path: _Path) -> str:
-    """A path as people write it: `policies[0].default["nvidia.com/vgpu-mode"]`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif step.isidentifier() and len(step) <= 40:
-            text += f".{step}"
-        else:
-            text += f"[{quoted(step)}]"
-    return text.removeprefix(".")
-
-
-def _place(location: _Path) -> _Path:
+def _value_path(location: Path) -> Path:
     """Where pydantic found an error; an error of a mapping's key is put at its entry."""
     return location[:-1] if location and location[-1] == "[key]" else location
 
 
 def _sentence(error: ErrorDetails) -> str:
-    """What was found and what would be right, for the errors that pydantic words itself too."""
-    match error["type"]:
-        case "missing":
-            return "is required, and isn't there"
-        case "model_type" | "dict_type":
-            return f"must be a mapping, found {_listed(error['input'])}"
-        case "tuple_type":
-            return f"must be a list, found {found(error['input'])}"
-        case "extra_forbidden":
-            keys = _keys_at(error["loc"][:-1])
-            return f"is an unknown key{_did_you_mean(str(error['loc'][-1]), keys)}; known are {_few(keys)}"
-        case _:
-            return error["msg"]
+    """What was found and what would be right."""
+    if error["type"] == "extra_forbidden":
+        keys = _keys_at(error["loc"][:-1])
+        return f"is an unknown key{did_you_mean(str(error['loc'][-1]), keys)}; known are {_few(keys)}"
+    return sentence_of(error, missing="is required, and isn't there", describe=_listed)
 
 
-def _keys_at(path: _Path) -> list[str]:
+def _keys_at(path: Path) -> list[str]:
     """The keys that a mapping at this path may have."""
     models: dict[str, type[BaseModel]] = {
         "policies": WrittenRule,

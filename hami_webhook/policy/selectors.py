@@ -35,7 +35,7 @@ LabelValue = Annotated[str, BeforeValidator(_label_value)]
 
 
 class WrittenExpression(BaseModel):
-    """One item of `matchExpressions` as a file has it."""
+    """One item of `matchExpressions` in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class WrittenExpression(BaseModel):
 
 
 class WrittenSelector(BaseModel):
-    """A LabelSelector as a file has it."""
+    """A LabelSelector in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class WrittenSelector(BaseModel):
     match_expressions: tuple[WrittenExpression, ...] = Field(default=(), alias="matchExpressions")
 
     def selector(self) -> LabelSelector:
-        """What the file means: a label to match is an In with one value."""
+        """The selector; a label to match is an `In` with one value."""
         return LabelSelector(
             (
                 *(Requirement(key, "In", (value,)) for key, value in self.match_labels.items()),

@@ -18,8 +18,7 @@ def fill_in(text: str, source: str, vendors: Vendors) -> str:
     Where the vendors have no resources the extender is left out, as one without `managedResources` gets every pod.
     `source` is what messages call the text. Raises `ConfigError`.
     """
-    parsed = parse_yaml(text, source)
-    document: Any = parsed.plain() if parsed is not None else None
+    document: Any = parse_yaml(text, source).value
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise ConfigError([f"{source}: must be a {KIND} of kubescheduler.config.k8s.io/v1"])
     found = document.get("extenders")

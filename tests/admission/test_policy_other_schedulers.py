@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from hami_webhook.config import ConfigError
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.file import PolicyError, PolicyFile
+from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, refusal, validate
@@ -181,5 +182,5 @@ def test_the_policy_file_knows_its_choice_and_its_lists() -> None:
         ("default: {volcano.sh/vgpu-ids-new: a}", "is written by the scheduler alone"),
         ("devices: {koordinator: {}}", "is no enabled backend key"),
     ):
-        with pytest.raises(PolicyError, match=words):
+        with pytest.raises(ConfigError, match=words):
             PolicyFile.parse(f"policies: [{{name: r, {wrong}}}]", "p", KNOWN.governed)

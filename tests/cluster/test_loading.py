@@ -14,7 +14,6 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hami_webhook.cluster import yaml_stream
 from hami_webhook.cluster.api import JSON
 from hami_webhook.cluster.loading import (
     LoadedObject,
@@ -24,6 +23,7 @@ from hami_webhook.cluster.loading import (
     read_objects,
     sort_objects,
 )
+from hami_webhook.kube import yaml_reader
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
 JSON_POD = '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}'
@@ -217,7 +217,7 @@ def test_garbage_is_a_load_error_or_nothing(text: str) -> None:
 def test_the_python_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{POD}a: &x [1, 2026-01-01, {{b: yes}}]\nc: *x\n"
     expected = load_one(text)
-    monkeypatch.setattr(yaml_stream, "_Loader", yaml.SafeLoader)
+    monkeypatch.setattr(yaml_reader, "_Loader", yaml.SafeLoader)
     assert load_one(text) == expected
     with pytest.raises(LoadError, match="f:2: not YAML: special characters are not allowed"):
         load_objects("a: 1\nb: \x01\n", "f")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hami_webhook.config import ConfigError, DeviceConfig
@@ -33,6 +33,7 @@ BAD = [
     ("a: 1\n---\nb: 2", "f.yaml:2: is not valid YAML: but found another document"),
     ("a: 'x", "f.yaml:1: is not valid YAML: found unexpected end of stream"),
     ("a: *b", "f.yaml:1: is not valid YAML: found undefined alias"),
+    ("a: !x b", "f.yaml:1: is not valid YAML: the tag !x isn't one of Kubernetes' YAML"),
     ("a: \x00", "f.yaml: is not valid YAML: unacceptable character #x0000"),
     ("a: \ud800", "f.yaml: is not valid YAML: 'utf-8' codec can't encode"),
     (
@@ -45,7 +46,7 @@ BAD = [
     (
         "a: &a [1,2,3,4,5,6,7,8,9]\n"
         + "".join(f"{n}: &{n} [{','.join([f'*{p}'] * 9)}]\n" for p, n in zip("abcde", "bcdef", strict=True)),
-        "f.yaml:1: expands to more than 50000 values",
+        "f.yaml:5: expands to more than 50000 values",
     ),
     ("#" * (LARGEST_FILE + 1), "f.yaml: is larger than 1048576 bytes, which no ConfigMap can hold"),
     ("nvidia: {<<: 3}", "f.yaml:1: << must be followed by a mapping or a list of mappings"),
@@ -91,7 +92,7 @@ BAD = [
     (f"nvidia: {{memoryFactor: {'9' * 5000}}}", "must be a whole number from 0 to 2147483647"),
     ("nvidia: {defaultCores: 101}", "nvidia.defaultCores: must be a whole number from 0 to 100, found 101"),
     ("nvidia: {deviceMemoryScaling: 0}", "must be a number above 0 and at most 100, found 0"),
-    ("nvidia: {deviceMemoryScaling: .nan}", "must be a number above 0 and at most 100, found nan"),
+    ("nvidia: {deviceMemoryScaling: .nan}", 'must be a number above 0 and at most 100, found the text ".nan"'),
     ("nvidia: {deviceMemoryScaling: x}", 'must be a number above 0 and at most 100, found the text "x"'),
     ("nvidia: {overwriteEnv: 'true'}", 'must be true or false without quotes, found the text "true"'),
     ("nvidia: {overwriteEnv: 1}", "nvidia.overwriteEnv: must be true or false, found 1"),
@@ -188,7 +189,6 @@ def quietly(text: str) -> None:
     assert all(fault.startswith("f.yaml:") and "\n" not in fault for fault in faults)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text())
 @example("? ")
 @example("<<: *a")
@@ -212,7 +212,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(DeviceConfig.model_fields)), VALUES, max_size=4))
 def test_no_values_in_known_sections_raise_anything_else(sections: dict[str, object]) -> None:
     quietly(json.dumps(sections))

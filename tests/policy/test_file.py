@@ -2,16 +2,16 @@
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami_webhook.config import NvidiaSection
+from hami_webhook.config import ConfigError, NvidiaSection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.kube.objects import Namespace
-from hami_webhook.policy.file import PolicyError, PolicyFile, PolicySource
+from hami_webhook.policy.file import PolicyFile, PolicySource
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
@@ -56,7 +56,7 @@ policies:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(PolicyError) as refused:
+    with pytest.raises(ConfigError) as refused:
         PolicyFile.parse(text, "policy.yaml", VENDORS)
     assert str(refused.value) == "\n".join(refused.value.faults)
     return str(refused.value)
@@ -320,12 +320,12 @@ def test_many_choices_are_not_all_said() -> None:
         key = "Rich"
         keys = DeviceKeys(allocated="r.io/a", choices=tuple(f"r.io/choice-{letter}" for letter in "abcdefghij"))
 
-    with pytest.raises(PolicyError, match=r"r\.io/choice-g … and 3 more$"):
+    with pytest.raises(ConfigError, match=r"r\.io/choice-g … and 3 more$"):
         PolicyFile.parse(rule("default: {zzz: z}"), "p", Vendors([Rich()]))
 
 
 def test_no_vendor_at_all_is_said() -> None:
-    with pytest.raises(PolicyError, match=r"known are none$"):
+    with pytest.raises(ConfigError, match=r"known are none$"):
         PolicyFile.parse(rule("devices: {NVIDIA: {}}"), "p", {})
 
 
@@ -341,12 +341,12 @@ def test_a_bad_text_leaves_the_old_rules_in_force() -> None:
     assert source.current == PolicyRules.EMPTY
 
 
-def judged(text: str) -> None:
+def parsed_or_refused(text: str) -> None:
     """Reading either gives rules or is refused; anything else raised fails the test."""
     faults: tuple[str, ...] = ()
     try:
         PolicyFile.parse(text, "p", VENDORS)
-    except PolicyError as error:
+    except ConfigError as error:
         faults = error.faults or ("refused without a word",)
     assert all(fault.startswith("p:") and "\n" not in fault for fault in faults)
 
@@ -359,9 +359,8 @@ def judged(text: str) -> None:
 @example("\ufeffpolicies: []")
 @example("a: \ud800")
 @example("<<: *x")
-@settings(max_examples=150, deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    judged(text)
+    parsed_or_refused(text)
 
 
 WORDS = [
@@ -388,8 +387,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
 def test_any_shape_is_read_or_refused(value: object) -> None:
-    judged(yaml.safe_dump({"policies": [{"name": "a", "match": value, "devices": {"NVIDIA": value}}]}))
-    judged(yaml.safe_dump({"policies": value}))
-    judged(yaml.safe_dump(value, allow_unicode=True))
+    parsed_or_refused(yaml.safe_dump({"policies": [{"name": "a", "match": value, "devices": {"NVIDIA": value}}]}))
+    parsed_or_refused(yaml.safe_dump({"policies": value}))
+    parsed_or_refused(yaml.safe_dump(value, allow_unicode=True))
