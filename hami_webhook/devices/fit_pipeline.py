@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.fit_request import (
@@ -25,35 +25,86 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
 
 
-def fit(vendor: Vendor, trial: FitRequest) -> Allocation | Rejection:
-    """The cards the container gets of `vendor` on this node, or why it gets none; the trial's overlay isn't changed."""
+@dataclass(slots=True)
+class CardVerdict:
+    """A card that was checked: `label` is that of the check it failed, "" if it passed them all."""
+
+    card: Candidate
+    label: str
+
+
+@dataclass(slots=True)
+class FitTrace:
+    """What Fit did for one request of a container, for people who ask why.
+
+    `trial` has the request as it is on the node, as far as that could be resolved. `tried`: Fit got as far as the
+    cards. `verdicts` are those of the walk over the cards that decided, one for each time a card was checked.
+    """
+
+    vendor: Vendor
+    trial: FitRequest
+    tried: bool = False
+    outcome: Allocation | Rejection | None = None
+    walks: list[tuple[Allocation | Rejection, list[CardVerdict]]] = field(default_factory=list)
+
+    @property
+    def container(self) -> str:
+        return self.trial.pod.containers[self.trial.row].name
+
+    @property
+    def rejection(self) -> Rejection:
+        """Why the container gets none; for a request that fails."""
+        assert isinstance(self.outcome, Rejection)
+        return self.outcome
+
+    @property
+    def verdicts(self) -> Sequence[CardVerdict]:
+        return next((verdicts for result, verdicts in self.walks if result is self.outcome), ())
+
+
+def fit(vendor: Vendor, trial: FitRequest, traces: list[FitTrace] | None = None) -> Allocation | Rejection:
+    """The cards the container gets of `vendor` on this node, or why it gets none; the trial's overlay isn't changed.
+
+    A trace is added to `traces`, if these are given.
+    """
+    if traces is None:
+        return _fit(vendor, trial, None)
+    trace = FitTrace(vendor, trial)
+    traces.append(trace)
+    trace.outcome = _fit(vendor, trial, trace)
+    return trace.outcome
+
+
+def _fit(vendor: Vendor, trial: FitRequest, trace: FitTrace | None) -> Allocation | Rejection:
     resolved = vendor.resolve(trial.request, trial)
     if isinstance(resolved, Rejection):
         return resolved
     if resolved is not trial.request:
         trial = replace(trial, request=resolved)
     refusal = vendor.refuses_node(trial)
+    if trace is not None:
+        trace.trial, trace.tried = trial, refusal is None
     if refusal is not None:
         return refusal
     bound = trial.terms.numa_bound
     if trial.terms.policy.numa_first and not bound:
-        attempt = _attempt(vendor, trial, numa_bound=True)
+        attempt = _attempt(vendor, trial, trace, numa_bound=True)
         if isinstance(attempt, Allocation):
             return attempt
-    return _attempt(vendor, trial, numa_bound=bound)
+    return _attempt(vendor, trial, trace, numa_bound=bound)
 
 
-def _attempt(vendor: Vendor, trial: FitRequest, *, numa_bound: bool) -> Allocation | Rejection:
+def _attempt(vendor: Vendor, trial: FitRequest, trace: FitTrace | None, *, numa_bound: bool) -> Allocation | Rejection:
     cards = [
         Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
         for position, device in enumerate(trial.inventory.devices)
         if device.uuid not in trial.barred
     ]
     ordered = [cards[i] for i in vendor.order(cards, trial.terms, numa_bound=numa_bound)]
-    first = _walk(vendor, trial, ordered, numa_bound=numa_bound)
+    first = _walk(vendor, trial, ordered, trace, numa_bound=numa_bound)
     if isinstance(first, Allocation) or trial.budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.counts:
         return first
-    second = _walk(vendor, trial, _by_cost(trial, ordered, numa_bound=numa_bound), numa_bound=numa_bound)
+    second = _walk(vendor, trial, _by_cost(trial, ordered, numa_bound=numa_bound), trace, numa_bound=numa_bound)
     return second if isinstance(second, Allocation) else first
 
 
@@ -79,6 +130,7 @@ class _Walk:
         self.groups: list[list[Candidate]] = [[]]
         self.within = trial.overlay.copy()
         self.numa: int | None = None
+        self.verdicts: list[CardVerdict] | None = None
 
     def failed_check(self, card: Candidate) -> str | None:
         """The label of the first check the card fails; a new NUMA group starts where the checks say."""
@@ -105,7 +157,9 @@ class _Walk:
         return Candidate(self.vendor, self.trial, card.device, usage, card.position)
 
 
-def _walk(vendor: Vendor, trial: FitRequest, cards: Sequence[Candidate], *, numa_bound: bool) -> Allocation | Rejection:
+def _walk(
+    vendor: Vendor, trial: FitRequest, cards: Sequence[Candidate], trace: FitTrace | None, *, numa_bound: bool
+) -> Allocation | Rejection:
     """Check the cards in order and let the selection choose."""
     selection = vendor.selection(trial)
     if selection is FIRST_FIT and trial.terms.policy.topology_aware:
@@ -113,11 +167,25 @@ def _walk(vendor: Vendor, trial: FitRequest, cards: Sequence[Candidate], *, numa
     count = trial.request.count
     every = selection.looks_at_all
     walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))
+    if trace is None:
+        return _result(walk, cards, selection)
+    walk.verdicts = []
+    result = _result(walk, cards, selection)
+    trace.walks.append((result, walk.verdicts))
+    return result
+
+
+def _result(walk: _Walk, cards: Sequence[Candidate], selection: Selection) -> Allocation | Rejection:
+    """The outcome of the walk over the cards."""
+    vendor, trial = walk.vendor, walk.trial
+    count, every = trial.request.count, selection.looks_at_all
     for first in cards:
         card: Candidate | None = first
         while card is not None:
             trial.taken = [] if every else walk.groups[-1]
             label = walk.failed_check(card)
+            if walk.verdicts is not None:
+                walk.verdicts.append(CardVerdict(card, label or ""))
             if label is not None:
                 walk.counts[label] += 1
                 break
@@ -179,6 +247,8 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
         while card is not None and len(group) < count:
             walk.trial.taken = group
             label = walk.failed_check(card)
+            if walk.verdicts is not None:
+                walk.verdicts.append(CardVerdict(card, label or ""))
             if label is not None:
                 walk.counts[label] += 1
                 break

@@ -1,6 +1,6 @@
-"""What would have to be freed on a node, and what the placement would then cost, found by trying it out.
+"""What would have to be freed on a node for a pod, and what the placement would then cost, found by trial.
 
-Nothing here knows the rules: a node with less on its cards is made up, and Fit is asked again.
+No vendor's rule is repeated here: Fit is run again on a copy of the node whose cards are used less.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import IDLE, NodeView, Usage
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.fit_trace import Stuck, find_stuck, first_failure
+from hami_webhook.explain.fit_trace import first_failure, trace_fit
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import placed_charge
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
@@ -22,10 +23,10 @@ CardKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Room:
-    """A node made roomy enough: what is freed of which cards (slots, MiB, cores), and the placement there.
+class Eviction:
+    """What is freed of which cards of a node (slots, MiB, cores) for a pod, and the pod's placement there.
 
-    `emptied` are cards of which nothing less than all will do.
+    `emptied` are the cards that must become idle.
     """
 
     fit: NodeFit
@@ -34,32 +35,34 @@ class Room:
     size: float
 
 
-def make_room(view: NodeView, ask: PodRequest, vendors: Vendors) -> Room | None:
-    """The least to be freed on the node, whatever the quota says; None if the pod doesn't fit even so.
+def smallest_eviction(view: NodeView, pod_request: PodRequest, vendors: Vendors) -> Eviction | None:
+    """The least to be freed on the node, regardless of quota; None if the pod doesn't fit even then.
 
-    Card by card where one card is what is lacking, else whole cards, as many as are needed of the node's.
+    Part of one card where one card is lacking, else whole cards, as many as are needed.
     """
     kept: dict[CardKey, Usage] = {}
     for _ in range(_MOST_STEPS):
-        roomy = _with(view, kept)
-        found = fit_pod(roomy, ask, vendors, None)
+        freed_view = _with(view, kept)
+        found = fit_pod(freed_view, pod_request, vendors, None)
         if isinstance(found, NodeFit):
-            return _least(view, ask, vendors, kept)
-        stuck = find_stuck(roomy, ask, vendors, None)
-        nearest = min(_openings(stuck, view, roomy), default=None, key=lambda opening: opening[0]) if stuck else None
+            return _least(view, pod_request, vendors, kept)
+        trace = trace_fit(freed_view, pod_request, vendors, None)
+        nearest = (
+            min(_openings(trace, view, freed_view), default=None, key=lambda opening: opening[0]) if trace else None
+        )
         if nearest is None:
-            return _least(view, ask, vendors, dict.fromkeys(view.usage, IDLE))
+            return _least(view, pod_request, vendors, dict.fromkeys(view.usage, IDLE))
         kept[nearest[1]] = nearest[2]
     return None
 
 
-def _least(view: NodeView, ask: PodRequest, vendors: Vendors, kept: dict[CardKey, Usage]) -> Room | None:
-    """Without those cards that needn't have been freed; None if the pod doesn't fit even with all of them freed."""
+def _least(view: NodeView, pod_request: PodRequest, vendors: Vendors, kept: dict[CardKey, Usage]) -> Eviction | None:
+    """The eviction without cards that needn't be freed; None if the pod doesn't fit with all of them freed."""
     for card in list(kept):
         without = {key: usage for key, usage in kept.items() if key != card}
-        if isinstance(fit_pod(_with(view, without), ask, vendors, None), NodeFit):
+        if isinstance(fit_pod(_with(view, without), pod_request, vendors, None), NodeFit):
             kept = without
-    found = fit_pod(_with(view, kept), ask, vendors, None)
+    found = fit_pod(_with(view, kept), pod_request, vendors, None)
     if not isinstance(found, NodeFit):
         return None
     freed = {}
@@ -71,43 +74,48 @@ def _least(view: NodeView, ask: PodRequest, vendors: Vendors, kept: dict[CardKey
         _part(slots, totals[key].slots) + _part(memory, totals[key].memory) + _part(cores, totals[key].cores)
         for key, (slots, memory, cores) in freed.items()
     )
-    return Room(found, freed, frozenset(key for key, usage in kept.items() if usage == IDLE), size)
+    return Eviction(found, freed, frozenset(key for key, usage in kept.items() if usage == IDLE), size)
 
 
 def _with(view: NodeView, kept: Mapping[CardKey, Usage]) -> NodeView:
     return replace(view, usage={**view.usage, **kept})
 
 
-def _openings(stuck: Stuck, view: NodeView, roomy: NodeView) -> Iterator[tuple[float, CardKey, Usage]]:
-    """Cards the stuck container could have if something left them: how much that is, and what may stay."""
-    vendor, trial = stuck.vendor, stuck.trial
-    if not stuck.tried:
+def _openings(trace: FitTrace, view: NodeView, freed_view: NodeView) -> Iterator[tuple[float, CardKey, Usage]]:
+    """Cards that the rejected container could have if they were used less: the size freed, and the remaining usage."""
+    vendor, trial = trace.vendor, trace.trial
+    if not trace.tried:
         return
     for position, device in enumerate(trial.inventory.devices):
         now = trial.overlay.used(vendor.key, device.uuid)
-        base = roomy.used(vendor.key, device.uuid)
+        base = freed_view.used(vendor.key, device.uuid)
         own = (now.slots - base.slots, now.memory - base.memory, now.cores - base.cores)
 
-        def passes(stays: Usage, position: int = position, own: tuple[int, int, int] = own) -> bool:
-            usage = replace(stays, slots=stays.slots + own[0], memory=stays.memory + own[1], cores=stays.cores + own[2])
+        def passes(remaining: Usage, position: int = position, own: tuple[int, int, int] = own) -> bool:
+            usage = replace(
+                remaining,
+                slots=remaining.slots + own[0],
+                memory=remaining.memory + own[1],
+                cores=remaining.cores + own[2],
+            )
             device = trial.inventory.devices[position]
             return not first_failure(vendor, Candidate(vendor, trial, device, usage, position))
 
         if base == IDLE or passes(base):
             continue
-        stays = _most_that_stays(base, passes)
-        if stays is None:
+        remaining = _most_remaining(base, passes)
+        if remaining is None:
             continue
         size = (
-            _part(base.slots - stays.slots, device.slots)
-            + _part(base.memory - stays.memory, device.memory)
-            + _part(base.cores - stays.cores, device.cores)
+            _part(base.slots - remaining.slots, device.slots)
+            + _part(base.memory - remaining.memory, device.memory)
+            + _part(base.cores - remaining.cores, device.cores)
         )
-        yield size, (vendor.key, device.uuid), stays
+        yield size, (vendor.key, device.uuid), remaining
 
 
-def _most_that_stays(base: Usage, passes: Callable[[Usage], bool]) -> Usage | None:
-    """The most of `base` with which the card passes, each amount taken by itself; None if not even idle it does."""
+def _most_remaining(base: Usage, passes: Callable[[Usage], bool]) -> Usage | None:
+    """The most of `base` with which the card passes, each amount by itself; None if it doesn't pass when idle."""
     if not passes(IDLE):
         return None
     nothing = replace(base, slots=0, memory=0, cores=0)
@@ -116,24 +124,24 @@ def _most_that_stays(base: Usage, passes: Callable[[Usage], bool]) -> Usage | No
     slots = _largest(base.slots, lambda amount: passes(replace(nothing, slots=amount)))
     memory = _largest(base.memory, lambda amount: passes(replace(nothing, memory=amount)))
     cores = _largest(base.cores, lambda amount: passes(replace(nothing, cores=amount)))
-    stays = replace(base, slots=slots, memory=memory, cores=cores)
-    if slots == 0 or not passes(stays):
+    remaining = replace(base, slots=slots, memory=memory, cores=cores)
+    if slots == 0 or not passes(remaining):
         return IDLE
-    return stays
+    return remaining
 
 
-def _largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest of 0 to `most` that holds, where 0 does and so does all that is less than one that does."""
+def _largest(most: int, passes: Callable[[int], bool]) -> int:
+    """The largest of 0 to `most` that passes, where 0 passes and every amount below one that passes."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+        low, high = (middle, high) if passes(middle) else (low, middle - 1)
     return low
 
 
-def largest(most: int, holds: Callable[[int], bool]) -> int:
-    """The largest of 1 to `most` that holds, 0 for none, where all that is less than one that does holds too."""
-    return _largest(most, lambda amount: amount == 0 or holds(amount))
+def largest(most: int, passes: Callable[[int], bool]) -> int:
+    """The largest of 1 to `most` that passes, 0 for none, where every amount below one that passes does too."""
+    return _largest(most, lambda amount: amount == 0 or passes(amount))
 
 
 def _part(amount: int, total: int) -> float:
@@ -141,23 +149,27 @@ def _part(amount: int, total: int) -> float:
 
 
 def cheapest(
-    view: NodeView, ask: PodRequest, vendors: Vendors, room: Room, limits: Mapping[str, int]
+    view: NodeView, pod_request: PodRequest, vendors: Vendors, eviction: Eviction, limits: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """What the cheapest placement costs that is found on the node once it has room: by quota key.
+    """The cost by quota key of the cheapest placement that is found on the node after the eviction.
 
-    Fit itself looks for a cheaper one where quota stands in the way, so it is asked with less and less.
+    Fit itself looks for a cheaper placement where quota forbids one, so it is run with lower and lower limits.
     """
-    roomy = _with(view, {key: _left(view.used(*key), freed, key in room.emptied) for key, freed in room.freed.items()})
-    cost = placed_charge(room.fit.holds(), ask.pod.kinds, vendors).amounts
+    freed_view = _with(
+        view, {key: _left(view.used(*key), freed, key in eviction.emptied) for key, freed in eviction.freed.items()}
+    )
+    cost = placed_charge(eviction.fit.holds(), pod_request.pod.kinds, vendors).amounts
     for _ in range(_MOST_STEPS):
         over = {key: amount for key, amount in cost.items() if key in limits and amount > limits[key]}
         if not over:
             break
-        budget = PodBudget({**limits, **{key: amount - 1 for key, amount in over.items()}}, ask.pod.kinds, vendors)
-        found = fit_pod(roomy, ask, vendors, budget)
+        budget = PodBudget(
+            {**limits, **{key: amount - 1 for key, amount in over.items()}}, pod_request.pod.kinds, vendors
+        )
+        found = fit_pod(freed_view, pod_request, vendors, budget)
         if not isinstance(found, NodeFit):
             break
-        cost = placed_charge(found.holds(), ask.pod.kinds, vendors).amounts
+        cost = placed_charge(found.holds(), pod_request.pod.kinds, vendors).amounts
     return cost
 
 

@@ -1,6 +1,6 @@
-"""Why a pod is where it is, or isn't anywhere, from what is known of the cluster; nobody is asked anything.
+"""Why a pod is where it is, or isn't anywhere, from objects that were read before.
 
-The verdicts are those of the code that places pods; what is added are the numbers behind them.
+The verdicts are those of the code that places pods, with the numbers behind them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import BadRequest, Device, NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain import remedies
-from hami_webhook.explain.fit_trace import Stuck, find_stuck
+from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.explain.messages import why
 from hami_webhook.explain.other_schedulers import of_foreign
-from hami_webhook.explain.remedies import Judged, Remedy
+from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
     CardReport,
     Change,
@@ -47,11 +48,11 @@ _PHASE = "hami.io/bind-phase"
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a pod is judged by: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
+class ExplainContext:
+    """What a pod is explained with: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
 
-    `lapse` is how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded` gives a
-    pod of the namespace as policy demands it.
+    `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
+    applies policy to a pod of the namespace.
     """
 
     state: ClusterCache
@@ -60,116 +61,120 @@ class Known:
     now: float
     policies: SchedulingPolicies
     scheduler_name: str
-    lapse: float
+    assume_ttl: float
     gates: Sequence[str] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
 
 
-def explain(pod: Pod, known: Known) -> Explanation:
+def explain(pod: Pod, context: ExplainContext) -> Explanation:
     """Why the pod is where it is, or isn't anywhere."""
-    if pod.ended(known.now):
+    if pod.ended(context.now):
         verdict = f"is over ({pod.phase or 'being deleted'}): it holds no cards and costs no quota"
         return Explanation(pod.namespace, pod.name, verdict)
-    if NODE in pod.annotations and placement_counts(pod, known.now, known.lapse):
-        return _of_placed(pod, known)
-    return _of_unplaced(pod, known)
+    if NODE in pod.annotations and placement_counts(pod, context.now, context.assume_ttl):
+        return _of_placed(pod, context)
+    return _of_unplaced(pod, context)
 
 
-def explain_denial(pod: Pod | None, known: Known, name: tuple[str, str], code: int, message: str) -> Explanation:
-    """Why a pod isn't admitted; `pod` as it was judged, None if it can't be read, `name` its namespace and name."""
+def explain_denial(
+    pod: Pod | None, context: ExplainContext, name: tuple[str, str], code: int, message: str
+) -> Explanation:
+    """Why a pod isn't admitted; `pod` as it was reviewed, None if it can't be read, `name` its namespace and name."""
     verdict = f"is denied at admission ({code}): {message}"
     if pod is None:
         return Explanation(*name, verdict)
     try:
-        charge = waiting_charge(pod, known.vendors, known.state)
+        charge = waiting_charge(pod, context.vendors, context.state)
     except BadRequest:
         return Explanation(*name, verdict)
     quotas = []
     over = []
-    for books in _books(pod, known):
-        of_books = list(_at_the_door(books, charge.amounts))
-        quotas += of_books
-        keys = books.overrun(charge)
-        over += [quota for quota in of_books if quota.key in keys]
+    for account in _accounts(pod, context):
+        of_account = list(_quotas_at_admission(account, charge.amounts))
+        quotas += of_account
+        keys = account.overrun(charge)
+        over += [quota for quota in of_account if quota.key in keys]
     steps = [step for step, _ in remedies.raises(over, charge.amounts)]
     return Explanation(*name, verdict, quotas=quotas, changes=[Change(steps)] if steps else [])
 
 
-def _at_the_door(books: QuotaAccount, amounts: Mapping[str, int]) -> Iterator[QuotaReport]:
-    """How each managed key stands for a pod that isn't charged yet."""
-    for key, hard in sorted(books.hard.items()):
-        used = books.used.get(key)
+def _quotas_at_admission(account: QuotaAccount, amounts: Mapping[str, int]) -> Iterator[QuotaReport]:
+    """Each managed key of the account for a pod that isn't charged yet."""
+    for key, hard in sorted(account.hard.items()):
+        used = account.used.get(key)
         most = hard - (used or 0)
-        yield QuotaReport(books.name, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
+        yield QuotaReport(account.name, key, hard, used, 0, used or 0, most, amounts.get(key, 0))
 
 
-def _of_placed(pod: Pod, known: Known) -> Explanation:
+def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     name = pod.node_name or pod.annotations[NODE]
     notes = []
     if pod.node_name and pod.node_name != pod.annotations[NODE]:
         notes.append(f"its cards were chosen on {pod.annotations[NODE]}, but it is bound to {pod.node_name}")
-    view = known.state.view(name)
+    view = context.state.view(name)
     if view is None:
         notes.append(f"node {name} isn't there (any more)")
-    charge = charge_of(pod, known.vendors, known.state, known.now, known.lapse)
+    charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
     notes += charge.problems
-    taken = list(_taken(pod, known.vendors, view))
+    taken = list(_taken_cards(pod, context.vendors, view))
     notes += [f"{device.uuid} isn't registered on {name} (any more)" for device in taken if not device.registered]
-    mine = {(device.vendor, device.uuid) for device in taken}
-    cards = [_card(d, view) for d in _devices(view) if (d.vendor, d.uuid) in mine] if view else []
+    own = {(device.vendor, device.uuid) for device in taken}
+    cards = [_card(d, view) for d in _devices(view) if (d.vendor, d.uuid) in own] if view else []
     text = pod.annotations.get(TIME, "")
     time = float(int(text[:18])) if text.isdecimal() else None
     bound = bool(pod.node_name)
-    lapses = None if bound or time is None else time + known.lapse
+    expires = None if bound or time is None else time + context.assume_ttl
     place = PlacementReport(
-        name, bound, time, taken, cards, dict(sorted(charge.amounts.items())), lapses, pod.annotations.get(_PHASE, "")
+        name, bound, time, taken, cards, dict(sorted(charge.amounts.items())), expires, pod.annotations.get(_PHASE, "")
     )
     since = f" since {format_time(time)}" if time is not None else ""
     verdict = f"is placed on {name}{since} and {'bound' if bound else 'not bound yet'}"
-    if lapses is not None:
-        notes.append(f"unless it is bound by {format_time(lapses)} its placement lapses, and it is placed anew")
-    return Explanation(pod.namespace, pod.name, verdict, notes, place, quotas=list(_quotas(pod, known, charge.amounts)))
+    if expires is not None:
+        notes.append(f"unless it is bound by {format_time(expires)} its placement lapses, and it is placed anew")
+    return Explanation(
+        pod.namespace, pod.name, verdict, notes, place, quotas=list(_quotas(pod, context, charge.amounts))
+    )
 
 
-def _of_unplaced(pod: Pod, known: Known) -> Explanation:
-    known.state.tick(known.now)
-    known.state.release(pod.uid)
+def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
+    context.state.tick(context.now)
+    context.state.release(pod.uid)
     named = (pod.namespace, pod.name)
     try:
-        bounded = known.bounded(pod)
-        ask = read_pod_request(bounded.pod, known.vendors, known.policies.card)
+        bounded = context.bounded(pod)
+        pod_request = read_pod_request(bounded.pod, context.vendors, context.policies.card)
     except (BadRequest, PolicyViolation) as error:
         text = error.attributed if isinstance(error, PolicyViolation) else str(error)
-        refused = [NodeReport(view.name, False, text) for view in known.state.views()]
+        refused = [NodeReport(view.name, False, text) for view in context.state.views()]
         return Explanation(*named, f"fits nowhere: {text}", nodes=refused)
     except ValueError as error:
         return Explanation(*named, f"can't be judged: calcScore failed {error}")
     where = f"is bound to {pod.node_name}" if pod.node_name else "isn't placed"
-    foreign = next((each for each in known.vendors.foreign if each.asks(pod)), None) if ask is None else None
+    foreign = next((each for each in context.vendors.foreign if each.asks(pod)), None) if pod_request is None else None
     if foreign is not None:
-        charge = charge_of(pod, known.vendors, known.state, known.now, known.lapse)
-        quotas = list(_quotas(pod, known, charge.amounts))
-        return of_foreign(foreign, pod, known.state, known.now, charge, quotas, OTHER_NODE)
-    if ask is None:
+        charge = charge_of(pod, context.vendors, context.state, context.now, context.assume_ttl)
+        quotas = list(_quotas(pod, context, charge.amounts))
+        return of_foreign(foreign, pod, context.state, context.now, charge, quotas, OTHER_NODE)
+    if pod_request is None:
         return Explanation(*named, f"{where} and asks for no card of an enabled vendor: HAMi has no say in it")
     notes = [f"{sentence}, whatever its own annotations say" for sentence in bounded.changes]
     if NODE in pod.annotations and not pod.node_name:
         notes.append(f"it was placed on {pod.annotations[NODE]}, but never bound, and that has lapsed")
     if pod.node_name:
         notes.append("no placement is written on it: another scheduler bound it, so nobody counts its cards as used")
-        return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, known, {})))
-    return _judged(pod, ask, known, notes)
+        return Explanation(*named, where + " and has no cards", notes, quotas=list(_quotas(pod, context, {})))
+    return _of_pending(pod, pod_request, context, notes)
 
 
-def _judged(pod: Pod, ask: PodRequest, known: Known, notes: list[str]) -> Explanation:
-    """How every node stands to the pod, and what would have to change."""
-    books = list(_books(pod, known))
-    pods = known.state.pods_in(pod.namespace)
-    budget = pod_budget(pod, books, pods, known.vendors, known.state, known.now, known.lapse)
+def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, notes: list[str]) -> Explanation:
+    """A verdict on each node for a pod that isn't placed, and what would have to change."""
+    accounts = list(_accounts(pod, context))
+    pods = context.state.pods_in(pod.namespace)
+    budget = pod_budget(pod, accounts, pods, context.vendors, context.state, context.now, context.assume_ttl)
     selector = (pod.node_selector or {}).items()
-    views = list(known.state.views())
+    views = list(context.state.views())
     suitable = [view for view in views if selector <= view.node.labels.items()]
-    found = evaluate(suitable, ask, known.vendors, budget, known.policies)
+    found = evaluate(suitable, pod_request, context.vendors, budget, context.policies)
     limits = budget.limits if budget else {}
     fits = {scored.fit.node: scored for scored in found.fits}
     nodes = []
@@ -177,57 +182,63 @@ def _judged(pod: Pod, ask: PodRequest, known: Known, notes: list[str]) -> Explan
         if view.name in fits:
             nodes.append(_fitting(view, fits[view.name], pod))
         elif view.name in found.failed:
-            stuck = find_stuck(view, ask, known.vendors, budget)
-            nodes.append(_unfit(view, found.failed[view.name], stuck, ask, known, limits))
+            trace = trace_fit(view, pod_request, context.vendors, budget)
+            nodes.append(_unfit(view, found.failed[view.name], trace, pod_request, context, limits))
         else:
             nodes.append(NodeReport(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
-    quotas = list(_quotas(pod, known, None))
-    judged = Judged(pod, ask, suitable, known.vendors, budget, quotas, known.policies.card, known.bounded)
-    waits = list(_waits(pod, known))
-    helpful: list[Remedy] = []
+    quotas = list(_quotas(pod, context, None))
+    search = RemedySearch(
+        pod, pod_request, suitable, context.vendors, budget, quotas, context.policies.card, context.bounded
+    )
+    blocking = list(_blocking_steps(pod, context))
+    found_remedies: list[Remedy] = []
     if found.fits:
         best = found.fits[0]
-        cost: Mapping[str, int] | None = placed_charge(best.fit.holds(), pod.kinds, known.vendors).amounts
+        cost: Mapping[str, int] | None = placed_charge(best.fit.holds(), pod.kinds, context.vendors).amounts
         others = f" (and {len(found.fits) - 1} more)" if len(found.fits) > 1 else ""
         verdict = f"isn't placed, but fits on {best.fit.node}{others}"
-        notes.append("; ".join(step.text for step in waits) or "it waits for the scheduler, or was refused before")
-        options = [Change(waits)] if waits else []
+        notes.append("; ".join(step.text for step in blocking) or "it waits for the scheduler, or was refused before")
+        options = [Change(blocking)] if blocking else []
     else:
-        helpful = remedies.on_nodes(judged)
-        cost = helpful[0].cost if helpful else None
+        found_remedies = remedies.node_remedies(search)
+        cost = found_remedies[0].cost if found_remedies else None
         verdict = f"fits on none of {len(views)} nodes" if views else "fits nowhere: no node is known"
-        options = [remedy.change for remedy in helpful]
-        options += remedies.in_the_pod(judged)
-        options += _other_nodes(views, suitable, judged, known)
+        options = [remedy.change for remedy in found_remedies]
+        options += remedies.pod_changes(search)
+        options += _other_nodes(views, suitable, search, context)
         if views and not options:
             notes.append("no room on a node, limit, annotation or smaller request was found that would let it in alone")
-        options = [Change([*waits, *option.steps], option.node) for option in options] if waits else options
-    quotas = list(_quotas(pod, known, cost))
+        options = [Change([*blocking, *option.steps], option.node) for option in options] if blocking else options
+    quotas = list(_quotas(pod, context, cost))
     return Explanation(pod.namespace, pod.name, verdict, notes, None, nodes, quotas, options)
 
 
-def _waits(pod: Pod, known: Known) -> Iterator[Step]:
-    """What keeps the pod from being looked at at all."""
-    if known.gates:
-        yield Step("gates", f"its scheduling gates must be removed: {', '.join(known.gates)}", ",".join(known.gates))
-    if known.scheduler_name and pod.scheduler_name != known.scheduler_name:
-        text = f"its schedulerName must be {known.scheduler_name}, not {pod.scheduler_name or 'unset'}"
+def _blocking_steps(pod: Pod, context: ExplainContext) -> Iterator[Step]:
+    """What keeps the pod from being scheduled at all."""
+    if context.gates:
+        yield Step(
+            "gates", f"its scheduling gates must be removed: {', '.join(context.gates)}", ",".join(context.gates)
+        )
+    if context.scheduler_name and pod.scheduler_name != context.scheduler_name:
+        text = f"its schedulerName must be {context.scheduler_name}, not {pod.scheduler_name or 'unset'}"
         yield Step("scheduler", text, "schedulerName")
 
 
 def _other_nodes(
-    views: Sequence[NodeView], suitable: Sequence[NodeView], judged: Judged, known: Known
+    views: Sequence[NodeView], suitable: Sequence[NodeView], search: RemedySearch, context: ExplainContext
 ) -> Iterator[Change]:
-    """Nodes that would do if the pod's nodeSelector allowed them, and those that have yet to register."""
-    ask, budget = judged.ask, judged.budget
+    """Nodes that would fit if the pod's nodeSelector allowed them, and nodes that haven't registered cards."""
+    pod_request, budget = search.pod_request, search.budget
     allowed = {view.name for view in suitable}
     others = [view for view in views if view.name not in allowed]
-    for scored in evaluate(others, ask, known.vendors, budget, known.policies).fits:
-        text = f"{_selector_lacks(ask.pod, scored.view)}; it would fit there"
+    for scored in evaluate(others, pod_request, context.vendors, budget, context.policies).fits:
+        text = f"{_selector_lacks(pod_request.pod, scored.view)}; it would fit there"
         yield Change([Step("selector", text, scored.view.name)], scored.view.name)
     for view in suitable:
-        if any(key not in view.inventories for key in ask.vendors):
-            yield Change([Step("register", f"{view.name}: {_unregistered(view, ask, known)}", view.name)], view.name)
+        if any(key not in view.inventories for key in pod_request.vendors):
+            yield Change(
+                [Step("register", f"{view.name}: {_unregistered(view, pod_request, context)}", view.name)], view.name
+            )
 
 
 def _selector_lacks(pod: Pod, view: NodeView) -> str:
@@ -247,64 +258,69 @@ def _fitting(view: NodeView, scored: ScoredNode, pod: Pod) -> NodeReport:
 
 
 def _unfit(
-    view: NodeView, rejection: Rejection, stuck: Stuck | None, ask: PodRequest, known: Known, limits: Mapping[str, int]
+    view: NodeView,
+    rejection: Rejection,
+    trace: FitTrace | None,
+    pod_request: PodRequest,
+    context: ExplainContext,
+    limits: Mapping[str, int],
 ) -> NodeReport:
-    if stuck is None:
-        told = _unregistered(view, ask, known)
-        return NodeReport(view.name, False, str(rejection), told, cards=_all_cards(view))
-    request, vendor = stuck.trial.request, stuck.vendor
-    total = len(stuck.trial.inventory.devices)
-    passed = sum(not visit.label for visit in stuck.visits)
+    if trace is None:
+        text = _unregistered(view, pod_request, context)
+        return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view))
+    request, vendor = trace.trial.request, trace.vendor
+    total = len(trace.trial.inventory.devices)
+    passed = sum(not verdict.label for verdict in trace.verdicts)
     cards_of = "card" if request.count == 1 else "cards"
-    told = f"container {stuck.container} asks for {request.count} {cards_of} of {vendor.key}, "
-    told += f"{passed} of {total} pass" if stuck.visits else f"the node has {total}"
-    cards = [card for device in _devices(view) for card in _judged_cards(device, view, stuck, known, limits)]
-    return NodeReport(view.name, False, str(rejection), told, stuck.container, cards=cards)
+    text = f"container {trace.container} asks for {request.count} {cards_of} of {vendor.key}, "
+    text += f"{passed} of {total} pass" if trace.verdicts else f"the node has {total}"
+    cards = [card for device in _devices(view) for card in _card_reports(device, view, trace, context, limits)]
+    return NodeReport(view.name, False, str(rejection), text, trace.container, cards=cards)
 
 
-def _judged_cards(
-    device: Device, view: NodeView, stuck: Stuck, known: Known, limits: Mapping[str, int]
+def _card_reports(
+    device: Device, view: NodeView, trace: FitTrace, context: ExplainContext, limits: Mapping[str, int]
 ) -> Iterator[CardReport]:
-    """The card as often as it was looked at for the container that is stuck: once, unless it gives several shares."""
-    visits = [v for v in stuck.visits if (device.vendor, device.uuid) == (stuck.vendor.key, v.card.device.uuid)]
-    counted = {visit.label for visit in stuck.visits}
-    left = [label for label in stuck.rejection.counts if label not in counted]
-    for visit in visits:
-        if visit.label:
-            told = why(visit.card, visit.label, stuck.vendor, known.vendors, limits)
-            yield _card(device, view, visit.card, visit.label, told)
+    """One report for each check of the card for the rejected container: one, unless it gives several shares."""
+    verdicts = [v for v in trace.verdicts if (device.vendor, device.uuid) == (trace.vendor.key, v.card.device.uuid)]
+    counted = {verdict.label for verdict in trace.verdicts}
+    left = [label for label in trace.rejection.counts if label not in counted]
+    for verdict in verdicts:
+        if verdict.label:
+            text = why(verdict.card, verdict.label, trace.vendor, context.vendors, limits)
+            yield _card(device, view, verdict.card, verdict.label, text)
         else:
             label = left[0] if len(left) == 1 else ""
-            yield _card(device, view, visit.card, label, _passed(label, stuck))
-    if not visits:
+            yield _card(device, view, verdict.card, label, _passed(label, trace))
+    if not verdicts:
         yield _card(device, view)
 
 
-def _passed(label: str, stuck: Stuck) -> str:
+def _passed(label: str, trace: FitTrace) -> str:
     if label == reasons.RESOURCE_QUOTA_NOT_FIT:
         return "passes by itself, but together the cards cost more than the quota leaves"
-    return f"passes by itself, but {stuck.trial.request.count} that go together are needed"
+    return f"passes by itself, but {trace.trial.request.count} that go together are needed"
 
 
-def _unregistered(view: NodeView, ask: PodRequest, known: Known) -> str:
-    """Why the node has no cards of a vendor that the pod asks for."""
-    told = []
-    unreadable = {problem.name: problem.text for problem in known.state.problems() if problem.kind == "Node"}
-    for key in ask.vendors:
+def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainContext) -> str:
+    """Why the node has no cards of a vendor that the pod requests."""
+    causes = []
+    unreadable = {problem.name: problem.text for problem in context.state.problems() if problem.kind == "Node"}
+    for key in pod_request.vendors:
         if key in view.inventories:
             continue
-        vendor, node = known.vendors[key], view.node
+        vendor, node = context.vendors[key], view.node
         if vendor.register_annotation and vendor.register_annotation not in node.annotations:
             cause = f"it has no annotation {vendor.register_annotation}"
         elif view.name in unreadable:
             cause = unreadable[view.name]
-        elif not vendor.health(node, known.now).healthy:
+        elif not vendor.health(node, context.now).healthy:
             text = node.annotations.get(vendor.handshake_annotation, "")
             cause = f"its device plugin left the handshake unanswered ({vendor.handshake_annotation}={text})"
         else:
             cause = f"its registration has no cards, or kubelet no longer offers {vendor.count_name}"
-        told.append(f"registers no {key} cards: {cause}")
-    return "; ".join(told)
+        causes.append(f"registers no {key} cards: {cause}")
+    return "; ".join(causes)
 
 
 def _devices(view: NodeView) -> Iterator[Device]:
@@ -317,9 +333,9 @@ def _all_cards(view: NodeView) -> list[CardReport]:
 
 
 def _card(
-    device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", told: str = ""
+    device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", text: str = ""
 ) -> CardReport:
-    """A card as a container finds it (with what the pod's other containers take), or as it is."""
+    """A card as Fit saw it for a container (with what the pod's other containers take), or as it is."""
     usage = tried.usage if tried is not None else view.used(device.vendor, device.uuid)
     pods = sorted({holder.pod.key for holder in usage.holders})
     return CardReport(
@@ -335,12 +351,12 @@ def _card(
         needs_memory=tried.booked.memory if tried is not None else None,
         needs_cores=tried.booked.cores if tried is not None else None,
         label=label,
-        why=told,
+        why=text,
         pods=pods,
     )
 
 
-def _taken(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]:
+def _taken_cards(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]:
     """The cards the pod's annotations say it has, container by container."""
     registered = {(device.vendor, device.uuid) for device in _devices(view)} if view else set()
     for key, vendor in vendors.items():
@@ -348,7 +364,7 @@ def _taken(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]
             rows = vendor.decode(pod) or []
         except BadAnnotation:
             continue
-        # a list of another length has app containers only (HAMi 2.7), or can't be told apart
+        # a list of another length has app containers only (HAMi 2.7), or can't be distinguished
         names = [container.name for container in pod.containers][-len(rows) :] if rows else []
         for row, entries in enumerate(rows):
             name = names[row] if row < len(names) else f"#{row}"
@@ -357,23 +373,25 @@ def _taken(pod: Pod, vendors: Vendors, view: NodeView | None) -> Iterator[Taken]
                 yield Taken(name, key, entry.uuid, entry.memory, entry.cores, there)
 
 
-def _books(pod: Pod, known: Known) -> Iterator[QuotaAccount]:
-    """The books of the quotas that the pod is in scope of."""
-    for quota in sorted(known.quotas, key=lambda quota: quota.name):
-        books = QuotaAccount.read(quota, known.vendors)
-        if books.hard and scopes.matches(quota, pod):
-            yield books
+def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
+    """The accounts of the quotas that the pod is in scope of."""
+    for quota in sorted(context.quotas, key=lambda quota: quota.name):
+        account = QuotaAccount.read(quota, context.vendors)
+        if account.hard and scopes.matches(quota, pod):
+            yield account
 
 
-def _quotas(pod: Pod, known: Known, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
-    """How each managed key stands for a placement of this cost (None: no placement is known)."""
-    pods = known.state.pods_in(pod.namespace)
-    for books in _books(pod, known):
-        more = (known.vendors, known.state, known.now, known.lapse)
-        mine = charged(books, pod, *more)
-        others = placed_by_others(books, pod, pods, *more)
-        budget = pod_budget(pod, [books], pods, *more)
-        for key, hard in sorted(books.hard.items()):
+def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
+    """Each managed key for a placement of this cost (None: no placement is known)."""
+    pods = context.state.pods_in(pod.namespace)
+    for account in _accounts(pod, context):
+        more = (context.vendors, context.state, context.now, context.assume_ttl)
+        own = charged(account, pod, *more)
+        others = placed_by_others(account, pod, pods, *more)
+        budget = pod_budget(pod, [account], pods, *more)
+        for key, hard in sorted(account.hard.items()):
             most = budget.limits.get(key, hard) if budget else hard
             amount = None if cost is None else cost.get(key, 0)
-            yield QuotaReport(books.name, key, hard, books.used.get(key), mine.get(key, 0), others[key], most, amount)
+            yield QuotaReport(
+                account.name, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
+            )

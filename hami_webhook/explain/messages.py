@@ -1,4 +1,4 @@
-"""Sentences with numbers for how a card fares, from what every vendor's cards have."""
+"""Sentences with numbers for why a card fails a check."""
 
 from __future__ import annotations
 

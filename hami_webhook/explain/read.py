@@ -1,4 +1,4 @@
-"""Reading what a pod is explained by, from an API server or from files, and picking the pod."""
+"""Reading the objects that a pod is explained with, from an API server or from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.cluster.trim import trim
-from hami_webhook.explain.explain import Known, explain, explain_denial
+from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.scheduling.boundary import BoundedPod
@@ -32,7 +32,7 @@ class UnknownPod(Exception):
 
 
 async def read_cluster(kubeconfig: str) -> Bundle:
-    """What an API server has of nodes, pods, quotas, namespaces and, if we may know, Koordinator's Devices.
+    """The nodes, pods, quotas, namespaces and, if they may be listed, Koordinator's Devices of an API server.
 
     Each is listed once. Raises `ClusterError`.
     """
@@ -69,24 +69,24 @@ class Explainer:
             pod = Pod.from_object(raw)
         except MalformedObject as error:
             raise UnknownPod(f"pod {namespace}/{name} can't be read: {error}") from error
-        return explain(pod, self._known(namespace, raw))
+        return explain(pod, self._context(namespace, raw))
 
     async def of_new(self, manifest: Mapping[str, Any]) -> Explanation:
-        """Admit a pod that doesn't exist yet, and explain what comes of it."""
+        """Admit a pod that doesn't exist yet, and explain the result."""
         arrival = await self.simulation.admit(manifest)
-        known = self._known(arrival.namespace, arrival.manifest)
+        context = self._context(arrival.namespace, arrival.manifest)
         if arrival.pod is not None:
-            return explain(arrival.pod, known)
+            return explain(arrival.pod, context)
         pod = None
         with contextlib.suppress(MalformedObject):
             pod = Pod.from_object(arrival.manifest)
-        return explain_denial(pod, known, (arrival.namespace, arrival.name), arrival.code, arrival.message)
+        return explain_denial(pod, context, (arrival.namespace, arrival.name), arrival.code, arrival.message)
 
-    def _known(self, namespace: str, raw: Mapping[str, Any]) -> Known:
+    def _context(self, namespace: str, raw: Mapping[str, Any]) -> ExplainContext:
         core = self.simulation.core
         spec = raw.get("spec")
         gates = spec.get("schedulingGates") if isinstance(spec, Mapping) else None
-        return Known(
+        return ExplainContext(
             core.state,
             core.vendors,
             [ResourceQuota.from_object(q) for q in self.simulation.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)],
@@ -113,5 +113,5 @@ class Explainer:
 
 def _unknown(namespace: str, name: str, pods: Sequence[Mapping[str, Any]]) -> str:
     elsewhere = sorted(pod["metadata"]["namespace"] for pod in pods if pod["metadata"]["name"] == name)
-    told = f"; one of that name is in {', '.join(elsewhere)}" if elsewhere else ", nor in any other"
-    return f"no pod {name} in namespace {namespace}{told}"
+    hint = f"; one of that name is in {', '.join(elsewhere)}" if elsewhere else ", nor in any other"
+    return f"no pod {name} in namespace {namespace}{hint}"

@@ -1,4 +1,4 @@
-"""What would have to change for a pod that no node takes: every proposal was tried out before it is made."""
+"""What would have to change for a pod that no node takes; every proposal was tested with Fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Request, ShareOfCard
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.explain.eviction_search import Room, cheapest, largest, make_room
+from hami_webhook.explain.eviction_search import Eviction, cheapest, largest, smallest_eviction
 from hami_webhook.explain.report import Change, QuotaReport, Step
 from hami_webhook.kube.objects import Pod
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -19,13 +19,13 @@ from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_r
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What there is to judge by: the pod as it is, what it asks under policy, the nodes its nodeSelector allows, the
-    quotas and the budget they leave.
+class RemedySearch:
+    """What remedies are searched with: the pod, its request under policy, the nodes that its nodeSelector allows, the
+    quotas and the budget that they leave.
     """
 
     pod: Pod
-    ask: PodRequest
+    pod_request: PodRequest
     views: Sequence[NodeView]
     vendors: Vendors
     budget: PodBudget | None
@@ -33,10 +33,10 @@ class Judged:
     card_policy: str
     bounded: Callable[[Pod], BoundedPod]
 
-    def fitting(self, ask: PodRequest) -> str | None:
-        """The first node that takes the pod as it would ask then."""
+    def fitting(self, pod_request: PodRequest) -> str | None:
+        """The first node that fits the request."""
         for view in self.views:
-            if isinstance(fit_pod(view, ask, self.vendors, self.budget), NodeFit):
+            if isinstance(fit_pod(view, pod_request, self.vendors, self.budget), NodeFit):
                 return view.name
         return None
 
@@ -50,35 +50,35 @@ class Remedy:
     cost: Mapping[str, int]
 
 
-def on_nodes(judged: Judged) -> list[Remedy]:
-    """For each node that could take the pod: what must be freed there, and what the quota lacks; smallest first."""
+def node_remedies(search: RemedySearch) -> list[Remedy]:
+    """For each node that could take the pod: what must be freed there and which limits raised; smallest first."""
     found = []
-    for view in judged.views:
-        if any(key not in view.inventories for key in judged.ask.vendors):
+    for view in search.views:
+        if any(key not in view.inventories for key in search.pod_request.vendors):
             continue
-        room = make_room(view, judged.ask, judged.vendors)
-        if room is None:
+        eviction = smallest_eviction(view, search.pod_request, search.vendors)
+        if eviction is None:
             continue
-        limits = judged.budget.limits if judged.budget else {}
-        cost = cheapest(view, judged.ask, judged.vendors, room, limits)
-        lacking = list(raises(judged.quotas, cost))
-        steps = [*_frees(view, room, judged), *(step for step, _ in lacking)]
-        size = room.size + sum(part for _, part in lacking)
+        limits = search.budget.limits if search.budget else {}
+        cost = cheapest(view, search.pod_request, search.vendors, eviction, limits)
+        lacking = list(raises(search.quotas, cost))
+        steps = [*_steps_to_free(view, eviction, search), *(step for step, _ in lacking)]
+        size = eviction.size + sum(part for _, part in lacking)
         if steps:
             found.append(Remedy(Change(steps, view.name), size, cost))
     return sorted(found, key=lambda remedy: (remedy.size, remedy.change.node))
 
 
-def _frees(view: NodeView, room: Room, judged: Judged) -> Iterator[Step]:
-    for (key, uuid), (slots, memory, cores) in room.freed.items():
+def _steps_to_free(view: NodeView, eviction: Eviction, search: RemedySearch) -> Iterator[Step]:
+    for (key, uuid), (slots, memory, cores) in eviction.freed.items():
         pods = sorted({holder.pod.key for holder in view.used(key, uuid).holders})
         held = f" (held by {', '.join(pods)})" if pods else ""
         amounts = {name: n for name, n in (("slots", slots), ("memory", memory), ("cores", cores)) if n}
-        if (key, uuid) in room.emptied:
+        if (key, uuid) in eviction.emptied:
             text = f"{uuid} on {view.name} must become empty{held}"
         else:
-            told = " and ".join(_amount(name, n) for name, n in amounts.items())
-            text = f"{told} must become free on {uuid} of {view.name}{held}"
+            amounts_text = " and ".join(_amount(name, n) for name, n in amounts.items())
+            text = f"{amounts_text} must become free on {uuid} of {view.name}{held}"
         yield Step("free", text, uuid, amounts)
 
 
@@ -90,7 +90,7 @@ def _amount(name: str, number: int) -> str:
 
 
 def raises(quotas: Sequence[QuotaReport], cost: Mapping[str, int]) -> Iterator[tuple[Step, float]]:
-    """The limits that are too low for a placement of this cost, and by which part of themselves."""
+    """The limits that are too low for a placement of this cost, each with the share by which it must be raised."""
     for quota in quotas:
         amount = cost.get(quota.key, 0)
         if amount <= quota.most:
@@ -107,18 +107,18 @@ def raises(quotas: Sequence[QuotaReport], cost: Mapping[str, int]) -> Iterator[t
         yield step, (to - quota.hard) / max(1, quota.hard)
 
 
-def in_the_pod(judged: Judged) -> list[Change]:
-    """What the pod itself could ask otherwise: without a list or policy of its annotations, or for less."""
-    return [*_without_annotations(judged), *_asking_for_less(judged)]
+def pod_changes(search: RemedySearch) -> list[Change]:
+    """Changes to the pod itself: without one of its annotations that choose cards, or with smaller requests."""
+    return [*_without_annotations(search), *_smaller_requests(search)]
 
 
-def _without_annotations(judged: Judged) -> Iterator[Change]:
-    pod = judged.pod
-    chosen = _choosing_keys(judged)
+def _without_annotations(search: RemedySearch) -> Iterator[Change]:
+    pod = search.pod
+    chosen = _device_choices(search)
     for keys in [*([key] for key in chosen), *([chosen] if len(chosen) > 1 else [])]:
         notes = {key: text for key, text in pod.annotations.items() if key not in keys}
-        ask = _ask(replace(pod, annotations=notes), judged)
-        node = judged.fitting(ask) if ask else None
+        pod_request = _read_request(replace(pod, annotations=notes), search)
+        node = search.fitting(pod_request) if pod_request else None
         if node is None:
             continue
         yield Change(
@@ -127,33 +127,33 @@ def _without_annotations(judged: Judged) -> Iterator[Change]:
         )
 
 
-def _choosing_keys(judged: Judged) -> list[str]:
-    """The pod's annotations that say which cards it may have, of the vendors it asks."""
+def _device_choices(search: RemedySearch) -> list[str]:
+    """The pod's annotations that choose cards of the vendors it requests."""
     keys = [GPU_POLICY]
-    for name in judged.ask.vendors:
-        k = judged.vendors[name].keys
+    for name in search.pod_request.vendors:
+        k = search.vendors[name].keys
         keys += [*k.use_uuid, *k.nouse_uuid, *k.use_type, *k.nouse_type, *k.choices]
-    return [key for key in dict.fromkeys(keys) if key in judged.pod.annotations]
+    return [key for key in dict.fromkeys(keys) if key in search.pod.annotations]
 
 
-def _ask(pod: Pod, judged: Judged) -> PodRequest | None:
+def _read_request(pod: Pod, search: RemedySearch) -> PodRequest | None:
     try:
-        return read_pod_request(judged.bounded(pod).pod, judged.vendors, judged.card_policy)
+        return read_pod_request(search.bounded(pod).pod, search.vendors, search.card_policy)
     except (BadRequest, PolicyViolation, ValueError):
         return None
 
 
-def _asking_for_less(judged: Judged) -> Iterator[Change]:
-    for row, requests in enumerate(judged.ask.rows):
-        container = judged.ask.pod.containers[row].name
+def _smaller_requests(search: RemedySearch) -> Iterator[Change]:
+    for row, requests in enumerate(search.pod_request.rows):
+        container = search.pod_request.pod.containers[row].name
         for key, request in requests.items():
             for name, unit, most, smaller in _sizes(request):
 
                 def fits(view: NodeView, amount: int, row: int = row, key: str = key, less: _Less = smaller) -> bool:
-                    ask = _with_request(judged.ask, row, key, less(amount))
-                    return isinstance(fit_pod(view, ask, judged.vendors, judged.budget), NodeFit)
+                    pod_request = _with_request(search.pod_request, row, key, less(amount))
+                    return isinstance(fit_pod(view, pod_request, search.vendors, search.budget), NodeFit)
 
-                amount, node = _most_that_fits(judged.views, most, fits)
+                amount, node = _most_that_fits(search.views, most, fits)
                 if not 0 < amount < most:
                     continue
                 text = f"container {container} could have {amount} {unit} instead of {most}, on {node}"
@@ -173,7 +173,7 @@ def _most_that_fits(views: Sequence[NodeView], most: int, fits: Callable[[NodeVi
 
 
 def _sizes(request: Request) -> Iterator[tuple[str, str, int, _Less]]:
-    """What of a request can be made smaller: its name, its unit, how much it is, and the request with less of it."""
+    """What can be made smaller in a request: its name, its unit, its amount, and the request with less of it."""
     yield "count", "cards", request.count, lambda amount: replace(request, count=amount)
     if isinstance(request.memory, FixedMemory):
         mebibytes = request.memory.mebibytes
@@ -184,6 +184,6 @@ def _sizes(request: Request) -> Iterator[tuple[str, str, int, _Less]]:
     yield "cores", "cores of a card", request.cores, lambda amount: replace(request, cores=amount)
 
 
-def _with_request(ask: PodRequest, row: int, key: str, request: Request) -> PodRequest:
-    rows = [{**requests, key: request} if index == row else requests for index, requests in enumerate(ask.rows)]
-    return replace(ask, rows=rows)
+def _with_request(pod_request: PodRequest, row: int, key: str, request: Request) -> PodRequest:
+    rows = [{**requests, key: request} if index == row else requests for index, requests in enumerate(pod_request.rows)]
+    return replace(pod_request, rows=rows)

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """One card of a node: what is taken of it, what the container that is stuck needs there, and how it fares.
+    """One card of a node: what is used of it, what the rejected container needs of it, and the result.
 
-    `label` is the standard word of the first check it fails ("" if it passes by itself), `why` says it with numbers.
-    `needs_…` are None where nothing was tried on the card.
+    `label` is the reason label of the first check that fails ("" if the card passes by itself), `why` a sentence with
+    numbers. `needs_…` are None where Fit didn't check the card.
     """
 
     vendor: str
@@ -33,7 +33,7 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A card that a container has got, or would get."""
+    """A card that a container has, or would get."""
 
     container: str
     vendor: str
@@ -45,7 +45,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """How one node stands: `reason` is what the extender answers ("" if it fits), `container` who is stuck there.
+    """The verdict on one node: `reason` is what the extender answers ("" if it fits), `container` the rejected one.
 
     `score` and `devices` are those of a node that fits.
     """
@@ -64,8 +64,8 @@ class NodeReport:
 class QuotaReport:
     """One managed key of one quota: `charged` is the pod's part of `used`, `others` what placed pods hold without it.
 
-    `most` is what a placement of the pod may cost; `costs` what its placement does, or the cheapest one would (None if
-    no node is large enough). `used` is None while nobody has computed it.
+    `most` is what a placement of the pod may cost; `costs` what its placement costs, or the cheapest one would (None if
+    no node is large enough). `used` is None until it is computed.
     """
 
     quota: str

@@ -1,4 +1,4 @@
-"""An explanation for people."""
+"""An explanation as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MOST_CHANGES = 5
 
 
 def show(explanation: Explanation, console: Console) -> None:
-    """Print what became of the pod, node by node, card by card, and what would have to change."""
+    """Print where the pod is, node by node and card by card, and what would have to change."""
     console.print(escape(f"{explanation.namespace}/{explanation.name} {explanation.verdict}"), highlight=False)
     for note in explanation.notes:
         console.print(escape(f"  {note}"), highlight=False)
     if explanation.place is not None:
         console.print(_placed(explanation.place))
         if explanation.place.debits:
-            told = ", ".join(f"{key}={amount}" for key, amount in explanation.place.debits.items())
-            console.print(escape(f"It costs {told}"), highlight=False)
+            text = ", ".join(f"{key}={amount}" for key, amount in explanation.place.debits.items())
+            console.print(escape(f"It costs {text}"), highlight=False)
     if explanation.nodes:
         console.print(_nodes(explanation.nodes))
     if explanation.quotas:
@@ -89,12 +89,12 @@ def _verdict(node: NodeReport) -> str:
 def _row(card: CardReport, devices: Sequence[Taken]) -> tuple[str, str, str]:
     taken = [device for device in devices if (device.vendor, device.uuid) == (card.vendor, card.uuid)]
     if taken:
-        told = "\n".join(f"would give {t.container} {t.memory} MiB and {t.cores} cores" for t in taken)
+        text = "\n".join(f"would give {t.container} {t.memory} MiB and {t.cores} cores" for t in taken)
     elif card.label:
-        told = f"{card.label}: {card.why}"
+        text = f"{card.label}: {card.why}"
     else:
-        told = card.why or "-"
-    return card.uuid, _usage(card), told
+        text = card.why or "-"
+    return card.uuid, _usage(card), text
 
 
 def _quotas(quotas: Sequence[QuotaReport]) -> Table:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hami_webhook.devices import reasons
-from hami_webhook.devices.fit_pipeline import fit
+from hami_webhook.devices.fit_pipeline import FitTrace, fit
 from hami_webhook.devices.fit_request import ONE_CARD_PER_POD, Budget, Constraints, FitRequest
 from hami_webhook.devices.model import Allocation, BadRequest, Claim, NodeView, Overlay, Request, Rows, claims_of
 from hami_webhook.devices.reasons import Rejection
@@ -106,36 +106,43 @@ class NodeFit:
         return claims_of((index, allocation) for index, row in enumerate(self.rows) for allocation in row.values())
 
 
-def fit_pod(view: NodeView, ask: PodRequest, vendors: Vendors, budget: Budget | None) -> NodeFit | Rejection:
-    """The pod's placement on the node, or why there is none.
+def fit_pod(
+    view: NodeView,
+    pod_request: PodRequest,
+    vendors: Vendors,
+    budget: Budget | None,
+    traces: list[FitTrace] | None = None,
+) -> NodeFit | Rejection:
+    """The pod's placement on the node, or why there is none; traces of Fit are added to `traces`, if given.
 
     Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
     stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
     """
-    missing = [key for key in ask.vendors if key not in view.inventories]
+    missing = [key for key in pod_request.vendors if key not in view.inventories]
     if missing:
         return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
-    first = _fit(view, ask, vendors, budget, _FitPass.in_order)
+    first = _fit(view, pod_request, vendors, budget, traces, _FitPass.in_order)
     if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
         return first
-    if ContainerKind.INIT not in ask.pod.kinds:
+    if ContainerKind.INIT not in pod_request.pod.kinds:
         return first
-    second = _fit(view, ask, vendors, budget, _FitPass.apps_first)
+    second = _fit(view, pod_request, vendors, budget, traces, _FitPass.apps_first)
     return second if isinstance(second, NodeFit) else first
 
 
 def _fit(
     view: NodeView,
-    ask: PodRequest,
+    pod_request: PodRequest,
     vendors: Vendors,
     budget: Budget | None,
+    traces: list[FitTrace] | None,
     passing: Callable[[_FitPass], NodeFit | Rejection],
 ) -> NodeFit | Rejection:
     """Pass over the pod's containers, again with another card where one card must take them all and couldn't."""
     barred: dict[str, frozenset[str]] = {}
     first: Rejection | None = None
     while True:
-        attempt = _FitPass(view, ask, vendors, budget, barred)
+        attempt = _FitPass(view, pod_request, vendors, budget, traces, barred)
         result = passing(attempt)
         if isinstance(result, NodeFit):
             return result
@@ -152,23 +159,25 @@ class _FitPass:
     def __init__(
         self,
         view: NodeView,
-        ask: PodRequest,
+        pod_request: PodRequest,
         vendors: Vendors,
         budget: Budget | None,
+        traces: list[FitTrace] | None,
         barred: Mapping[str, frozenset[str]],
     ) -> None:
+        self._traces = traces
         self._view = view
         self._barred = barred
         self._refused_by = ""
-        self._ask = ask
+        self._pod_request = pod_request
         self._vendors = vendors
         self._budget = budget
         self._running = Overlay(view)
-        self._rows: list[dict[str, Allocation]] = [{} for _ in ask.rows]
+        self._rows: list[dict[str, Allocation]] = [{} for _ in pod_request.rows]
         self._holds: list[Claim] = []
 
     def in_order(self) -> NodeFit | Rejection:
-        for row, kind in enumerate(self._ask.pod.kinds):
+        for row, kind in enumerate(self._pod_request.pod.kinds):
             on = self._running.copy() if kind is ContainerKind.INIT else self._running
             refused = self._fit_row(row, kind, on)
             if refused is not None:
@@ -177,7 +186,7 @@ class _FitPass:
 
     def apps_first(self) -> NodeFit | Rejection:
         before: dict[int, Overlay] = {}
-        kinds = self._ask.pod.kinds
+        kinds = self._pod_request.pod.kinds
         for row, kind in enumerate(kinds):
             if kind is ContainerKind.INIT:
                 before[row] = self._running.copy()
@@ -200,10 +209,10 @@ class _FitPass:
 
     def _fit_row(self, row: int, kind: ContainerKind, overlay: Overlay) -> Rejection | None:
         """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
-        for key, request in self._ask.rows[row].items():
+        for key, request in self._pod_request.rows[row].items():
             trial = FitRequest(
-                pod=self._ask.shape,
-                terms=self._ask.terms[key],
+                pod=self._pod_request.shape,
+                terms=self._pod_request.terms[key],
                 request=request,
                 row=row,
                 kind=kind,
@@ -213,7 +222,7 @@ class _FitPass:
                 budget=self._budget,
                 barred=self._barred.get(key, frozenset()),
             )
-            result = fit(self._vendors[key], trial)
+            result = fit(self._vendors[key], trial, self._traces)
             if isinstance(result, Rejection):
                 self._refused_by = key
                 return result

@@ -41,8 +41,8 @@ def test_a_denial_is_the_explanation(command: Simulate) -> None:
 
 
 def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) -> None:
-    asked = command.file("p.json", pod("p", container(gpu=2, mem=30000)))
-    run = command.main("explain", "--cluster", CLUSTER, "-f", asked, "-o", "json")
+    requested = command.file("p.json", pod("p", container(gpu=2, mem=30000)))
+    run = command.main("explain", "--cluster", CLUSTER, "-f", requested, "-o", "json")
     (change,) = run.result["changes"]
     (step,) = change["steps"]
     assert (step["kind"], step["subject"]) == ("quota", f"gpu-quota/{MEM}")
@@ -67,17 +67,17 @@ def test_a_pod_of_the_cluster_is_found_by_either_name(command: Simulate, named: 
 def test_the_table_has_every_number(command: Simulate) -> None:
     run = command.main("explain", "--cluster", cluster(command), "team-a/big")
     assert (run.status, run.err) == (0, "")
-    for told in (
+    for expected in (
         "team-a/big fits on none of 1 nodes",
         "1/1 CardInsufficientMemory",
         "1/10 slots, 20000/40960 MiB, 10/100 cores",
         "9040 MiB must become free on GPU-1 of n1 (held by team-a/busy)",
         "container main could have 20960 MiB of a card instead of 30000, on n1",
     ):
-        assert told in run.out, run.out
+        assert expected in run.out, run.out
     placed = command.main("explain", "--cluster", cluster(command), "team-a/busy")
-    for told in ("team-a/busy is placed on n1 and bound", "20000 MiB", f"It costs {GPU}=1, limits"):
-        assert told in placed.out, placed.out
+    for expected in ("team-a/busy is placed on n1 and bound", "20000 MiB", f"It costs {GPU}=1, limits"):
+        assert expected in placed.out, placed.out
 
 
 def test_the_example_of_the_page_says_what_the_page_says(command: Simulate) -> None:
@@ -89,7 +89,7 @@ def test_the_example_of_the_page_says_what_the_page_says(command: Simulate) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "explain needs a POD, or a pod's manifest with -f FILE"),
         (["big"], "no pod big in namespace default; one of that name is in team-a"),
@@ -104,11 +104,11 @@ def test_the_example_of_the_page_says_what_the_page_says(command: Simulate) -> N
         (["--now", "soon", "big"], "--now must be an RFC 3339 time such as"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_one_line(command: Simulate, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_meant_ends_with_one_line(command: Simulate, arguments: list[str], expected: str) -> None:
     run = command.main("explain", "--cluster", cluster(command), *arguments)
     assert (run.status, run.out) == (2, "")
     (line,) = run.err.splitlines()
-    assert line.startswith(f"hami-webhook: {told}")
+    assert line.startswith(f"hami-webhook: {expected}")
 
 
 def test_a_kubeconfig_that_is_not_there_is_told(command: Simulate) -> None:
@@ -130,13 +130,13 @@ DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 
 
 class _Lists(BaseHTTPRequestHandler):
-    """An API server that can only list, and notes what else it was asked."""
+    """An API server that can only list, and records the paths of requests."""
 
-    asked: list[str] = []  # noqa: RUF012  shared by the requests of one test on purpose
+    requested: list[str] = []  # noqa: RUF012  shared by the requests of one test on purpose
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        self.asked.append(path)
+        self.requested.append(path)
         content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": LISTS.get(path)}).encode()
         self.send_response(200 if path in LISTS else 404)
         self.send_header("Content-Type", "application/json")
@@ -150,7 +150,7 @@ class _Lists(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def kubeconfig(command: Simulate) -> Iterator[str]:
-    _Lists.asked.clear()
+    _Lists.requested.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Lists) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         config = {
@@ -170,11 +170,11 @@ def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfi
     assert (run.status, run.err) == (0, "")
     assert run.result["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
     assert run.result["quotas"][0]["used"] == 50000
-    assert sorted(_Lists.asked) == sorted((*LISTS, DEVICES))
+    assert sorted(_Lists.requested) == sorted((*LISTS, DEVICES))
 
 
 def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, kubeconfig: str) -> None:
-    asked = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
-    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", asked, "-o", "json")
+    requested = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
+    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", requested, "-o", "json")
     assert run.result["verdict"].startswith("is denied at admission (403): exceeding resource quota")
-    assert sorted(_Lists.asked) == sorted((*LISTS, DEVICES))
+    assert sorted(_Lists.requested) == sorted((*LISTS, DEVICES))

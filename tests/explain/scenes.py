@@ -1,19 +1,19 @@
-"""Clusters to be explained, made of nodes, pods and quotas as `placement.scenery` has them."""
+"""Clusters whose pods are explained, made of nodes, pods and quotas as `placement.scenery` has them."""
 
 from __future__ import annotations
 
 from scheduling.scenery import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.explain.explain import Known, explain
+from hami_webhook.explain.explain import ExplainContext, explain
 from hami_webhook.explain.report import Explanation, NodeReport
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
 
-def known(*objects: JSON, gates: tuple[str, ...] = ()) -> Known:
-    """What is known of nodes (no spec), quotas (`hard`) and pods; pods get a UID of their own."""
+def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
+    """A context of nodes (no spec), quotas (`hard`) and pods; pods get a UID of their own."""
     state = ClusterCache(VENDORS)
     quotas = []
     for index, obj in enumerate(objects):
@@ -23,19 +23,19 @@ def known(*objects: JSON, gates: tuple[str, ...] = ()) -> Known:
             quotas.append(ResourceQuota.from_object(obj))
         else:
             state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
-    return Known(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates)
+    return ExplainContext(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates)
 
 
 def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explanation:
     """The explanation of a pod that waits for our scheduler."""
     spec = {"schedulerName": "hami-scheduler", **raw["spec"]}
     waiting = {**raw, "metadata": {"uid": "it", **raw["metadata"]}, "spec": spec}
-    found = known(*objects, waiting, gates=gates)
+    found = context(*objects, waiting, gates=gates)
     return explain(Pod.from_object(waiting), found)
 
 
 def on(explanation: Explanation, name: str) -> NodeReport:
-    """How a node stands."""
+    """The verdict on a node."""
     return next(node for node in explanation.nodes if node.name == name)
 
 

@@ -76,9 +76,9 @@ def test_the_operators_cordon_is_told() -> None:
 
 def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
     found = explained(pod("p", asks(2, percent=50)), node("n", card("G"), card("H")), quota({GPU: 9, MEM: 6000}))
-    told = on(found, "n")
-    assert told.reason == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
-    labels = {line.uuid: (line.label, line.why) for line in told.cards}
+    report = on(found, "n")
+    assert report.reason == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+    labels = {line.uuid: (line.label, line.why) for line in report.cards}
     assert labels == {
         "G": ("ResourceQuotaNotFit", f"would make the pod cost {MEM}=8000 where the quota leaves 6000"),
         "H": ("AllocatedCardsInsufficientRequest", "passes by itself, but 2 that go together are needed"),

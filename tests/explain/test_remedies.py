@@ -10,13 +10,13 @@ import pytest
 from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene, asks, card, node, pod, quota, running
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.explain.eviction_search import make_room
+from hami_webhook.explain.eviction_search import smallest_eviction
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Unschedulable
 
-from .scenes import explained, known, on, steps
+from .scenes import context, explained, on, steps
 
 FULL = running("busy", "n", "G,NVIDIA,6000,50:;")
 ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
@@ -84,10 +84,10 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("objects", "raw", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_the_least_that_helps_is_proposed(objects: list[JSON], raw: JSON, told: list[list[str]]) -> None:
+@pytest.mark.parametrize(("objects", "raw", "proposed"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_the_least_that_helps_is_proposed(objects: list[JSON], raw: JSON, proposed: list[list[str]]) -> None:
     explanation = explained(raw, *objects)
-    assert steps(explanation) == told
+    assert steps(explanation) == proposed
     assert not any(found.fits for found in explanation.nodes)
 
 
@@ -159,8 +159,8 @@ def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> No
         await scene.add(*objects)
         answer = await scene.place(raw)
         assert answer is not None
-        told = {account.name: account.reason for account in explanation.nodes if not account.fits}
-        assert told == {name: str(why) for name, why in answer.failed.items()}
+        reasons = {account.name: account.reason for account in explanation.nodes if not account.fits}
+        assert reasons == {name: str(why) for name, why in answer.failed.items()}
         assert isinstance(answer, Unschedulable) == (not any(account.fits for account in explanation.nodes))
 
     asyncio.run(scenario())
@@ -168,18 +168,18 @@ def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> No
         counted = [line.label for line in account.cards if line.label]
         for label in set(counted):
             assert f"{counted.count(label)}/{len({line.uuid for line in account.cards})} {label}" in account.reason
-    ask = read_pod_request(Pod.from_object(raw), VENDORS, "spread")
-    assert ask is not None
-    for view in known(*objects).state.views():
-        room = make_room(view, ask, VENDORS)
-        if room is None:
+    pod_request = read_pod_request(Pod.from_object(raw), VENDORS, "spread")
+    assert pod_request is not None
+    for view in context(*objects).state.views():
+        eviction = smallest_eviction(view, pod_request, VENDORS)
+        if eviction is None:
             continue
         kept = dict(view.usage)
-        for key, (slots, memory, cores) in room.freed.items():
+        for key, (slots, memory, cores) in eviction.freed.items():
             was = view.used(*key)
             assert min(slots, memory, cores) >= 0
             kept[key] = replace(was, slots=was.slots - slots, memory=was.memory - memory, cores=was.cores - cores)
-        assert isinstance(fit_pod(replace(view, usage=kept), ask, VENDORS, None), NodeFit)
+        assert isinstance(fit_pod(replace(view, usage=kept), pod_request, VENDORS, None), NodeFit)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -205,7 +205,7 @@ def test_a_state_is_left_as_it_was() -> None:
     state.set_pod(Pod.from_object({**FULL, "metadata": {**FULL["metadata"], "uid": "busy"}}), NOW)
     view = state.view("n")
     assert view is not None
-    ask = read_pod_request(Pod.from_object(pod("p", asks(1, 3000))), VENDORS, "spread")
-    assert ask is not None
-    assert make_room(view, ask, VENDORS) is not None
+    pod_request = read_pod_request(Pod.from_object(pod("p", asks(1, 3000))), VENDORS, "spread")
+    assert pod_request is not None
+    assert smallest_eviction(view, pod_request, VENDORS) is not None
     assert state.view("n") is view
