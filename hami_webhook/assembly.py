@@ -24,7 +24,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
-from hami_webhook.quota.pricing import Charge, RecordingCapacityLister, charge_of, waiting_charge
+from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
@@ -105,13 +105,13 @@ class Core:
             boundary=self.boundary,
             lapse=lapse,
         )
-        self.gate = AdmissionHandler(
+        self.admission = AdmissionHandler(
             vendors,
             options.rules,
             policies=policies,
             namespaces=self,
             charging=_QuotaCharging(self, synced, new_id),
-            fleet=self.state,
+            lister=self.state,
             reservation_key=RESERVATION,
         )
 
@@ -158,12 +158,11 @@ class _QuotaCharging:
         self.new_id = new_id
 
     def price(self, pod: Pod) -> _PodEstimate:
-        catalog = RecordingCapacityLister(self.core.state)
         try:
-            charge = waiting_charge(pod, self.core.vendors, catalog)
+            charge = waiting_charge(pod, self.core.vendors, self.core.state)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _PodEstimate(self, pod, charge, not catalog.asked)
+        return _PodEstimate(self, pod, charge)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -195,7 +194,6 @@ class _PodEstimate:
     books: _QuotaCharging
     pod: Pod
     cost: Charge
-    cacheable: bool
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
         if not self.books.synced():
@@ -267,7 +265,7 @@ class Caches:
                 else:
                     self.state.remove_node(node.name)
             case Kind.PODS:
-                self.state.set_pod(Pod.from_object(obj), self._clock())
+                self.state.set_pod(Pod.from_object(obj).compact(), self._clock())
             case Kind.NAMESPACES:
                 namespace = Namespace.from_object(obj)
                 self.namespaces[namespace.name] = namespace

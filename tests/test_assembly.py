@@ -46,7 +46,7 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog)
         await cluster.create(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": notes}})
         core = core_on(cluster)
         for _ in range(3):
-            await core.gate.mutate(parsed(review(pod(gpu()))))
+            await core.admission.mutate(parsed(review(pod(gpu()))))
         return core, cluster.events
 
     core, events = asyncio.run(told())
@@ -68,7 +68,7 @@ def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():
     async def refused():
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
-        await core.gate.webhook(parsed(review(pod(gpu(), annotations={"hami.io/quota-reservation": "s"}))))
+        await core.admission.webhook(parsed(review(pod(gpu(), annotations={"hami.io/quota-reservation": "s"}))))
 
     with pytest.raises(Denied) as caught:
         asyncio.run(refused())
@@ -129,7 +129,7 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
         core = core_on(cluster)
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         core.caches.current_within = lambda seconds: True
-        await core.gate.validate(parsed(review(pod(gpu(), uid="u"))))
+        await core.admission.validate(parsed(review(pod(gpu(), uid="u"))))
         return cluster.calls
 
     assert asyncio.run(calls()) == []
@@ -139,7 +139,7 @@ def test_the_secret_of_a_reservation_is_a_uuid():
     async def reserved():
         cluster = await town(FULL)
         core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
-        answer = await core.gate.webhook(parsed(review(pod(gpu()))))
+        answer = await core.admission.webhook(parsed(review(pod(gpu()))))
         return answer.patch, spent(cluster)
 
     patch, used = asyncio.run(reserved())

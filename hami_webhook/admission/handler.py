@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from hami_webhook.admission import policy
-from hami_webhook.admission.decision_cache import DecisionCache, shape_of
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_binding
 from hami_webhook.admission.pods import (
@@ -18,14 +17,13 @@ from hami_webhook.admission.pods import (
     ForeignMutation,
     Mutation,
     governed_foreign,
-    is_plain,
+    is_unmanaged,
     mutate,
     mutate_for_foreign,
     named_vendors,
     names_managed,
     normalise,
     own_to_schedule,
-    read_draft,
     read_pod,
     refuse_ephemeral,
     refuse_unfit,
@@ -34,7 +32,7 @@ from hami_webhook.admission.pods import (
     validate_update,
 )
 from hami_webhook.admission.review import UNCHANGED, Answer, Review
-from hami_webhook.devices.device_lister import DeviceLister, RecordingDeviceLister
+from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.keys import Governed
 from hami_webhook.devices.registry import Vendors
@@ -52,10 +50,6 @@ Amounts = Mapping[str, Mapping[str, int]]
 class Namespaces(Protocol):
     """The cluster's namespaces."""
 
-    def known(self, name: str) -> Namespace | None:
-        """The namespace, if it is known without asking anybody; the same object until it changes."""
-        ...
-
     async def namespace(self, name: str) -> Namespace | None:
         """The namespace; None if it isn't known now."""
         ...
@@ -66,16 +60,10 @@ class Namespaces(Protocol):
 
 
 class PodEstimate(Protocol):
-    """A pod, with what it costs while it waits. `cacheable` if that follows from the pod alone."""
-
-    @property
-    def cacheable(self) -> bool: ...
+    """A pod, with what it costs while it waits."""
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
-        """Charge it, or one just like it, under its UID; raises `Denied`.
-
-        `reservation` is the secret it brings, under which it may be charged already. A pod with one is like no other.
-        """
+        """Charge it under its UID; raises `Denied`. `reservation` is the secret it brings, if it is charged already."""
         ...
 
     async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
@@ -84,7 +72,7 @@ class PodEstimate(Protocol):
 
 
 class QuotaCharging(Protocol):
-    """The namespace's books."""
+    """The namespace's quotas."""
 
     def price(self, pod: Pod) -> PodEstimate:
         """What the pod costs; raises `Denied` for amounts that can't be meant."""
@@ -102,7 +90,7 @@ class AdmissionHandler:
         policies: Callable[[], PolicyRules],
         namespaces: Namespaces,
         charging: QuotaCharging,
-        fleet: DeviceLister,
+        lister: DeviceLister,
         reservation_key: str,
     ) -> None:
         self._vendors = vendors
@@ -110,36 +98,17 @@ class AdmissionHandler:
         self._policies = policies
         self._namespaces = namespaces
         self._charging = charging
-        self._fleet = fleet
+        self._lister = lister
         self._reservation_key = reservation_key
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
-        self._mutations: DecisionCache[Answer] = DecisionCache()
-        self._checks: DecisionCache[PodEstimate] = DecisionCache()
-
-    def mutates_nothing(self, pod: Mapping[str, Any]) -> bool:
-        """Whether `/mutate` lets a new pod pass as it is, for a reason that is seen at once."""
-        return not self._touches_all and is_plain(pod, self._vendors)
-
-    def charges_nothing(self, pod: Mapping[str, Any]) -> bool:
-        """Whether `/validate` lets a new pod pass, for a reason that is seen at once."""
-        return is_plain(pod, self._vendors)
 
     async def mutate(self, review: Review) -> Answer:
         """`/mutate`: normalise only."""
         if not _is_new_pod(review):
             return UNCHANGED
-        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
-        known = self._mutations.lookup(shape, namespace, policies)
-        if known is not None:
-            return known
-        fleet = RecordingDeviceLister(self._fleet)
-        done = await self._mutated(review, fleet)
-        answer = _answer(done) if done is not None else UNCHANGED
-        told = done is not None and (done.ignored_namespace_keys or (done.draft.notes and _is_debugging()))
-        if not (fleet.asked or told):
-            self._mutations.keep(shape, namespace, policies, answer)
-        return answer
+        done = await self._mutated(review)
+        return UNCHANGED if done is None else _answer(done)
 
     async def validate(self, review: Review, time_left: float | None = None) -> Answer:
         """`/validate`: check, then charge as the very last step; of a Binding, what it would write on its pod."""
@@ -149,23 +118,16 @@ class AdmissionHandler:
             await self._check_update(review)
         if not _is_new_pod(review):
             return UNCHANGED
-        if self.charges_nothing(review.object):
+        if is_unmanaged(review.object, self._vendors):
             return UNCHANGED
-        shape, namespace, policies = shape_of(review), self._namespaces.known(review.namespace), self._policies()
-        priced, reservation = self._checks.lookup(shape, namespace, policies), ""
-        if priced is not None:
-            uid = review.object["metadata"].get("uid")
-        else:
-            fleet = RecordingDeviceLister(self._fleet)
-            pod = read_pod(review.object, review.namespace)
-            if not await self._asks(pod, fleet):
-                return UNCHANGED
-            priced, uid = self._charging.price(pod), pod.uid
-            reservation = pod.annotations.get(self._reservation_key, "")
-            if priced.cacheable and not (fleet.asked or reservation):
-                self._checks.keep(shape, namespace, policies, priced)
-        amounts = await priced.charge(
-            uid or review.uid, reservation=reservation, dry_run=review.dry_run, time_left=time_left
+        pod = read_pod(review.object, review.namespace)
+        if not await self._asks(pod):
+            return UNCHANGED
+        amounts = await self._charging.price(pod).charge(
+            pod.uid or review.uid,
+            reservation=pod.annotations.get(self._reservation_key, ""),
+            dry_run=review.dry_run,
+            time_left=time_left,
         )
         return Answer(audit=_audit(amounts))
 
@@ -173,11 +135,11 @@ class AdmissionHandler:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
         if not _is_new_pod(review):
             return await self.validate(review, time_left)
-        done = await self._mutated(review, self._fleet)
+        done = await self._mutated(review)
         if done is None:
             return UNCHANGED
         pod = done.draft.result()
-        if not await self._asks(pod, self._fleet):
+        if not await self._asks(pod):
             return _answer(done)
         priced = self._charging.price(pod)
         brought = pod.annotations.get(self._reservation_key, "")
@@ -186,22 +148,22 @@ class AdmissionHandler:
             done.draft.annotations[self._reservation_key] = secret
         return _answer(done, amounts)
 
-    async def _mutated(self, review: Review, fleet: DeviceLister) -> Mutation | None:
+    async def _mutated(self, review: Review) -> Mutation | None:
         """The pod after mutation; None for one that names nothing managed."""
-        if self.mutates_nothing(review.object):
+        if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
         if not self._touches_all and not names_managed(pod, self._vendors):
             return None
-        draft = read_draft(review.object, pod)
+        draft = PodDraft(review.object, original=pod)
         elsewhere = governed_foreign(draft, self._vendors)
         ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
-        foreign = mutate_for_foreign(draft, self._vendors, fleet, ground)
+        foreign = mutate_for_foreign(draft, self._vendors, self._lister, ground)
         if foreign.asked and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
-            done = await self._ours(draft, foreign, ground, fleet)
+            done = await self._ours(draft, foreign, ground)
         done = done.beside(foreign)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
@@ -209,13 +171,11 @@ class AdmissionHandler:
             await self._namespaces.report_ignored(pod.namespace, done.ignored_namespace_keys)
         return done
 
-    async def _ours(
-        self, draft: PodDraft, foreign: ForeignMutation, ground: AdmissionContext | None, fleet: DeviceLister
-    ) -> Mutation:
+    async def _ours(self, draft: PodDraft, foreign: ForeignMutation, ground: AdmissionContext | None) -> Mutation:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
-            asked = normalise(draft, self._vendors, fleet)
+            asked = normalise(draft, self._vendors, self._lister)
         except Denied as error:
             # a mode that policy chooses may allow what the pod alone can't mean
             asked, refusal = named_vendors(draft, self._vendors), error
@@ -223,16 +183,16 @@ class AdmissionHandler:
                 raise
         if not asked:
             leave = own_to_schedule(draft.original, self._rules) or foreign.asked
-            return Mutation(draft if leave else reset(draft, self._vendors, fleet, ground))
+            return Mutation(draft if leave else reset(draft, self._vendors, self._lister, ground))
         ground = ground or AdmissionContext(await self._namespace(draft.original), self._policies())
-        return mutate(draft, asked, self._vendors, self._rules, ground, fleet, refusal)
+        return mutate(draft, asked, self._vendors, self._rules, ground, self._lister, refusal)
 
-    async def _asks(self, pod: Pod, fleet: DeviceLister) -> bool:
+    async def _asks(self, pod: Pod) -> bool:
         """Validate a pod; whether it asks for cards, of us or of another scheduler."""
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
-        asked = validate(pod, self._vendors, fleet)
+        asked = validate(pod, self._vendors, self._lister)
         governed: list[Governed] = [*asked, *governed_foreign(pod, self._vendors)]
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
@@ -263,10 +223,6 @@ class AdmissionHandler:
         governed: list[Governed] = [*named_vendors(new, self._vendors), *governed_foreign(new, self._vendors)]
         if governed:
             policy.check(new, await self._namespace(new), self._policies(), governed, changed)
-
-
-def _is_debugging() -> bool:
-    return logger.isEnabledFor(logging.DEBUG)
 
 
 def _is_new_pod(review: Review) -> bool:

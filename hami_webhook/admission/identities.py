@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
 _NODE_USER = "system:node:"
 _SCHEDULERS = "by the scheduler and device plugins only"
@@ -95,26 +95,20 @@ def refuse_changes(
 
 
 def refuse_binding(
-    binding: Mapping[str, Any], user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
+    binding: ReviewedPod, user: User, vendors: Vendors, rules: AdmissionRules, reservation: str = ""
 ) -> None:
     """Deny a Binding with scheduler-owned metadata that the user may not write: the API server merges it into the pod.
 
     The `reservation` is allowed to every scheduler: Volcano copies all of the pod's annotations into its Bindings.
     """
-    meta = _mapping(binding.get("metadata"), "metadata")
-    annotations, labels = (_mapping(meta.get(field), f"metadata.{field}") for field in ("annotations", "labels"))
+    meta = binding.metadata or ObjectMeta()
+    annotations, labels = meta.annotations or {}, meta.labels or {}
     rights = _Rights.of(user, vendors, rules)
     denied = rights.denied(annotations, labels, vendors)
     if reservation in annotations and rights.none:
         denied.append(reservation)
     if denied:
         raise _denied(denied[0], _SCHEDULERS, user, "set it with a Binding")
-
-
-def _mapping(value: Any, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping | None):
-        raise Denied(400, f"the Binding can't be read: {path} must be an object")
-    return value or {}
 
 
 def _denied(key: str, writers: str, user: User, what: str) -> Denied:

@@ -13,7 +13,7 @@ from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.identities import AdmissionRules, User, refuse_changes
 from hami_webhook.config.errors import cut
-from hami_webhook.devices.device_lister import NO_FLEET, DeviceLister
+from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.model import BadRequest
@@ -24,6 +24,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import PodDraft, pod_in
 from hami_webhook.kube.objects import Container, ContainerKind, MalformedObject, Namespace, Pod
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.wire import Resources, ReviewedPod
 from hami_webhook.policy.rules import PolicyRules
 
 
@@ -37,6 +38,8 @@ class Mutation:
 
     def beside(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
+        if not (foreign.rules or foreign.ignored_namespace_keys):
+            return self
         rules = tuple(dict.fromkeys((*foreign.rules, *self.rules)))
         ignored = sorted({*foreign.ignored_namespace_keys, *self.ignored_namespace_keys})
         return Mutation(self.draft, rules, tuple(ignored))
@@ -60,28 +63,24 @@ def names_managed(pod: Pod, vendors: Vendors) -> bool:
     return False
 
 
-def is_plain(raw: Mapping[str, Any], vendors: Vendors) -> bool:
-    """Whether a new pod is none of our business, by a look at its JSON that sees no more than it must.
+def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
+    """Whether a new pod is none of our business: it names no managed resource, and brings nothing of the scheduler's.
 
-    It has an app container, names nothing managed and brings nothing of the scheduler's. False where anything looks
-    odd: then the pod has to be read with care.
+    Most pods end with this look. False for a pod without app containers, which is refused.
     """
-    try:
-        meta, spec = raw["metadata"], raw["spec"]
-        apps = spec["containers"]
-        for container in (*apps, *(spec.get("initContainers") or ())):
-            resources, security = container.get("resources", {}), container.get("securityContext", {})
-            if type(security) is not dict:
-                return False
-            for amounts in resources.values():
-                if type(amounts) is not dict or not vendors.resource_names.isdisjoint(amounts):
-                    return False
-        if not OWNED_LABELS.isdisjoint(meta.get("labels") or {}):
-            return False
-        annotations = meta.get("annotations")
-        return bool(apps) and not (annotations and (type(annotations) is not dict or _forged(annotations, vendors)))
-    except (KeyError, TypeError, AttributeError):
+    spec, meta = pod.spec, pod.metadata
+    if spec is None or not spec.containers:
         return False
+    managed = vendors.resource_names
+    for container in (*spec.containers, *(spec.init_containers or ())):
+        resources = container.resources
+        if resources is not None and not (
+            managed.isdisjoint(resources.limits or ()) and managed.isdisjoint(resources.requests or ())
+        ):
+            return False
+    if meta is None:
+        return True
+    return OWNED_LABELS.isdisjoint(meta.labels or ()) and not (meta.annotations and _forged(meta.annotations, vendors))
 
 
 def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
@@ -93,18 +92,10 @@ def _forged(annotations: Mapping[str, str], vendors: Vendors) -> set[str]:
     }
 
 
-def read_draft(raw: Mapping[str, Any], pod: Pod) -> PodDraft:
-    """The pod of a review, read already, as a draft. Raises `Denied` (400) where a field is mistyped."""
-    try:
-        return PodDraft(raw, original=pod)
-    except MalformedObject as error:
-        raise Denied(400, f"the pod can't be read: {error}") from error
-
-
-def read_pod(raw: Mapping[str, Any], namespace: str) -> Pod:
+def read_pod(obj: ReviewedPod, namespace: str) -> Pod:
     """The pod of a review as it stands, in the request's namespace. Raises `Denied` (400) where a field is mistyped."""
     try:
-        return pod_in(raw, namespace)
+        return pod_in(obj, namespace)
     except MalformedObject as error:
         raise Denied(400, f"the pod can't be read: {error}") from error
 
@@ -125,7 +116,7 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
         raise Denied(403, f"label {key} is written by the scheduler only; remove it from the pod")
 
 
-def normalise(draft: PodDraft, vendors: Vendors, fleet: DeviceLister) -> tuple[Vendor, ...]:
+def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[Vendor, ...]:
     """Let every vendor put the pod's containers into its own form; those whose cards it asks for. Raises `Denied`."""
     keys: set[str] = set()
     try:
@@ -133,17 +124,15 @@ def normalise(draft: PodDraft, vendors: Vendors, fleet: DeviceLister) -> tuple[V
             named = vendors.named_by(container)
             for key, vendor in vendors.items():
                 if vendor.touches_every_container or key in named:
-                    if vendor.admit(container, draft, fleet):
+                    if vendor.admit(container, draft, lister):
                         keys.add(key)
                     if container.limits.changed or container.requests.changed:
                         named = vendors.named_by(container)  # what one vendor writes may be another's
         asked = tuple(vendors[key] for key in sorted(keys))
         for vendor in asked:
-            vendor.admit_pod(draft, fleet)
+            vendor.admit_pod(draft, lister)
     except BadRequest as error:
         raise bad_request(error) from error
-    except MalformedObject as error:
-        raise Denied(400, f"the pod can't be read: {error}") from error
     return asked
 
 
@@ -159,11 +148,11 @@ def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignSched
     """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
     if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
         return []
-    return [each for each in vendors.foreign if each.governable and each.asks(pod) and each.asks_something(pod)]
+    return [each for each in vendors.foreign if each.asks(pod) and each.governable and each.asks_something(pod)]
 
 
 def mutate_for_foreign(
-    draft: PodDraft, vendors: Vendors, fleet: DeviceLister, ground: AdmissionContext | None
+    draft: PodDraft, vendors: Vendors, lister: DeviceLister, ground: AdmissionContext | None
 ) -> ForeignMutation:
     """Let the other schedulers that a pod is for put it into their form, after policy. Raises `Denied`.
 
@@ -181,23 +170,21 @@ def mutate_for_foreign(
     others = set(vendors.own_names)
     try:
         for scheduler in found:
-            scheduler.admit(draft, fleet)
+            scheduler.admit(draft, lister)
         found = [scheduler for scheduler in found if scheduler.asks(draft)]
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
-        vendors.mixing.admit(draft, fleet, pinned_matters=bool(found))
+        vendors.mixing.admit(draft, lister, pinned_matters=bool(found))
     except BadRequest as error:
         raise bad_request(error) from error
-    except MalformedObject as error:
-        raise Denied(400, f"the pod can't be read: {error}") from error
     return ForeignMutation(bool(found), outcome.rules, outcome.ignored_namespace_keys)
 
 
-def reset(draft: PodDraft, vendors: Vendors, fleet: DeviceLister, ground: AdmissionContext | None) -> PodDraft:
+def reset(draft: PodDraft, vendors: Vendors, lister: DeviceLister, ground: AdmissionContext | None) -> PodDraft:
     """The pod as it came, but for what other schedulers make of it."""
     fresh = draft.reset()
-    mutate_for_foreign(fresh, vendors, fleet, ground)
+    mutate_for_foreign(fresh, vendors, lister, ground)
     return fresh
 
 
@@ -213,7 +200,7 @@ def mutate(
     vendors: Vendors,
     rules: AdmissionRules,
     ground: AdmissionContext,
-    fleet: DeviceLister,
+    lister: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
     """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`.
@@ -226,13 +213,13 @@ def mutate(
     if not own_to_schedule(pod, rules, scheduler):
         if refusal is not None:
             raise refusal
-        return Mutation(reset(draft, vendors, fleet, ground))
+        return Mutation(reset(draft, vendors, lister, ground))
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
-        governed = reset(draft, vendors, fleet, ground)
+        governed = reset(draft, vendors, lister, ground)
         outcome = policy.apply(governed, namespace, policies, asked)
         if governed.annotations.changed:
-            normalise(governed, vendors, fleet)  # what a vendor writes may depend on what policy wrote before it
+            normalise(governed, vendors, lister)  # what a vendor writes may depend on what policy wrote before it
             draft, refusal = governed, None
     if refusal is not None:
         raise refusal
@@ -250,7 +237,7 @@ def mutate(
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET) -> tuple[Vendor, ...]:
+def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
     """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
 
     Raises `Denied`.
@@ -261,11 +248,11 @@ def validate(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET) -> tupl
             if is_mirror(pod):
                 refuse_owned(pod.annotations, scheduler.owned)
             elif scheduler.asks(pod):
-                scheduler.check(pod, fleet)
+                scheduler.check(pod, lister)
         vendors.mixing.check(pod)
     except BadRequest as error:
         raise bad_request(error) from error
-    asked = requested_vendors(pod, vendors, fleet)
+    asked = requested_vendors(pod, vendors, lister)
     if asked:
         refuse_privileged(pod)
         refuse_node_name(pod)
@@ -300,19 +287,18 @@ def _refuse_other_amounts(old: Pod, new: Pod, vendors: Vendors) -> None:
                     )
 
 
-def refuse_ephemeral(raw: Mapping[str, Any], vendors: Vendors) -> None:
+def refuse_ephemeral(pod: ReviewedPod, vendors: Vendors) -> None:
     """Deny an ephemeral container that names a managed resource: it would be used and never charged."""
-    containers = (raw.get("spec") or {}).get("ephemeralContainers")
-    for container in containers if isinstance(containers, list) else ():
-        resources = container.get("resources") if isinstance(container, Mapping) else None
-        for amounts in resources.values() if isinstance(resources, Mapping) else ():
-            named = sorted(vendors.resource_names.intersection(amounts if isinstance(amounts, Mapping) else ()))
-            if named:
-                name = container.get("name")
-                raise Denied(403, f"ephemeral container {name}: {named[0]} can't be given to an ephemeral container")
+    for container in (pod.spec and pod.spec.ephemeral_containers) or ():
+        resources = container.resources or Resources()
+        named = sorted(vendors.resource_names.intersection((*(resources.limits or ()), *(resources.requests or ()))))
+        if named:
+            raise Denied(
+                403, f"ephemeral container {container.name}: {named[0]} can't be given to an ephemeral container"
+            )
 
 
-def requested_vendors(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET) -> tuple[Vendor, ...]:
+def requested_vendors(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
     asked = []
     named = list(map(vendors.named_by, pod.containers))
@@ -324,7 +310,7 @@ def requested_vendors(pod: Pod, vendors: Vendors, fleet: DeviceLister = NO_FLEET
             for container, keys in zip(pod.containers, named, strict=True):
                 if key in keys:
                     vendor.check_amounts(container)
-                    vendor.check_fleet(container, fleet)
+                    vendor.check_servable(container, lister)
                     if vendor.asked(container, pod) is not None and vendor not in asked:
                         asked.append(vendor)
             if vendor in asked:

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.config.errors import cut, found
+from hami_webhook.kube.wire import AdmissionRequest, AdmissionReview, Fault, ReviewedPod, UserInfo, describe, find_fault
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 
 class Review(NamedTuple):
-    """One AdmissionRequest. `object` and `old_object` are the API's JSON; `groups` are the user's."""
+    """One AdmissionRequest. `object` is empty for a deletion, `old_object` for a creation; `groups` are the user's."""
 
     api_version: str
     uid: str
@@ -28,8 +30,8 @@ class Review(NamedTuple):
     subresource: str
     namespace: str
     name: str
-    object: Mapping[str, Any]
-    old_object: Mapping[str, Any]
+    object: ReviewedPod
+    old_object: ReviewedPod
     username: str = ""
     groups: Sequence[str] = ()
     dry_run: bool = False
@@ -62,21 +64,17 @@ UNCHANGED = Answer()
 
 
 class BadReview(Denied):
-    """The request body is no AdmissionReview that can be answered; `api_version` and `uid` as far as they were read."""
+    """The request body is no AdmissionReview that can be answered; `api_version`, `uid` and `name` as far as read."""
 
-    def __init__(self, message: str, api_version: str = API_VERSIONS[0], uid: str = "", code: int = 400) -> None:
-        super().__init__(code, message)
+    def __init__(self, message: str, api_version: str = API_VERSIONS[0], uid: str = "", name: str = "") -> None:
+        super().__init__(400, message)
         self.api_version = api_version
         self.uid = uid
+        self.name = name
 
 
 def parse_review(body: bytes, content_type: str) -> Review:
     """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
-    return read_review(load_review(body, content_type))
-
-
-def load_review(body: bytes, content_type: str) -> Any:
-    """The JSON of a request body; raises `BadReview` if it is none."""
     if not body:
         raise BadReview("the request body is empty; an AdmissionReview is expected")
     if content_type != _JSON:
@@ -84,9 +82,91 @@ def load_review(body: bytes, content_type: str) -> Any:
         if media_type.strip().lower() != _JSON or parameters.strip():
             raise BadReview(f"contentType={cut(content_type)}, expected {_JSON}")
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadReview(f"the request body is not valid JSON: {error}") from error
+        review = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(body, error) from error
+    request = review.request
+    if request is None or not _is_complete(review, request):
+        raise _unreadable(body)
+    assert review.api_version is not None
+    user = request.user_info or _NOBODY
+    return Review(
+        review.api_version,
+        request.uid or "",
+        request.operation or "",
+        (request.kind and request.kind.kind) or "",
+        request.sub_resource or "",
+        request.namespace or "",
+        request.name or "",
+        request.object or _EMPTY,
+        request.old_object or _EMPTY,
+        user.username or "",
+        user.groups or (),
+        request.dry_run or False,
+    )
+
+
+_JSON = "application/json"
+_DECODER = msgspec.json.Decoder(AdmissionReview)
+_NOBODY, _EMPTY = UserInfo(), ReviewedPod()
+
+
+def _is_complete(review: AdmissionReview, request: AdmissionRequest) -> bool:
+    """Whether a review has what an answer takes, and the objects that its operation has."""
+    return bool(
+        review.kind == "AdmissionReview"
+        and review.api_version in API_VERSIONS
+        and request.uid
+        and request.operation in OPERATIONS
+        and (request.object is not None or request.operation not in ("CREATE", "UPDATE"))
+        and (request.old_object is not None or request.operation != "UPDATE")
+    )
+
+
+def _unreadable(body: bytes, error: Exception | None = None) -> BadReview:
+    """Why a body is no review that can be answered; `error` is that of the decoder."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as invalid:
+        return BadReview(f"the request body is not valid JSON: {invalid}")
+    if not isinstance(document, dict):
+        return BadReview(f"expected an AdmissionReview, found {found(document)}")
+    api_version = document.get("apiVersion")
+    known_version = api_version if api_version in API_VERSIONS else API_VERSIONS[0]
+    if document.get("kind") != "AdmissionReview":
+        return BadReview(f"kind must be AdmissionReview, found {found(document.get('kind'))}", known_version)
+    if api_version not in API_VERSIONS:
+        return BadReview(f"apiVersion must be {' or '.join(API_VERSIONS)}, found {found(api_version)}")
+    request = document.get("request")
+    if not isinstance(request, dict):
+        return BadReview("the AdmissionReview has no request", known_version)
+    uid, name = request.get("uid"), request.get("name")
+    if not isinstance(uid, str) or not uid:
+        return BadReview("request.uid is missing", known_version)
+    problem = _problem(request) if error is None else _mistyped(find_fault(document, error), request.get("kind"))
+    return BadReview(problem, known_version, uid, name if isinstance(name, str) else "")
+
+
+def _problem(request: Mapping[str, Any]) -> str:
+    """What is missing from a request of which every field has the right type."""
+    operation = request.get("operation")
+    if operation not in OPERATIONS:
+        return f"request.operation must be {', '.join(OPERATIONS)}, found {found(operation)}"
+    return f"request.{'oldObject' if request.get('object') is not None else 'object'} is missing"
+
+
+def _mistyped(fault: Fault, kind: Any) -> str:
+    """A field of the wrong type, in words: of the request itself, or of the object in it."""
+    match = _IN_OBJECT.fullmatch(fault.path)
+    if match is not None:
+        what = "Binding" if isinstance(kind, dict) and kind.get("kind") == "Binding" else "pod"
+        return f"the {what} can't be read: {describe(fault._replace(path=match[1]), what)}"
+    expected = _EXPECTATIONS.get(fault.expected)
+    return f"{fault.path} must be {expected}, found {found(fault.value)}" if expected else fault.error
+
+
+_IN_OBJECT = re.compile(r"request\.(?:object|oldObject)\.(.+)")
+_EXPECTATIONS = {"object": "an object", "str": "text", "bool": "true or false", "array": "a list of strings"}
 
 
 _START = re.compile(
@@ -99,145 +179,6 @@ def read_start(start: bytes) -> tuple[str, str]:
     """The version and the id of a review that is read no further; as API servers write them, else v1 and no id."""
     found = _START.match(start)
     return (found[1].decode(), found[2].decode()) if found else (API_VERSIONS[0], "")
-
-
-def new_pod(document: Any) -> tuple[str, str, Mapping[str, Any]] | None:
-    """The version and the id of a review of a pod's creation, and the pod, by a look that sees no more than it must.
-
-    None for any other review, and where anything looks odd: then it has to be read with care.
-    """
-    try:
-        request, version = document["request"], document["apiVersion"]
-        uid, pod = request["uid"], request["object"]
-        usual = (
-            request["operation"] == "CREATE"
-            and request["kind"]["kind"] == "Pod"
-            and not request.get("subResource")
-            and type(request.get("dryRun", False)) is bool
-            and document["kind"] == "AdmissionReview"
-            and version in API_VERSIONS
-            and type(uid) is str
-            and type(pod) is dict
-        )
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return (version, uid, pod) if usual and uid else None
-
-
-def read_review(document: Any) -> Review:
-    """The review that a JSON document is; raises `BadReview`."""
-    return _read_usual(document) or _read_with_care(document)
-
-
-_JSON = "application/json"
-_TYPES = (*(str,) * 7, dict, dict, str, list, bool)
-"""Of the fields of a review that `_read_usual` reads."""
-
-
-def _read_usual(document: Any) -> Review | None:
-    """The review of an object's creation as API servers write it, in a third of the time; None for any other."""
-    try:
-        request = document["request"]
-        get, user, old = request.get, request["userInfo"], request.get("oldObject")
-        review = Review(
-            document["apiVersion"],
-            request["uid"],
-            request["operation"],
-            request["kind"]["kind"],
-            get("subResource", ""),
-            get("namespace", ""),
-            get("name", ""),
-            request["object"],
-            {} if old is None else old,
-            user.get("username", ""),
-            user.get("groups", []),
-            get("dryRun", False),
-        )
-        usual = (
-            tuple(map(type, review)) == _TYPES
-            and review.operation == "CREATE"
-            and document["kind"] == "AdmissionReview"
-            and review.api_version in API_VERSIONS
-            and {*map(type, review.groups)} <= {str}
-        )
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return review if usual and review.uid and review.object else None
-
-
-def _read_with_care(document: Any) -> Review:
-    """Any review; raises `BadReview` with what is wrong."""
-    if not isinstance(document, dict):
-        raise BadReview(f"expected an AdmissionReview, found {found(document)}")
-    api_version = document.get("apiVersion")
-    known_version = api_version if api_version in API_VERSIONS else API_VERSIONS[0]
-    if document.get("kind") != "AdmissionReview":
-        raise BadReview(f"kind must be AdmissionReview, found {found(document.get('kind'))}", known_version)
-    if api_version not in API_VERSIONS:
-        raise BadReview(f"apiVersion must be {' or '.join(API_VERSIONS)}, found {found(api_version)}")
-    request = document.get("request")
-    if not isinstance(request, dict):
-        raise BadReview("the AdmissionReview has no request", known_version)
-    uid = request.get("uid")
-    if not isinstance(uid, str) or not uid:
-        raise BadReview("request.uid is missing", known_version)
-    try:
-        return _read(known_version, uid, request)
-    except _Unusable as error:
-        raise BadReview(f"request.{error}", known_version, uid) from error
-
-
-class _Unusable(ValueError):
-    pass
-
-
-def _read(api_version: str, uid: str, request: dict[str, Any]) -> Review:
-    user = _object(request, "userInfo")
-    groups = user.get("groups")
-    if groups is not None and not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
-        raise _Unusable("userInfo.groups must be a list of strings")
-    dry_run = request.get("dryRun")
-    if not isinstance(dry_run, bool | None):
-        raise _Unusable(f"dryRun must be true or false, found {found(dry_run)}")
-    review = Review(
-        api_version,
-        uid,
-        _string(request, "operation"),
-        _string(_object(request, "kind"), "kind"),
-        _string(request, "subResource"),
-        _string(request, "namespace"),
-        _string(request, "name"),
-        _object(request, "object"),
-        _object(request, "oldObject"),
-        _string(user, "username"),
-        groups or (),
-        dry_run or False,
-    )
-    if review.operation not in OPERATIONS:
-        raise _Unusable(f"operation must be {', '.join(OPERATIONS)}, found {found(request.get('operation'))}")
-    if review.operation in ("CREATE", "UPDATE") and not review.object:
-        raise _Unusable("object is missing")
-    if review.operation == "UPDATE" and not review.old_object:
-        raise _Unusable("oldObject is missing")
-    return review
-
-
-def _object(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = parent.get(key)
-    if type(value) is dict:
-        return value
-    if value is not None:
-        raise _Unusable(f"{key} must be an object, found {found(value)}")
-    return {}
-
-
-def _string(parent: Mapping[str, Any], key: str) -> str:
-    value = parent.get(key)
-    if type(value) is str:
-        return value
-    if value is not None:
-        raise _Unusable(f"{key} must be text, found {found(value)}")
-    return ""
 
 
 def allowed(api_version: str, uid: str, answer: Answer) -> bytes:

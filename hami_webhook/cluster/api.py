@@ -32,8 +32,9 @@ class Kind(Enum):
     @property
     def qualified(self) -> str:
         """The plural name with its API group, as messages of the API server have it."""
-        group = ".admissionregistration.k8s.io" if self.value.endswith("webhookconfigurations") else ""
-        return self.value + (".scheduling.koordinator.sh" if self is Kind.DEVICES else group)
+        if self.value.endswith("webhookconfigurations"):
+            return self.value + ".admissionregistration.k8s.io"
+        return self.value + (".scheduling.koordinator.sh" if self is Kind.DEVICES else "")
 
     @property
     def namespaced(self) -> bool:
@@ -138,8 +139,13 @@ class Cluster(Protocol):
         """Merge-patch metadata and status through `/status`; the spec stays. The resourceVersion is as in `patch`."""
         ...
 
-    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
-        """Bind a pod to a node: `Conflict` if it is bound or its UID is another."""
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, *, resource_version: str = "", metadata: JSON | None = None
+    ) -> None:
+        """Bind a pod to a node; `annotations` and `labels` of `metadata` are merged into the pod in the same write.
+
+        `Conflict` if the pod is bound, or has another UID or, where one is given, another resourceVersion.
+        """
         ...
 
     async def record_event(self, note: EventNote) -> None:

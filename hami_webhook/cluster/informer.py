@@ -84,8 +84,15 @@ class Informer:
         self._missing = False
         self._known: dict[_Key, _Version] = {}
         self._version: str | None = None
+        self.listed = ""
+        """The resourceVersion of the last list: what happened between it and the list before may have been missed."""
         self._failures = 0
         self._last_alive: float | None = None
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion up to which the handler is told all; empty if that isn't known."""
+        return self._version or ""
 
     @property
     def last_alive(self) -> float | None:
@@ -150,6 +157,7 @@ class Informer:
             self._known = {_key(obj): _version(obj) for obj in listing.items}
             self._handler(Replaced(_handed_over(listing.items)))
         self._last_alive = self._clock()
+        self.listed = listing.resource_version
         self.synced.set()
         return listing.resource_version
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 import orjson
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.exceptions import ApiException
@@ -37,7 +38,9 @@ from hami_webhook.cluster.api import (
     WatchType,
 )
 from hami_webhook.cluster.events import EventCorrelator
+from hami_webhook.cluster.kept_fields import decode_whole
 from hami_webhook.cluster.rate import TokenBucket
+from hami_webhook.kube import wire
 from hami_webhook.kube.objects import is_subdomain
 
 logger = logging.getLogger(__name__)
@@ -62,19 +65,45 @@ _PREFIXES = {
 }
 _LEASES = "/apis/coordination.k8s.io/v1"
 
+T = TypeVar("T")
+
+
+class _ListMeta(wire.Wire, frozen=True):
+    resource_version: str
+    next: str | None = msgspec.field(default=None, name="continue")
+
+
+class _Page(wire.Wire, frozen=True):
+    """A page of a list, its items not decoded yet."""
+
+    metadata: _ListMeta
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+class _Watched(wire.Wire, frozen=True):
+    """A line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_JSON: msgspec.json.Decoder[JSON] = msgspec.json.Decoder(dict[str, Any])
+_PAGE, _WATCHED = msgspec.json.Decoder(_Page), msgspec.json.Decoder(_Watched)
+
 
 class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     """A real API server. `async with` closes the connections.
 
-    `keep` says what is kept of listed and watched objects; `component` and `instance` are who events are from. `limit`
-    is waited for before every request but watches. `clock` gives Unix seconds.
+    `decode` decodes listed and watched objects, as far as they are kept; `component` and `instance` are who events are
+    from. `limit` is waited for before every request but watches. `clock` gives Unix seconds.
     """
 
     def __init__(
         self,
         api: ApiClient,
         *,
-        keep: Callable[[Kind, JSON], JSON] = lambda kind, obj: obj,
+        decode: Callable[[Kind, msgspec.Raw], JSON] = decode_whole,
         component: str = "hami-webhook",
         instance: str = "",
         limit: TokenBucket | None = None,
@@ -82,7 +111,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._keep = keep
+        self._decode = decode
         self._limit = limit
         self._timeout = aiohttp.ClientTimeout(total=timeout or _TIMEOUT)
         self._clock = clock
@@ -110,11 +139,11 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         only = {"fieldSelector": f"spec.nodeName={_checked(node, 'node')}"} if node else {}
         while True:
             query = {"limit": str(PAGE), **only} | ({"continue": token} if token else {})
-            page = await self.call("GET", _path(kind, namespace), query=query)
-            items += (self._keep(kind, item) for item in page.get("items") or ())
-            token = page["metadata"].get("continue") or ""
+            page = await self._request("GET", _path(kind, namespace), query=query, decoder=_PAGE)
+            items += (self._decode(kind, item) for item in page.items or ())
+            token = page.metadata.next or ""
             if not token:
-                return Listing(items, page["metadata"]["resourceVersion"])
+                return Listing(items, page.metadata.resource_version)
 
     async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
         query = {
@@ -128,23 +157,24 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             response = await self._send("GET", _path(kind, ""), query=query, within=timeout)
             try:
                 async for line in _lines(response):
-                    event = self._watch_event(kind, orjson.loads(line))
+                    event = self._watch_event(kind, _WATCHED.decode(line))
                     if event is not None:
                         yield event
             finally:
                 response.close()
-        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, *_NOT_JSON) as error:
             raise Unavailable(f"the watch of {kind.value} broke: {_told(error)}") from error
 
-    def _watch_event(self, kind: Kind, event: JSON) -> WatchEvent | None:
-        if event["type"] == "ERROR":
-            _refuse(event["object"].get("code", 500), event["object"])
+    def _watch_event(self, kind: Kind, event: _Watched) -> WatchEvent | None:
+        if event.type == "ERROR":
+            status = decode_whole(kind, event.object)
+            _refuse(status.get("code", 500), status)
         try:
-            type_ = WatchType(event["type"])
+            type_ = WatchType(event.type)
         except ValueError:  # a type that came after this was written
             return None
-        obj = event["object"]
-        return WatchEvent(type_, obj if type_ is WatchType.BOOKMARK else self._keep(kind, obj))
+        decode = decode_whole if type_ is WatchType.BOOKMARK else self._decode
+        return WatchEvent(type_, decode(kind, event.object))
 
     async def create(self, kind: Kind, obj: JSON) -> JSON:
         return await self.call("POST", _path(kind, obj["metadata"].get("namespace", "")), obj)
@@ -155,11 +185,16 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
         return await self.call("PATCH", _path(kind, namespace, name, "status"), patch)
 
-    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, *, resource_version: str = "", metadata: JSON | None = None
+    ) -> None:
+        meta = {**(metadata or {}), "name": pod, "namespace": namespace, "uid": uid}
+        if resource_version:
+            meta["resourceVersion"] = resource_version
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod, "namespace": namespace, "uid": uid},
+            "metadata": meta,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self.call("POST", _path(Kind.PODS, namespace, pod, "binding"), binding)
@@ -214,6 +249,17 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         self, method: str, path: str, body: JSON | None = None, query: Mapping[str, str] | None = None
     ) -> JSON:
         """One request and its JSON answer. Raises `ClusterError`."""
+        return await self._request(method, path, body, query, decoder=_JSON)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: JSON | None = None,
+        query: Mapping[str, str] | None = None,
+        *,
+        decoder: msgspec.json.Decoder[T],
+    ) -> T:
         if self._limit is not None:
             await self._limit.take()
         try:
@@ -222,10 +268,9 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
                 content = await response.read()
             finally:
                 response.release()
-            found: JSON = orjson.loads(content)
-        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            return decoder.decode(content)
+        except (aiohttp.ClientError, TimeoutError, OSError, *_NOT_JSON) as error:
             raise Unavailable(f"the API server didn't answer {method} {path}: {_told(error)}") from error
-        return found
 
     async def _send(
         self,

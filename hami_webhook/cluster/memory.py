@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,9 +28,9 @@ from hami_webhook.cluster.api import (
     WatchEvent,
     WatchType,
 )
+from hami_webhook.cluster.quota_amounts import BadAmount, canonical
 from hami_webhook.kube.objects import format_time, parse_time
 from hami_webhook.kube.patch import merge_patch
-from hami_webhook.kube.quantity import Quantity, QuantityError
 
 Key = tuple[str, str]
 """Namespace ("" if the kind has none) and name."""
@@ -52,13 +51,6 @@ _POD_SPEC_MUTABLE = (
     *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"),
     *("containers", "initContainers", "ephemeralContainers", "nodeSelector", "affinity"),
 )
-_COUNTED = ("pods", "services", "services.nodeports", "services.loadbalancers", "resourcequotas", "secrets")
-_INTEGER_QUOTA_KEYS = frozenset((*_COUNTED, "replicationcontrollers", "configmaps", "persistentvolumeclaims"))
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
-_STANDARD_QUOTA_KEYS = _INTEGER_QUOTA_KEYS.union(
-    _COMPUTE, ("requests.storage",), (f"{part}.{name}" for part in ("requests", "limits") for name in _COMPUTE)
-)
-_QUALIFIED_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +149,11 @@ class MemoryCluster:
         await self._pause("patch_status:after")
         return changed
 
-    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, *, resource_version: str = "", metadata: JSON | None = None
+    ) -> None:
         await self._pause("bind:before")
-        self._bind(namespace, pod, uid, node)
+        self._bind((namespace, pod), node, uid, resource_version, metadata or {})
         await self._pause("bind:after")
 
     async def record_event(self, note: EventNote) -> None:
@@ -360,26 +354,24 @@ class MemoryCluster:
         new = _normal(kind, key, new)
         return old if new == old else self._store(kind, key, new, WatchType.MODIFIED)
 
-    def _bind(self, namespace: str, name: str, uid: str, node: str) -> None:
-        key = (namespace, name)
-        old = self._found(Kind.PODS, key)
+    def _bind(self, key: Key, node: str, uid: str, version: str, more: JSON) -> None:
+        old, name = self._found(Kind.PODS, key), key[1]
         meta, spec, status = old["metadata"], old.get("spec") or {}, old.get("status") or {}
-        refused = f'Operation cannot be fulfilled on pods/binding "{name}": '
-        if uid and uid != meta["uid"]:
-            raise Conflict(
-                f"{refused}Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
-            )
+        no = f'Operation cannot be fulfilled on pods/binding "{name}":'
+        for of, want, has in ("UID", uid, meta["uid"]), ("ResourceVersion", version, meta["resourceVersion"]):
+            if want not in ("", has):
+                raise Conflict(f"{no} Precondition failed: {of} in precondition: {want}, {of} in object meta: {has}")
         if "deletionTimestamp" in meta:
-            raise Conflict(f"{refused}pod {name} is being deleted, cannot be assigned to a host")
+            raise Conflict(f"{no} pod {name} is being deleted, cannot be assigned to a host")
         if spec.get("nodeName"):
-            raise Conflict(f'{refused}pod {name} is already assigned to node "{spec["nodeName"]}"')
+            raise Conflict(f'{no} pod {name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
-            raise Conflict(f"{refused}pod {name} has non-empty .spec.schedulingGates")
+            raise Conflict(f"{no} pod {name} has non-empty .spec.schedulingGates")
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(self._clock())}
         others = [item for item in status.get("conditions") or () if item.get("type") != "PodScheduled"]
-        status = {**status, "conditions": [*others, scheduled]}
-        bound = {**old, "spec": {**spec, "nodeName": node}, "status": status}
-        self._store(Kind.PODS, key, bound, WatchType.MODIFIED)
+        meta = {**meta, **{on: {**(meta.get(on) or {}), **(more.get(on) or {})} for on in ("annotations", "labels")}}
+        bound = {"spec": {**spec, "nodeName": node}, "status": {**status, "conditions": [*others, scheduled]}}
+        self._store(Kind.PODS, key, _normal(Kind.PODS, key, {**old, "metadata": meta, **bound}), WatchType.MODIFIED)
 
     def _condemn(self, key: Key, old: JSON, grace: int) -> None:
         meta = old["metadata"]
@@ -469,32 +461,12 @@ def _normal(kind: Kind, key: Key, obj: JSON) -> JSON:
         if not isinstance(given, dict):
             raise _invalid(kind, key, part, given, "must be an object")
         if kind is Kind.RESOURCE_QUOTAS:
-            amounts = {field: _canonical(key, f"{part}.{field}", given.get(field) or {}) for field in fields}
+            try:
+                amounts = {field: canonical(f"{part}.{field}", given.get(field) or {}) for field in fields}
+            except BadAmount as bad:
+                raise _invalid(kind, key, *bad.args) from bad
             new[part] = {**given, **amounts}
             for field in fields:
                 if not amounts[field]:
                     del new[part][field]
     return new
-
-
-def _canonical(key: Key, path: str, amounts: object) -> JSON:
-    """A quota's amounts in canonical text; raises `Invalid` where the API server's validation would."""
-    if not isinstance(amounts, dict):
-        raise _invalid(Kind.RESOURCE_QUOTAS, key, path, amounts, "must be an object")
-    canonical = {}
-    for name, text in amounts.items():
-        place = f"{path}[{name}]"
-        hugepages = name.startswith(("hugepages-", "requests.hugepages-"))
-        if not (_QUALIFIED_NAME.fullmatch(name) or name in _STANDARD_QUOTA_KEYS or hugepages):
-            raise _invalid(Kind.RESOURCE_QUOTAS, key, place, name, "must be a standard resource for quota")
-        try:
-            amount = Quantity.parse(text)
-        except QuantityError as error:
-            raise _invalid(Kind.RESOURCE_QUOTAS, key, place, text, str(error)) from error
-        if amount.value < 0:
-            raise _invalid(Kind.RESOURCE_QUOTAS, key, place, text, "must be greater than or equal to 0")
-        extended = "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
-        if (extended or name in _INTEGER_QUOTA_KEYS) and amount.whole() is None:
-            raise _invalid(Kind.RESOURCE_QUOTAS, key, place, text, "must be an integer")
-        canonical[name] = str(amount)
-    return canonical

@@ -39,7 +39,7 @@ class QuotasInMemory:
         self._cluster = cluster
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._watchers: set[asyncio.Queue[WatchEvent | Exception | None]] = set()
-        self._untold: dict[tuple[str, str], WatchEvent] = {}
+        self._undelivered: dict[tuple[str, str], WatchEvent] = {}
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
         return self._shown(kind, await self._cluster.get(kind, name, namespace))
@@ -55,9 +55,9 @@ class QuotasInMemory:
                 yield event
             return
         queue: asyncio.Queue[WatchEvent | Exception | None] = asyncio.Queue()
-        for untold in self._untold.values():
-            queue.put_nowait(untold)
-        self._untold.clear()
+        for event in self._undelivered.values():
+            queue.put_nowait(event)
+        self._undelivered.clear()
         self._watchers.add(queue)
         pumping = asyncio.create_task(self._pump(events, queue))
         try:
@@ -115,11 +115,13 @@ class QuotasInMemory:
         for queue in self._watchers:
             queue.put_nowait(event)
         if not self._watchers:
-            self._untold[key] = event
+            self._undelivered[key] = event
         return written
 
-    async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
-        await self._cluster.bind(namespace, pod, uid, node)
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, *, resource_version: str = "", metadata: JSON | None = None
+    ) -> None:
+        await self._cluster.bind(namespace, pod, uid, node, resource_version=resource_version, metadata=metadata)
 
     async def record_event(self, note: EventNote) -> None:
         await self._cluster.record_event(note)

@@ -161,10 +161,11 @@ class ForeignScheduler:
 
     def asks(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
-        return any(
-            not (self.resource_names.isdisjoint(each.limits) and self.resource_names.isdisjoint(each.requests))
-            for each in pod.containers
-        )
+        names = self.resource_names
+        for each in pod.containers:  # noqa: SIM110  # a generator takes twice as long, a dozen times a review
+            if not (names.isdisjoint(each.limits) and names.isdisjoint(each.requests)):
+                return True
+        return False
 
     def scheduler_of(self, pod: Pod | PodDraft) -> str:
         """The scheduler that a pod which asks is for, as this project reads it."""

@@ -157,7 +157,7 @@ class Vendor:
     def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
-        self.check_fleet(container.container, fleet)
+        self.check_servable(container.container, fleet)
         asks = self.request(container.container) is not None
         if asks:
             for doubt in self.warnings_of(container):
@@ -179,7 +179,7 @@ class Vendor:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
         check_bounds(container, self.bounds())
 
-    def check_fleet(self, container: Container, fleet: DeviceLister) -> None:
+    def check_servable(self, container: Container, fleet: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_representable(self, container: Container) -> None:

@@ -13,7 +13,7 @@ from hami_webhook.explain.report import Explanation, NodeReport, QuotaReport, Ta
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.simulate.placements import Among
+from hami_webhook.simulate.placements import SelectedNodes
 
 
 def of_foreign(
@@ -27,7 +27,7 @@ def of_foreign(
 ) -> Explanation:
     """Why a pod that asks for another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
 
-    `charge` is what it costs now; `other_node` what is said of a node that the pod's nodeSelector leaves out.
+    `charge` is what it costs now; `other_node` the reason of a node that the pod's nodeSelector leaves out.
     """
     name = scheduler.key.capitalize()
     notes = list(charge.problems)
@@ -46,18 +46,18 @@ def of_foreign(
     every = list(state.nodes())
     suitable = [node.name for node in every if selector <= node.labels.items()]
     try:
-        predicted = scheduler.predict(pod, Among(state, suitable), now)
+        predicted = scheduler.predict(pod, SelectedNodes(state, suitable), now)
     except BadRequest as error:
         return Explanation(pod.namespace, pod.name, f"fits nowhere: {error}", notes)
-    accounts = [_account(node, scheduler, pod, predicted, other_node) for node in every]
+    reports = [_node_report(node, scheduler, pod, predicted, other_node) for node in every]
     verdict = f"fits on none of {len(every)} nodes"
     if isinstance(predicted, Prediction):
-        others = sum(account.fits for account in accounts) - 1
+        others = sum(report.fits for report in reports) - 1
         verdict = f"isn't placed, but fits on {predicted.node}{f' (and {others} more)' if others else ''}"
-    return Explanation(pod.namespace, pod.name, verdict, notes, nodes=accounts, quotas=quotas)
+    return Explanation(pod.namespace, pod.name, verdict, notes, nodes=reports, quotas=quotas)
 
 
-def _account(
+def _node_report(
     node: Node, scheduler: ForeignScheduler, pod: Pod, predicted: Prediction | NoNode, other_node: str
 ) -> NodeReport:
     if not (pod.node_selector or {}).items() <= node.labels.items():

@@ -8,9 +8,9 @@ from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
 from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
-from hami_webhook.cluster.trim import trim
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
@@ -37,7 +37,7 @@ async def read_cluster(kubeconfig: str) -> Bundle:
     Each is listed once. Raises `ClusterError`.
     """
     bundle = Bundle()
-    async with KubernetesCluster(await connect(kubeconfig), keep=trim) as cluster:
+    async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept) as cluster:
         for kind, word, group in _KINDS:
             try:
                 listing = await cluster.list(kind)

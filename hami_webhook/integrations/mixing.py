@@ -20,16 +20,19 @@ from hami_webhook.devices.foreign_scheduler import Coexistence, NodeLister
 from hami_webhook.devices.model import BadRequest, RegistrationError
 from hami_webhook.integrations.volcano import annotation_keys as volcano
 from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
+from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.wire import ReviewedPod
 
 HOSTNAME = "kubernetes.io/hostname"
 HAMI_REGISTER = "hami.io/node-nvidia-register"
 KOORDINATOR_CORE = "koordinator.sh/gpu-core"
 NVIDIA_COUNT = "nvidia.com/gpu"
 _KOORDINATOR_ALIASES = tuple(f"kubernetes.io/gpu{rest}" for rest in ("", "-core", "-memory", "-memory-ratio"))
-_MEMO = "mixing: HAMi's cards"
+_registered: DerivedValues[Node, Sequence[CardRecord]] = DerivedValues()
+"""The cards of HAMi's registration on a node."""
 
 
 class Manager(Enum):
@@ -94,7 +97,7 @@ class Mixing(Coexistence):
         self._refuse(found)
         for warning in _told(found):
             draft.warn(warning)
-        for name in pinned_nodes(draft.raw) if pinned_matters else ():
+        for name in pinned_nodes(draft.object) if pinned_matters else ():
             node = _hosting(name, census)
             on = self.on_node(node) if node is not None else []
             if node is not None and len(on) > 1:
@@ -114,7 +117,7 @@ class Mixing(Coexistence):
             manager = self._manager_of(name, is_hami=is_hami)
             if manager is not None:
                 found.setdefault(manager, []).append(name)
-        return {manager: found[manager] for manager in Manager if manager in found}
+        return found if len(found) < 2 else {manager: found[manager] for manager in Manager if manager in found}
 
     def _manager_of(self, name: str, *, is_hami: bool) -> Manager | None:
         if name in self.volcano_names or name.startswith("volcano.sh/vgpu-"):
@@ -200,15 +203,15 @@ def _offers(node: Node, resource: str) -> int:
     return parse_whole(node.allocatable.get(resource)) or 0
 
 
-def _hami_cards(node: Node) -> list[CardRecord]:
-    """The cards of HAMi's registration, read once; none where that can't be read, which is told of elsewhere."""
-    if _MEMO not in node.memo:
-        try:
-            node.memo[_MEMO] = decode_cards(node.annotations.get(HAMI_REGISTER, ""))
-        except RegistrationError:
-            node.memo[_MEMO] = []
-    found: list[CardRecord] = node.memo[_MEMO]
-    return found
+def _hami_cards(node: Node) -> Sequence[CardRecord]:
+    """The cards of HAMi's registration, decoded once; none where it can't be read, which is reported elsewhere."""
+    known = _registered.get(node)
+    if known is not None:
+        return known
+    try:
+        return _registered.keep(node, decode_cards(node.annotations.get(HAMI_REGISTER, "")))
+    except RegistrationError:
+        return _registered.keep(node, ())
 
 
 def _registered_twice(node: Node, device: Mapping[str, Any] | None) -> list[str]:
@@ -228,29 +231,19 @@ def _device_ids(device: Mapping[str, Any] | None) -> Iterator[str]:
             yield item["id"]
 
 
-def pinned_nodes(raw: Mapping[str, Any]) -> list[str]:
+def pinned_nodes(pod: ReviewedPod) -> list[str]:
     """The host names that a pod's nodeSelector or required affinity names."""
-    spec = raw.get("spec")
-    selector = _at(spec, "nodeSelector")
-    found = [selector[HOSTNAME]] if HOSTNAME in selector else []
-    required = _at(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    for term in _items(required, "nodeSelectorTerms"):
-        for expression in _items(term, "matchExpressions"):
-            if expression.get("key") == HOSTNAME and expression.get("operator") == "In":
-                values = expression.get("values")
-                found += values if isinstance(values, list) else []
-    return list(dict.fromkeys(name for name in found if isinstance(name, str)))
-
-
-def _at(value: Any, *path: str) -> Mapping[str, Any]:
-    for step in path:
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def _items(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = value.get(key)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+    spec = pod.spec
+    if spec is None:
+        return []
+    found = [name for key, name in (spec.node_selector or {}).items() if key == HOSTNAME]
+    affinity = spec.affinity and spec.affinity.node_affinity
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    for term in (required and required.node_selector_terms) or ():
+        for expression in term.match_expressions or ():
+            if expression.key == HOSTNAME and expression.operator == "In":
+                found += expression.values or ()
+    return list(dict.fromkeys(found))
 
 
 def _hosting(hostname: str, census: NodeLister) -> Node | None:

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from hami_webhook.kube.objects import Container, MalformedObject, Pod
+from hami_webhook.kube.objects import Container, Pod
 from hami_webhook.kube.patch import MapDraft, Operation
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.wire import (
+    ObjectMeta,
+    Resources,
+    ReviewedContainer,
+    ReviewedPod,
+    ReviewedPodSpec,
+    convert,
+)
+
+_NO_META, _NO_SPEC, _NO_RESOURCES = ObjectMeta(), ReviewedPodSpec(), Resources()
 
 
 class ContainerDraft:
     """One container under change."""
 
-    def __init__(self, path: str, raw: Mapping[str, Any], container: Container) -> None:
+    def __init__(self, path: str, obj: ReviewedContainer, container: Container) -> None:
         self.name = container.name
         self.kind = container.kind
         self._path = path
-        self._raw = raw
         self._original = container
-        resources = raw.get("resources")
-        self._resources: Mapping[str, Any] | None = resources
-        resources = resources or {}
-        self.limits = MapDraft(f"{path}/resources/limits", resources.get("limits"))
-        self.requests = MapDraft(f"{path}/resources/requests", resources.get("requests"))
-        self._env: dict[int, dict[str, Any]] = {}
-        self._new_env: list[dict[str, Any]] = []
+        self._written_env = obj.env
+        self._resources = obj.resources
+        resources = obj.resources or _NO_RESOURCES
+        self.limits = MapDraft(f"{path}/resources/limits", resources.limits)
+        self.requests = MapDraft(f"{path}/resources/requests", resources.requests)
+        self._env: dict[int, dict[str, str]] = {}
+        self._new_env: list[dict[str, str]] = []
         self._gone_env: set[int] = set()
 
     @property
     def container(self) -> Container:
         """The container as it is now."""
         known = self._original
+        if not (self.limits.changed or self.requests.changed):
+            return known
         return Container(known.name, known.kind, self.limits.plain(), self.requests.plain(), known.privileged)
 
     def amount(self, resource: str) -> Any:
@@ -79,11 +90,11 @@ class ContainerDraft:
         """
         entry = {"name": name, "value": value}
         found = False
-        for index, item in enumerate(self._written_env()):
-            if isinstance(item, Mapping) and item.get("name") == name:
+        for index, item in enumerate(self._written_env or ()):
+            if item.name == name:
                 if found and once:
                     self._gone_env.add(index)
-                elif {"value": "", **item} == entry:  # the API server leaves an empty value out
+                elif (item.value or "") == value and item.value_from is None:  # an empty value is left out
                     self._env.pop(index, None)
                 else:
                     self._env[index] = entry
@@ -97,16 +108,9 @@ class ContainerDraft:
 
     def default_env(self, name: str, value: str) -> None:
         """Add an environment variable unless the container has one of that name, whatever its value."""
-        items = [*self._written_env(), *self._new_env]
-        if not any(isinstance(item, Mapping) and item.get("name") == name for item in items):
+        names = [*(item.name for item in self._written_env or ()), *(item["name"] for item in self._new_env)]
+        if name not in names:
             self._new_env.append({"name": name, "value": value})
-
-    def _written_env(self) -> list[Any]:
-        """The variables of the manifest. Raises `MalformedObject`."""
-        env = self._raw.get("env")
-        if env is not None and not isinstance(env, list):
-            raise MalformedObject(f"{self._path[1:].replace('/', '.')}.env must be a list")
-        return env or []
 
     def operations(self) -> Iterator[Operation]:
         if self._resources is None and (self.limits.changed or self.requests.changed):
@@ -120,35 +124,37 @@ class ContainerDraft:
                 yield {"op": "replace", "path": f"{self._path}/env/{index}", "value": entry}
         for index in sorted(self._gone_env, reverse=True):
             yield {"op": "remove", "path": f"{self._path}/env/{index}"}
-        if self._new_env and self._raw.get("env") is None:
+        if self._new_env and self._written_env is None:
             yield {"op": "add", "path": f"{self._path}/env", "value": self._new_env}
         else:
             for entry in self._new_env:
                 yield {"op": "add", "path": f"{self._path}/env/-", "value": entry}
 
 
-def pod_in(raw: Mapping[str, Any], namespace: str) -> Pod:
+def pod_in(obj: Any, namespace: str) -> Pod:
     """The pod in a namespace, whatever its JSON says; in its own if `namespace` is empty. Raises `MalformedObject`."""
-    pod = Pod.from_object(raw, namespace)
+    pod = Pod.from_object(obj, namespace)
     return replace(pod, namespace=namespace) if namespace and pod.namespace != namespace else pod
 
 
 class PodDraft:
-    """A pod under change, made from its JSON as `pod_in` reads it; raises `MalformedObject` where that is no pod."""
+    """A pod under change, made from its JSON or from what that was decoded into; raises `MalformedObject`.
 
-    def __init__(self, raw: Mapping[str, Any], namespace: str = "", *, original: Pod | None = None) -> None:
-        self.original = pod_in(raw, namespace) if original is None else original
-        self.raw = raw
-        meta = raw.get("metadata")
-        self._has_metadata = meta is not None
-        self.annotations = MapDraft("/metadata/annotations", (meta or {}).get("annotations"))
-        self.labels = MapDraft("/metadata/labels", (meta or {}).get("labels"))
-        spec = raw.get("spec") or {}
-        self._spec = MapDraft("/spec", spec)
+    `original` is the pod as `pod_in` reads it.
+    """
+
+    def __init__(self, obj: Any, namespace: str = "", *, original: Pod | None = None) -> None:
+        self.object = obj = convert(obj, ReviewedPod, "pod")
+        self.original = pod_in(obj, namespace) if original is None else original
+        meta, spec = obj.metadata or _NO_META, obj.spec or _NO_SPEC
+        self.annotations = MapDraft("/metadata/annotations", meta.annotations)
+        self.labels = MapDraft("/metadata/labels", meta.labels)
+        names = (("schedulerName", spec.scheduler_name), ("runtimeClassName", spec.runtime_class_name))
+        self._spec = MapDraft("/spec", {key: name for key, name in names if name is not None})
         items = [
             (f"/spec/{field}/{index}", item)
-            for field in ("initContainers", "containers")
-            for index, item in enumerate(spec.get(field) or ())
+            for field, items in (("initContainers", spec.init_containers), ("containers", spec.containers))
+            for index, item in enumerate(items or ())
         ]
         self.containers = [
             ContainerDraft(path, item, container)
@@ -160,7 +166,7 @@ class PodDraft:
 
     def reset(self) -> PodDraft:
         """A draft of the same pod without the changes."""
-        return PodDraft(self.raw, original=self.original)
+        return PodDraft(self.object, original=self.original)
 
     @property
     def scheduler_name(self) -> str:
@@ -192,16 +198,16 @@ class PodDraft:
         """The pod as it is now."""
         return replace(
             self.original,
-            annotations=dict(self.annotations),
-            labels=dict(self.labels),
-            containers=tuple(container.container for container in self.containers),
+            annotations=self.annotations.plain(),
+            labels=self.labels.plain(),
+            containers=tuple([container.container for container in self.containers]),
             scheduler_name=self.scheduler_name,
         )
 
     def operations(self) -> list[Operation]:
         """The JSON Patch from the original to the draft; empty if nothing changed."""
         operations: list[Operation] = []
-        if (self.annotations.changed or self.labels.changed) and not self._has_metadata:
+        if (self.annotations.changed or self.labels.changed) and self.object.metadata is None:
             operations.append({"op": "add", "path": "/metadata", "value": {}})
         operations += self.annotations.operations()
         operations += self.labels.operations()

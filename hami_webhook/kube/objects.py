@@ -1,26 +1,28 @@
-"""The few fields of Pods, Nodes, Namespaces and ResourceQuotas that the program reads, as frozen values.
+"""Pods, Nodes, Namespaces and ResourceQuotas as the program sees them: frozen values.
 
-Each `from_object` takes the JSON object of the API (`core/v1`) and raises `MalformedObject` with the path of the
-first field whose type is wrong. Unknown fields are ignored.
+Each `from_object` takes the JSON object of the API (`core/v1`), or the structure of `kube/wire.py` that it was decoded
+into, and raises `MalformedObject` with the path of the first field whose type is wrong. Unknown fields are ignored.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+from hami_webhook.kube import wire
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
 
-
-class MalformedObject(ValueError):
-    """A field of a Kubernetes object has the wrong type; the text starts with its path."""
+_META, _RESOURCES = wire.ObjectMeta(), wire.Resources()
+_POD_SPEC, _POD_STATUS, _NODE_STATUS = wire.PodSpec(), wire.PodStatus(), wire.NodeStatus()
+_QUOTA_SPEC, _QUOTA_STATUS = wire.ResourceQuotaSpec(), wire.ResourceQuotaStatus()
 
 
 class ContainerKind(Enum):
@@ -41,6 +43,22 @@ class Container:
     requests: Mapping[str, Any]
     privileged: bool = False
 
+    @classmethod
+    def from_object(cls, obj: wire.ContainerObject, *, is_init: bool = False) -> Container:
+        """A container of a pod, of its `initContainers` if `is_init`."""
+        resources, security = obj.resources or _RESOURCES, obj.security_context
+        kind = ContainerKind.APP
+        if is_init:
+            kind = ContainerKind.SIDECAR if obj.restart_policy == "Always" else ContainerKind.INIT
+        privileged = security is not None and security.privileged is True
+        return cls(obj.name or "", kind, resources.limits or {}, resources.requests or {}, privileged)
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What containers that are equal have in common, hashable where amounts are; `1` and `True` differ in type."""
+        amounts = tuple([(*each.items(), *map(type, each.values())) for each in (self.limits, self.requests)])
+        return self.name, self.kind, self.privileged, amounts
+
     def amount(self, resource: str) -> Any:
         """What is written for `resource` in limits, else in requests; None if in neither."""
         found = self.limits.get(resource)
@@ -55,7 +73,7 @@ class Container:
         return {*self.limits, *self.requests}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Pod:
     """A pod as the scheduler and the quota see it. `containers` has init containers first, in manifest order."""
 
@@ -77,36 +95,51 @@ class Pod:
     deletion_grace: float | None = None
     init_finished: bool = False
     resource_version: str = ""
-    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """What others derived from this very pod and may look up again; a changed pod starts with an empty one."""
+    gated: bool = False
+    """It has scheduling gates."""
 
     @classmethod
     def from_object(cls, obj: Any, namespace: str = "") -> Pod:
         """A pod from its JSON; `namespace` is used where the object has none."""
-        pod = _mapping(obj, "pod")
-        meta = _mapping(pod.get("metadata"), "metadata")
-        spec = _mapping(pod.get("spec"), "spec")
-        status = _mapping(pod.get("status"), "status")
-        containers = tuple(read_containers(spec))
+        pod = wire.convert(obj, wire.PodObject, "pod")
+        meta, spec, status = pod.metadata or _META, pod.spec or _POD_SPEC, pod.status or _POD_STATUS
+        containers = (
+            *[Container.from_object(each, is_init=True) for each in spec.init_containers or ()],
+            *[Container.from_object(each) for each in spec.containers or ()],
+        )
         return cls(
-            namespace=_text(meta.get("namespace"), "metadata.namespace") or namespace,
-            name=_text(meta.get("name"), "metadata.name") or _text(meta.get("generateName"), "metadata.generateName"),
-            uid=_text(meta.get("uid"), "metadata.uid"),
-            labels=texts(meta.get("labels"), "metadata.labels"),
-            annotations=texts(meta.get("annotations"), "metadata.annotations"),
+            namespace=meta.namespace or namespace,
+            name=meta.name or meta.generate_name or "",
+            uid=meta.uid or "",
+            labels=meta.labels or {},
+            annotations=meta.annotations or {},
             containers=containers,
-            scheduler_name=_text(spec.get("schedulerName"), "spec.schedulerName"),
-            node_name=_text(spec.get("nodeName"), "spec.nodeName"),
-            node_selector=texts(spec.get("nodeSelector"), "spec.nodeSelector"),
-            priority_class=_text(spec.get("priorityClassName"), "spec.priorityClassName"),
-            active_deadline=_whole(spec.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds"),
-            cross_namespace_affinity=_has_cross_namespace_terms(spec),
-            phase=_text(status.get("phase"), "status.phase"),
-            created=_time(meta.get("creationTimestamp"), "metadata.creationTimestamp"),
-            deletion_time=_time(meta.get("deletionTimestamp"), "metadata.deletionTimestamp"),
-            deletion_grace=_whole(meta.get("deletionGracePeriodSeconds"), "metadata.deletionGracePeriodSeconds"),
+            scheduler_name=spec.scheduler_name or "",
+            node_name=spec.node_name or "",
+            node_selector=spec.node_selector or {},
+            priority_class=spec.priority_class_name or "",
+            active_deadline=spec.active_deadline_seconds,
+            cross_namespace_affinity=spec.affinity is not None and _crosses_namespaces(spec.affinity),
+            phase=status.phase or "",
+            created=_time(meta.creation_timestamp, "metadata.creationTimestamp"),
+            deletion_time=_time(meta.deletion_timestamp, "metadata.deletionTimestamp"),
+            deletion_grace=meta.deletion_grace_period_seconds,
             init_finished=_init_finished(status, containers),
-            resource_version=_text(meta.get("resourceVersion"), "metadata.resourceVersion"),
+            resource_version=meta.resource_version or "",
+            gated=bool(spec.scheduling_gates),
+        )
+
+    def compact(self) -> Pod:
+        """The same pod in less memory, to be kept: with the names, labels and containers that others have alike.
+
+        The pods of a workload are labelled alike and request the same.
+        """
+        return replace(
+            self,
+            namespace=sys.intern(self.namespace),
+            node_name=sys.intern(self.node_name),
+            labels=_shared(("labels", *self.labels.items()), self.labels),
+            containers=_shared(("containers", *[each.content for each in self.containers]), self.containers),
         )
 
     @property
@@ -133,11 +166,12 @@ class Pod:
             return None
         return self.deletion_time + self.deletion_grace
 
-    @cached_property
+    @property
     def kinds(self) -> tuple[ContainerKind, ...]:
-        return tuple(container.kind for container in self.containers)
+        """The containers' kinds, in their order."""
+        return tuple([container.kind for container in self.containers])
 
-    @cached_property
+    @property
     def best_effort(self) -> bool:
         """The QoS class is BestEffort: no container names cpu or memory above zero."""
         for container in self.containers:
@@ -147,7 +181,7 @@ class Pod:
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Node:
     """A node's name, labels, annotations, capacity and allocatable (amounts as written)."""
 
@@ -157,21 +191,18 @@ class Node:
     capacity: Mapping[str, Any]
     allocatable: Mapping[str, Any]
     resource_version: str = ""
-    memo: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """What others work out of the node, once."""
 
     @classmethod
     def from_object(cls, obj: Any) -> Node:
-        node = _mapping(obj, "node")
-        meta = _mapping(node.get("metadata"), "metadata")
-        status = _mapping(node.get("status"), "status")
+        node = wire.convert(obj, wire.NodeObject, "node")
+        meta, status = node.metadata or _META, node.status or _NODE_STATUS
         return cls(
-            name=_text(meta.get("name"), "metadata.name"),
-            labels=texts(meta.get("labels"), "metadata.labels"),
-            annotations=texts(meta.get("annotations"), "metadata.annotations"),
-            capacity=_mapping(status.get("capacity"), "status.capacity"),
-            allocatable=_mapping(status.get("allocatable"), "status.allocatable"),
-            resource_version=_text(meta.get("resourceVersion"), "metadata.resourceVersion"),
+            name=meta.name or "",
+            labels=meta.labels or {},
+            annotations=meta.annotations or {},
+            capacity=status.capacity or {},
+            allocatable=status.allocatable or {},
+            resource_version=meta.resource_version or "",
         )
 
 
@@ -185,12 +216,8 @@ class Namespace:
 
     @classmethod
     def from_object(cls, obj: Any) -> Namespace:
-        meta = _mapping(_mapping(obj, "namespace").get("metadata"), "metadata")
-        return cls(
-            name=_text(meta.get("name"), "metadata.name"),
-            labels=texts(meta.get("labels"), "metadata.labels"),
-            annotations=texts(meta.get("annotations"), "metadata.annotations"),
-        )
+        meta = wire.convert(obj, wire.NamespaceObject, "namespace").metadata or _META
+        return cls(meta.name or "", meta.labels or {}, meta.annotations or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,54 +245,41 @@ class ResourceQuota:
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:
-        quota = _mapping(obj, "resourcequota")
-        meta = _mapping(quota.get("metadata"), "metadata")
-        spec = _mapping(quota.get("spec"), "spec")
-        status = _mapping(quota.get("status"), "status")
+        quota = wire.convert(obj, wire.ResourceQuotaObject, "resourcequota")
+        meta, spec, status = quota.metadata or _META, quota.spec or _QUOTA_SPEC, quota.status or _QUOTA_STATUS
         return cls(
-            namespace=_text(meta.get("namespace"), "metadata.namespace"),
-            name=_text(meta.get("name"), "metadata.name"),
-            uid=_text(meta.get("uid"), "metadata.uid"),
-            annotations=texts(meta.get("annotations"), "metadata.annotations"),
-            hard=_mapping(spec.get("hard"), "spec.hard"),
-            status_hard=_mapping(status.get("hard"), "status.hard"),
-            used=_mapping(status.get("used"), "status.used"),
+            namespace=meta.namespace or "",
+            name=meta.name or "",
+            uid=meta.uid or "",
+            annotations=meta.annotations or {},
+            hard=spec.hard or {},
+            status_hard=status.hard or {},
+            used=status.used or {},
             scopes=tuple(_scopes(spec)),
-            resource_version=_text(meta.get("resourceVersion"), "metadata.resourceVersion"),
+            resource_version=meta.resource_version or "",
         )
 
 
 def checked_device(obj: Any) -> tuple[str, JSON]:
     """The name of Koordinator's Device object, which is its node's, and the object as it is."""
-    device = _mapping(obj, "device")
-    meta = _mapping(device.get("metadata"), "metadata")
-    for place in ("labels", "annotations"):
-        texts(meta.get(place), f"metadata.{place}")
-    for index, item in enumerate(_sequence(_mapping(device.get("spec"), "spec").get("devices"), "spec.devices")):
-        if item is None:
-            raise MalformedObject(f"spec.devices[{index}] must be an object, not null")
-        _mapping(item, f"spec.devices[{index}]")
-    return _text(meta.get("name"), "metadata.name"), device
+    device = wire.convert(obj, wire.DeviceObject, "device")
+    return (device.metadata or _META).name or "", obj
 
 
-def read_containers(spec: JSON) -> Iterator[Container]:
-    """The containers of a pod spec, init containers first."""
-    for place, default in (("initContainers", ContainerKind.INIT), ("containers", ContainerKind.APP)):
-        for index, item in enumerate(_sequence(spec.get(place), f"spec.{place}")):
-            path = f"spec.{place}[{index}]"
-            if item is None:
-                raise MalformedObject(f"{path} must be an object, not null")
-            container = _mapping(item, path)
-            resources = _mapping(container.get("resources"), f"{path}.resources")
-            security = _mapping(container.get("securityContext"), f"{path}.securityContext")
-            sidecar = default is ContainerKind.INIT and container.get("restartPolicy") == "Always"
-            yield Container(
-                name=_text(container.get("name"), f"{path}.name"),
-                kind=ContainerKind.SIDECAR if sidecar else default,
-                limits=_mapping(resources.get("limits"), f"{path}.resources.limits"),
-                requests=_mapping(resources.get("requests"), f"{path}.resources.requests"),
-                privileged=security.get("privileged") is True,
-            )
+_known: dict[object, Any] = {}
+_MOST_KNOWN = 10_000
+T = TypeVar("T")
+
+
+def _shared(content: object, value: T) -> T:
+    """One value for all with the same content."""
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    try:
+        found: T = _known.setdefault(content, value)
+    except TypeError:  # an amount that is no text or number
+        return value
+    return found
 
 
 def parse_time(text: str) -> float:
@@ -300,57 +314,37 @@ def is_label_value(text: str) -> bool:
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
-def _scopes(spec: JSON) -> Iterator[ScopeRequirement]:
-    for scope in _sequence(spec.get("scopes"), "spec.scopes"):
-        yield ScopeRequirement(_text(scope, "spec.scopes[]"), "Exists")
-    selector = _mapping(spec.get("scopeSelector"), "spec.scopeSelector")
-    for item in _sequence(selector.get("matchExpressions"), "spec.scopeSelector.matchExpressions"):
-        path = "spec.scopeSelector.matchExpressions[]"
-        expression = _mapping(item, path)
-        yield ScopeRequirement(
-            scope=_text(expression.get("scopeName"), f"{path}.scopeName"),
-            operator=_text(expression.get("operator"), f"{path}.operator"),
-            values=tuple(_text(v, f"{path}.values") for v in _sequence(expression.get("values"), f"{path}.values")),
-        )
+def _scopes(spec: wire.ResourceQuotaSpec) -> Iterator[ScopeRequirement]:
+    for scope in spec.scopes or ():
+        yield ScopeRequirement(scope, "Exists")
+    selector = spec.scope_selector
+    for each in (selector and selector.match_expressions) or ():
+        yield ScopeRequirement(each.scope_name or "", each.operator or "", each.values or ())
 
 
-def _init_finished(status: JSON, containers: Sequence[Container]) -> bool:
-    """Whether the ordinary init containers are over for good, judged from the pod alone (docs/spec/quota.md#5)."""
-    if status.get("containerStatuses") is None and status.get("initContainerStatuses") is None:
-        return False
-    for item in _sequence(status.get("containerStatuses"), "status.containerStatuses"):
-        app = _mapping(item, "status.containerStatuses[]")
-        if (_whole(app.get("restartCount"), "status.containerStatuses[].restartCount") or 0) > 0:
+def _init_finished(status: wire.PodStatus, containers: Sequence[Container]) -> bool:
+    """Whether the ordinary init containers are over for good, by the pod alone (docs/spec/quota.md#5)."""
+    for app in status.container_statuses or ():
+        states = (app.state, app.last_state)
+        if app.restart_count or any(state and (state.running or state.terminated) for state in states):
             return True
-        for state in (app.get("state"), app.get("lastState")):
-            if isinstance(state, Mapping) and ("running" in state or "terminated" in state):
-                return True
     ordinary = {container.name for container in containers if container.kind is ContainerKind.INIT}
-    done = set()
-    for item in _sequence(status.get("initContainerStatuses"), "status.initContainerStatuses"):
-        init = _mapping(item, "status.initContainerStatuses[]")
-        state = _mapping(init.get("state"), "status.initContainerStatuses[].state")
-        terminated = _mapping(state.get("terminated"), "status.initContainerStatuses[].state.terminated")
-        if "terminated" in state and terminated.get("exitCode", 0) == 0:
-            done.add(_text(init.get("name"), "status.initContainerStatuses[].name"))
+    done = {
+        init.name
+        for init in status.init_container_statuses or ()
+        if init.state is not None and init.state.terminated is not None and not init.state.terminated.exit_code
+    }
     return bool(ordinary) and ordinary <= done
 
 
-def _has_cross_namespace_terms(spec: JSON) -> bool:
-    if spec.get("affinity") is None:
-        return False
-    affinity = _mapping(spec.get("affinity"), "spec.affinity")
-    for kind in ("podAffinity", "podAntiAffinity"):
-        path = f"spec.affinity.{kind}"
-        rules = _mapping(affinity.get(kind), path)
-        required = _sequence(rules.get("requiredDuringSchedulingIgnoredDuringExecution"), f"{path}.required")
-        preferred = _sequence(rules.get("preferredDuringSchedulingIgnoredDuringExecution"), f"{path}.preferred")
-        terms = [*required, *(_mapping(item, f"{path}.preferred[]").get("podAffinityTerm") for item in preferred)]
-        if any(
-            isinstance(t, Mapping) and (t.get("namespaces") or t.get("namespaceSelector") is not None) for t in terms
-        ):
-            return True
-    return False
+def _crosses_namespaces(affinity: wire.Affinity) -> bool:
+    """Whether any term of a pod's affinity to pods names namespaces."""
+    return any(
+        term.namespaces or term.namespace_selector is not None
+        for rules in (affinity.pod_affinity, affinity.pod_anti_affinity)
+        if rules is not None
+        for term in rules.terms()
+    )
 
 
 def _positive(amount: Any) -> bool:
@@ -361,56 +355,12 @@ def _positive(amount: Any) -> bool:
         return True
 
 
-def _mapping(value: Any, path: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, (dict, Mapping)):
-        raise MalformedObject(f"{path} must be an object, not {_kind(value)}")
-    return value
-
-
-def _sequence(value: Any, path: str) -> Sequence[Any]:
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise MalformedObject(f"{path} must be a list, not {_kind(value)}")
-    return value
-
-
-def _text(value: Any, path: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise MalformedObject(f"{path} must be a string, not {_kind(value)}")
-    return value
-
-
-def texts(value: Any, path: str) -> Mapping[str, str]:
-    """`value` as a map from string to string (labels, annotations); raises `MalformedObject`."""
-    found = _mapping(value, path)
-    for key, item in found.items():
-        if not isinstance(item, str):
-            raise MalformedObject(f"{path}[{key}] must be a string, not {_kind(item)}")
-    return found
-
-
-def _whole(value: Any, path: str) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise MalformedObject(f"{path} must be an integer, not {_kind(value)}")
-
-
 def _time(value: Any, path: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, datetime):  # YAML reads an unquoted time as one
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     try:
-        return parse_time(_text(value, path))
-    except ValueError as error:
+        return parse_time(value)
+    except (ValueError, TypeError) as error:
         raise MalformedObject(f"{path} must be an RFC 3339 time, not {value!r}") from error
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
-    return names.get(type(value), "null" if value is None else type(value).__name__)

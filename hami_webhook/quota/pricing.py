@@ -13,19 +13,21 @@ from typing import Protocol
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.device_lister import DeviceLister, NoDevices, RecordingDeviceLister
+from hami_webhook.devices.device_lister import DeviceLister, NoDevices
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
 
 NODE_LOCK_TIMEOUT = 300.0
 
-_SETTLED = "quota: settled charge"
+_settled: DerivedValues[Pod, tuple[Vendors, Charge]] = DerivedValues()
+"""Charges that stay what they are until the pod changes, with the vendors that they were worked out for."""
 
 
 class CapacityLister(DeviceLister, Protocol):
@@ -41,7 +43,7 @@ class CapacityLister(DeviceLister, Protocol):
 
 
 class NoCapacity(NoDevices):
-    """A catalog without cards."""
+    """A lister without cards."""
 
     def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
         return ()
@@ -50,21 +52,11 @@ class NoCapacity(NoDevices):
         return None
 
 
-class RecordingCapacityLister(RecordingDeviceLister[CapacityLister]):
-    """A catalog that notes whether it was asked anything."""
-
-    def eligible(self, vendor: Vendor, pod: Pod) -> Iterable[Device]:
-        return self.listen().eligible(vendor, pod)
-
-    def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
-        return self.listen().held(vendor, pod)
-
-
 @dataclass(frozen=True, slots=True)
 class Charge:
     """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
-    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its books say.
+    `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its account says.
     `derivable`: the amounts follow from the pod alone, so nothing needs to be remembered. `placed`: they are those of a
     placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.
     """
@@ -105,12 +97,12 @@ class _ChargeBuilder:
         if floors:
             self.floors |= {key.name for key in vendor.quota_keys() if key.dimension in floors}
 
-    def tell(self, tally: ForeignCharge) -> None:
+    def add_foreign(self, charge: ForeignCharge) -> None:
         """Add what another scheduler's pod costs."""
-        self.others.update(tally.amounts)
-        self.floors |= tally.floors
-        self.problems += tally.problems
-        self.until = min(filter(None, (self.until, tally.until)), default=None)
+        self.others.update(charge.amounts)
+        self.floors |= charge.floors
+        self.problems += charge.problems
+        self.until = min(filter(None, (self.until, charge.until)), default=None)
 
     def charge(self, vendors: Vendors) -> Charge:
         amounts = in_units(self.debits, vendors) | self.others
@@ -157,21 +149,21 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     return amounts
 
 
-def waiting_charge(pod: Pod, vendors: Vendors, catalog: CapacityLister) -> Charge:
+def waiting_charge(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
     """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
-    sheet = _ChargeBuilder()
+    builder = _ChargeBuilder()
     for key in sorted(named_in(pod, vendors)):
-        _add_waiting(sheet, vendors[key], pod, catalog)
+        _add_waiting(builder, vendors[key], pod, capacity)
     for scheduler in vendors.foreign:
         if scheduler.asks(pod):
-            sheet.tell(scheduler.waiting(pod, catalog))
-    return sheet.charge(vendors)
+            builder.add_foreign(scheduler.waiting(pod, capacity))
+    return builder.charge(vendors)
 
 
-def admission_charge(pod: Pod, vendors: Vendors, catalog: CapacityLister) -> Charge:
+def admission_charge(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
     """What admission charges an existing pod today; nothing for amounts that it refuses."""
     try:
-        return waiting_charge(pod, vendors, catalog)
+        return waiting_charge(pod, vendors, capacity)
     except BadRequest:
         return Charge()
 
@@ -188,121 +180,122 @@ def placed_charge(holds: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Cha
 
 
 def charge_of(
-    pod: Pod, vendors: Vendors, catalog: CapacityLister, now: float, lapse: float = NODE_LOCK_TIMEOUT
+    pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float = NODE_LOCK_TIMEOUT
 ) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
-    A placement that was never bound lapses after `lapse` seconds. What a bound pod holds is computed once, and what a
-    pod without a placement declares.
+    A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once, and
+    what a pod without a placement declares.
     """
-    known = pod.memo.get(_SETTLED)
+    known = _settled.get(pod)
     if known is not None and known[0] is vendors:
-        settled: Charge = known[1]
-        return settled
-    sheet = _ChargeBuilder()
-    counts = placement_counts(pod, now, lapse)
+        return known[1]
+    builder = _ChargeBuilder()
+    counts = placement_counts(pod, now, placement_ttl)
     named = named_in(pod, vendors)
     # what a pod names nothing of, it can only hold by a placement
     written = counts and not vendors.owned_annotations.isdisjoint(pod.annotations)
     for key in vendors if written else sorted(named):
         vendor = vendors[key]
-        debit = _placed_debit(sheet, vendor, pod, catalog, named=key in named) if counts else None
+        debit = _placed_debit(builder, vendor, pod, capacity, named=key in named) if counts else None
         if debit is not None:
-            sheet.add(vendor, debit)
-            sheet.placed = True
+            builder.add(vendor, debit)
+            builder.placed = True
             continue
         if key not in named:
             continue
         try:
-            _add_waiting(sheet, vendor, pod, catalog)
+            _add_waiting(builder, vendor, pod, capacity)
         except BadRequest as error:
-            sheet.problems.append(str(error))
+            builder.problems.append(str(error))
     foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
     for scheduler in foreign:
-        _add_foreign(sheet, scheduler, pod, catalog, now)
-    charge = sheet.charge(vendors)
+        _add_foreign(builder, scheduler, pod, capacity, now)
+    charge = builder.charge(vendors)
     # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
-    # lapses
-    cacheable = charge.placed and not sheet.by_fit if pod.node_name else NODE not in pod.annotations
+    # expires
+    cacheable = charge.placed and not builder.by_fit if pod.node_name else NODE not in pod.annotations
     if cacheable and charge.derivable and not charge.problems and not foreign:
-        pod.memo[_SETTLED] = (vendors, charge)
+        _settled.keep(pod, (vendors, charge))
     return charge
 
 
 def is_settled(pod: Pod, vendors: Vendors, charge: Charge) -> bool:
     """Whether a bound pod's charge stays what it is until the pod changes."""
-    known = pod.memo.get(_SETTLED)
+    known = _settled.get(pod)
     return (known is not None and known[0] is vendors) or not (charge.amounts or charge.problems or charge.floors)
 
 
 def _placed_debit(
-    sheet: _ChargeBuilder, vendor: Vendor, pod: Pod, catalog: CapacityLister, *, named: bool
+    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister, *, named: bool
 ) -> Debit | None:
     """What a placed pod holds of a vendor: by its annotation, else, if it names it and is bound without one, by Fit."""
     try:
         placed = read_placed(vendor, pod)
     except BadAnnotation as error:
-        sheet.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
+        builder.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
         return None
     if placed is not None:
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and named:
-        sheet.by_fit = True
-        return catalog.held(vendor, pod)
+        builder.by_fit = True
+        return capacity.held(vendor, pod)
     return None
 
 
-def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, catalog: CapacityLister) -> list[str]:
+def overrun(pod: Pod, charge: Charge, keys: Collection[str], vendors: Vendors, capacity: CapacityLister) -> list[str]:
     """Of some keys, those of which a placement costs more than admission charged, as only another scheduler's may."""
     found: set[str] = set()
     for scheduler in vendors.foreign if charge.placed else ():
         mine = [key for key in scheduler.quota_keys if key in keys and key in charge.amounts]
         if mine and scheduler.concerns(pod):
-            before = _declared(scheduler, pod, catalog).amounts
+            before = _declared(scheduler, pod, capacity).amounts
             found.update(key for key in mine if charge.amounts[key] > before.get(key, 0))
     return sorted(found)
 
 
 def _add_foreign(
-    sheet: _ChargeBuilder, scheduler: ForeignScheduler, pod: Pod, catalog: CapacityLister, now: float
+    builder: _ChargeBuilder, scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister, now: float
 ) -> None:
     """Add what another scheduler's pod costs: by its allocation never less than the pod itself declares.
 
     What depends on the card is as written: the least it could be is an estimate, of cards that are registered now.
     """
-    placed, declared = scheduler.placed(pod, catalog, now), _declared(scheduler, pod, catalog)
+    placed, declared = scheduler.placed(pod, capacity, now), _declared(scheduler, pod, capacity)
     if placed is None:
-        sheet.tell(declared)
+        builder.add_foreign(declared)
         return
     exact = {key: amount for key, amount in declared.amounts.items() if key not in declared.floors}
     amounts = {**placed.amounts, **{key: max(amount, placed.amounts.get(key, 0)) for key, amount in exact.items()}}
-    sheet.placed = True
-    sheet.tell(replace(placed, amounts=amounts))
+    builder.placed = True
+    builder.add_foreign(replace(placed, amounts=amounts))
 
 
-def _declared(scheduler: ForeignScheduler, pod: Pod, catalog: CapacityLister) -> ForeignCharge:
+def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -> ForeignCharge:
     """What an existing pod costs while it waits."""
     try:
-        return scheduler.waiting(pod, catalog)
+        return scheduler.waiting(pod, capacity)
     except BadRequest as error:
         return ForeignCharge({}, problems=(str(error),))
 
 
-def _add_waiting(sheet: _ChargeBuilder, vendor: Vendor, pod: Pod, catalog: CapacityLister) -> None:
+def _add_waiting(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister) -> None:
     asked = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
     if not any(asked):
         return
     floors = frozenset(dimension for request in asked if request for dimension in vendor.decided_later(request))
-    cards = list(catalog.eligible(vendor, pod)) if floors else []
-    requests = [request and vendor.least(request, catalog, cards) for request in asked]
+    cards = list(capacity.eligible(vendor, pod)) if floors else []
+    requests = [request and vendor.least(request, capacity, cards) for request in asked]
+
+    kinds = pod.kinds
 
     def rows(amount: Sequence[int]) -> int:
-        return effective(zip(pod.kinds, amount, strict=True), init_finished=pod.init_finished)
+        return effective(zip(kinds, amount, strict=True), init_finished=pod.init_finished)
 
     slots = rows([request.count * request.slots if request else 0 for request in requests])
     memory = rows([request.count * _memory(vendor, request, cards) if request else 0 for request in requests])
     cores = rows([request.count * request.cores if request else 0 for request in requests])
-    sheet.add(vendor, Debit(slots, memory, cores), floors)
+    builder.add(vendor, Debit(slots, memory, cores), floors)
 
 
 def _memory(vendor: Vendor, request: Request, cards: Sequence[Device]) -> int:

@@ -127,9 +127,7 @@ class ClusterCache:
         self.now = max(self.now, now)
         entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
         before, entry.node = entry.node, node
-        if before is not None and _same_node(before, node):
-            node.memo.update(before.memo)
-        else:
+        if before is None or not _same_node(before, node):
             self.version += 1
         self._judge(entry, now, before)
 

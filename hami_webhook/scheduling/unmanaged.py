@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.model import BadRequest, NodeView
+from hami_webhook.devices.model import BadRequest, Inventory, NodeView
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 
-_HELD = "placed elsewhere: "
+_held: DerivedValues[Pod, dict[str, tuple[Inventory, Debit | None]]] = DerivedValues()
+"""What a pod holds by vendor, with the node's devices that this was worked out with."""
 
 
 def held_by_fit(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
@@ -23,13 +25,11 @@ def held_by_fit(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> D
     inventory = view.inventories.get(vendor.key)
     if inventory is None:
         return None
-    known = pod.memo.get(_HELD + vendor.key)
-    if known is not None and known[0] is inventory:
-        debit: Debit | None = known[1]
-        return debit
-    debit = _fit_on_empty(view, vendor, pod, vendors)
-    pod.memo[_HELD + vendor.key] = (inventory, debit)
-    return debit
+    held = _held.get(pod) or _held.keep(pod, {})
+    known = held.get(vendor.key)
+    if known is None or known[0] is not inventory:
+        known = held[vendor.key] = (inventory, _fit_on_empty(view, vendor, pod, vendors))
+    return known[1]
 
 
 def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
@@ -38,8 +38,8 @@ def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) ->
         terms = vendor.terms(pod, "")
     except (BadRequest, ValueError):
         return None
-    ask = PodRequest(pod, [{vendor.key: request} if request else {} for request in asked], {vendor.key: terms})
-    fitted = fit_pod(replace(view, usage={}, closed=frozenset()), ask, vendors, None)
+    pod_request = PodRequest(pod, [{vendor.key: request} if request else {} for request in asked], {vendor.key: terms})
+    fitted = fit_pod(replace(view, usage={}, closed=frozenset()), pod_request, vendors, None)
     if not isinstance(fitted, NodeFit):
         return None
     return per_vendor(fitted.holds(), pod.kinds, init_finished=pod.init_finished).get(vendor.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
@@ -21,15 +21,12 @@ from starlette.types import Receive, Scope, Send
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.review import (
-    UNCHANGED,
     Answer,
     BadReview,
     Review,
     allowed,
     denied,
-    load_review,
-    new_pod,
-    read_review,
+    parse_review,
     read_start,
 )
 from hami_webhook.config import parse_go_duration
@@ -42,9 +39,6 @@ from hami_webhook.server.timeouts import within
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
-Passes = Callable[[Mapping[str, Any]], bool]
-"""Whether a new pod passes as it is, for a reason that is seen at once."""
-
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
 
@@ -125,19 +119,15 @@ class WebhookApp:
         async def only_mutate(review: Review, time_left: float | None) -> Answer:
             return await gate.mutate(review)
 
-        doors = {
-            "/mutate": (only_mutate, gate.mutates_nothing),
-            "/validate": (gate.validate, gate.charges_nothing),
-            "/webhook": (gate.webhook, gate.mutates_nothing),
-        }
+        steps = {"/mutate": only_mutate, "/validate": gate.validate, "/webhook": gate.webhook}
         return _application(
-            *(Route(path, self._door(path, step, passes), methods=["POST"]) for path, (step, passes) in doors.items()),
+            *(Route(path, self._door(path, step), methods=["POST"]) for path, step in steps.items()),
             *self._plain_routes(),
             *more,
         )
 
-    def _door(self, path: str, step: Step, passes: Passes) -> _ReviewRoute:
-        return _ReviewRoute(path, step, passes, self._limits, self.counts, self._sources, self._large)
+    def _door(self, path: str, step: Step) -> _ReviewRoute:
+        return _ReviewRoute(path, step, self._limits, self.counts, self._sources, self._large)
 
     def metrics_application(self, *more: Route) -> Starlette:
         """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
@@ -174,7 +164,6 @@ class _ReviewRoute:
         self,
         path: str,
         step: Step,
-        passes: Passes,
         limits: ListenerLimits,
         counts: ReviewCounts,
         sources: Sources,
@@ -182,7 +171,6 @@ class _ReviewRoute:
     ) -> None:
         self._path = path
         self._step = step
-        self._passes = passes
         self._limits = limits
         self._counts = counts
         self._sources = sources
@@ -205,7 +193,7 @@ class _ReviewRoute:
             refusal = Denied(error.status, text if isinstance(error, BodyTooLarge) else str(error))
             code, content = refusal.code, denied(*read_start(error.start), refusal)
         except BadReview as error:
-            code, content = error.code, denied(error.api_version, error.uid, error)
+            code, content = error.code, denied(error.api_version, error.uid, error, error.name)
         self._counts.count(self._path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
@@ -226,11 +214,7 @@ class _ReviewRoute:
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         """The status code inside the answer, and the answer. Raises `BadReview`."""
-        document = load_review(body, header(scope, b"content-type"))
-        new = new_pod(document)
-        if new is not None and self._passes(new[2]):
-            return 200, allowed(new[0], new[1], UNCHANGED)
-        return await self._judged(read_review(document), left)
+        return await self._judged(parse_review(body, header(scope, b"content-type")), left)
 
     async def _judged(self, review: Review, left: float | None) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""

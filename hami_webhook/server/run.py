@@ -206,7 +206,7 @@ async def running(
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
     doors = WebhookApp(
-        core.gate,
+        core.admission,
         limits,
         ready=not_ready,
         remark=lambda: webhooks.problem,

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Unavailable
 from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.cluster.rate import TokenBucket
-from hami_webhook.cluster.trim import trim
 from hami_webhook.cluster.version import too_old
 from hami_webhook.config import Settings
 from hami_webhook.devices.registry import Vendors
@@ -29,7 +29,7 @@ async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Polic
     """Serve the API server that the settings name until stopped. Raises `ClusterError`, `TlsError`, `ConfigError`."""
     cluster = KubernetesCluster(
         await connect(settings.kubeconfig),
-        keep=trim,
+        decode=decode_kept,
         component=settings.scheduler_name or "hami-webhook",
         instance=settings.pod_name or socket.gethostname(),
         limit=TokenBucket(settings.kube_qps, settings.kube_burst),
@@ -59,11 +59,11 @@ async def _with_quotas(cluster: KubernetesCluster) -> Cluster:
     return QuotasInMemory(cluster)
 
 
-async def _answer(ask: Callable[[], Awaitable[Found]]) -> Found:
+async def _answer(call: Callable[[], Awaitable[Found]]) -> Found:
     """What the API server answers, as soon as it does."""
     while True:
         try:
-            return await ask()
+            return await call()
         except Unavailable as error:
             logger.warning("at the start: %s; trying again", error)
             await asyncio.sleep(1)

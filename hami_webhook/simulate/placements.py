@@ -1,4 +1,4 @@
-"""Placements as the result shows them, our own and those of other schedulers, in whose place a run decides."""
+"""Placements in the form of the result: our own, and those that a run predicts for other schedulers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.scheduling.placer import Placement
 
 
-def stands_in(scheduler: ForeignScheduler, pod: Pod) -> bool:
-    """Whether the pod is the scheduler's to place."""
+def places_for(scheduler: ForeignScheduler, pod: Pod) -> bool:
+    """Whether the other scheduler places the pod, so that a run predicts its decision."""
     return scheduler.asks(pod) and scheduler.scheduler_of(pod) in scheduler.scheduler_names
 
 
-class Among:
-    """A cluster as somebody sees it for whom only some nodes come into question."""
+class SelectedNodes:
+    """A NodeLister of some nodes of a cluster."""
 
-    def __init__(self, census: NodeLister, nodes: Collection[str]) -> None:
-        self._census = census
+    def __init__(self, lister: NodeLister, nodes: Collection[str]) -> None:
+        self._lister = lister
         self._names = frozenset(nodes)
 
     @property
@@ -29,27 +29,27 @@ class Among:
 
     @property
     def now(self) -> float:
-        return self._census.now
+        return self._lister.now
 
     @property
     def version(self) -> int:
-        return self._census.version
+        return self._lister.version
 
     def nodes(self) -> Iterator[Node]:
-        return (node for node in self._census.nodes() if node.name in self._names)
+        return (node for node in self._lister.nodes() if node.name in self._names)
 
     def node(self, name: str) -> Node | None:
-        return self._census.node(name)
+        return self._lister.node(name)
 
     def foreign_pods_on(self, node: str) -> Sequence[Pod]:
-        return tuple(self._census.foreign_pods_on(node))
+        return tuple(self._lister.foreign_pods_on(node))
 
     def device(self, node: str) -> Mapping[str, Any] | None:
-        return self._census.device(node)
+        return self._lister.device(node)
 
 
 def shown_placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[str, Any]:
-    """A placement of ours."""
+    """Our own placement."""
     devices = [
         [
             _device(
@@ -68,7 +68,7 @@ def shown_placement(pod: Pod, placement: Placement, vendors: Vendors) -> dict[st
 
 
 def shown_prediction(pod: Pod, predicted: Prediction, scheduler: ForeignScheduler) -> dict[str, Any]:
-    """What another scheduler would do."""
+    """The predicted placement of another scheduler."""
     devices = [
         [
             _device(scheduler.key, part.uuid, part.memory, part.cores, part.profile or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import uuid
@@ -23,18 +24,19 @@ from hami_webhook.devices.placement_annotations import TIME
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
+from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.fit import vendors_requested_by
 from hami_webhook.scheduling.placer import Unschedulable
-from hami_webhook.simulate.placements import Among, shown_placement, shown_prediction, stands_in
+from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 
 _UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
 """When a run starts if its files name no time: 2026-01-01T00:00:00Z."""
 
-_SETTLE_EVERY = 50
+_RECOMPUTE_EVERY = 50
 """Placements in a namespace after which its quotas are recomputed, as the controller would by then; at once after one
 that costs less than its pod was charged.
 """
@@ -43,7 +45,7 @@ _SERVER_SET = (
     *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
     *("resourceVersion", "generation", "selfLink", "managedFields"),
 )
-"""Metadata that the API server sets itself: what a new pod brings of it is dropped, and its status too."""
+"""Metadata that the API server sets itself; in a new pod it is dropped, as is the status."""
 
 _OTHER_NODE = "node didn't match the pod's nodeSelector"
 _GATED = "the pod has scheduling gates"
@@ -58,7 +60,7 @@ class Pods:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A pod that went through admission: its manifest as it was judged last, and the pod as stored, None if denied."""
+    """A pod after admission: its manifest as it was reviewed last, and the pod as stored, None if denied."""
 
     namespace: str
     name: str
@@ -72,7 +74,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One pod's way through the pipeline, as the JSON result has it."""
+    """The result of one pod in each stage of the pipeline, as the JSON output has it."""
 
     namespace: str
     name: str
@@ -86,7 +88,7 @@ class Outcome:
     failed: Mapping[str, str] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
     unplaced: bool = False
-    """Allowed and asking for devices, but no node took it."""
+    """Allowed and requesting devices, but no node fits."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,7 +120,7 @@ class Result:
 def start_of(bundle: Bundle) -> float:
     """When a run on these files starts: the newest time in them, so that the same files give the same run.
 
-    A dump is judged as of when it was taken: handshakes and unbound placements in it are as old as they were then.
+    A dump is read as of its own time: handshakes and unbound placements in it are as old as they were then.
     """
     times = [
         *(found for item in bundle.nodes for found in _times(item.object)),
@@ -131,7 +133,7 @@ _STAMPS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\
 
 
 def _times(obj: Mapping[str, Any]) -> Iterable[float]:
-    """The times an object's metadata and conditions name, as far as they can be read."""
+    """The readable times in an object's metadata and conditions."""
     meta, status = obj["metadata"], obj.get("status")
     annotations = meta.get("annotations")
     written = [meta.get("creationTimestamp")]
@@ -149,32 +151,37 @@ def _times(obj: Mapping[str, Any]) -> Iterable[float]:
             yield float(text)
 
 
+async def _yield(seconds: float) -> None:
+    """Yield to other tasks instead of pausing: nobody else writes to this cluster."""
+    await asyncio.sleep(0)
+
+
 class Simulation:
-    """One run. `fill` the cluster first, then `take` pods, then ask for the `result`."""
+    """One run: `fill` the cluster first, then `take` pods, then get the `result`."""
 
     def __init__(self, vendors: Vendors, options: Options, policies: PolicyRules, now: float) -> None:
         self._now = now
         self._scheduler_name = options.rules.scheduler_name
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
-        self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies)
+        self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
         self._outcomes: list[Outcome] = []
-        self._unsettled: dict[str, int] = {}
+        self._since_recompute: dict[str, int] = {}
 
     async def fill(self, bundle: Bundle, *, trust_used: bool = False) -> None:
-        """Put the files' objects into the cluster and its quotas' books right. Raises `LoadError`.
+        """Create the files' objects in the cluster and recompute its quotas. Raises `LoadError`.
 
-        `trust_used`: books that somebody kept already are left as they are.
+        `trust_used`: the used amounts of quotas that are complete are left as they are.
         """
         for kind, obj in await fill(self.cluster, bundle):
             self.core.caches.put(kind, obj)
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            books = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
-            if not trust_used or books.hard.keys() - books.used.keys():
-                await self._recompute(books.quota.namespace, books.name)
+            account = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
+            if not trust_used or account.hard.keys() - account.used.keys():
+                await self._recompute(account.quota.namespace, account.name)
 
     def warnings(self) -> list[str]:
-        """What of the files can't be read and is left out, a sentence each."""
+        """One sentence for each object of the files that can't be read and is left out."""
         unreadable = [
             f"{kind.removesuffix('s')} {_key(namespace, name)}: left out, because {text}"
             for (kind, namespace, name), text in sorted(self.core.caches.unreadable.items())
@@ -202,13 +209,13 @@ class Simulation:
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
             await self._recompute(item["metadata"]["namespace"], item["metadata"]["name"])
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            books = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
+            account = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
             quotas.append(
                 {
-                    "namespace": books.quota.namespace,
-                    "name": books.name,
-                    "hard": dict(sorted(books.hard.items())),
-                    "used": dict(sorted(books.used.items())),
+                    "namespace": account.quota.namespace,
+                    "name": account.name,
+                    "hard": dict(sorted(account.hard.items())),
+                    "used": dict(sorted(account.used.items())),
                 }
             )
         return Result(self._outcomes, quotas)
@@ -220,7 +227,7 @@ class Simulation:
         return await self._place(arrival.pod, arrival.manifest, arrival.warnings, arrival.patch)
 
     async def admit(self, manifest: Mapping[str, Any]) -> Arrival:
-        """Take one pod through admission and its charge, as far as it gets; it isn't placed."""
+        """Admit and charge one pod; it isn't placed."""
         meta = manifest.get("metadata") or {}
         namespace = meta.get("namespace") or "default"
         name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{len(self._outcomes):05d}"
@@ -232,7 +239,7 @@ class Simulation:
         patch: Sequence[Mapping[str, Any]] = ()
         admitted: Mapping[str, Any] = raw
         try:
-            answer = await self.core.gate.mutate(_review(raw, namespace, name))
+            answer = await self.core.admission.mutate(_review(raw, namespace, name))
             warnings, patch = answer.warnings, answer.patch
             admitted = jsonpatch.apply_patch(raw, list(patch))
             if self.cluster.peek(Kind.PODS, name, namespace) is not None:
@@ -240,7 +247,7 @@ class Simulation:
             uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
             await self._check_schema(stored)
-            await self.core.gate.validate(_review(stored, namespace, name))
+            await self.core.admission.validate(_review(stored, namespace, name))
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
             return Arrival(namespace, name, admitted, warnings, code=denial.code, message=denial.message)
@@ -253,8 +260,8 @@ class Simulation:
         self, pod: Pod, manifest: Mapping[str, Any], warnings: Sequence[str], patch: Sequence[Mapping[str, Any]]
     ) -> Outcome:
         allowed = Outcome(pod.namespace, pod.name, True, 200, "", warnings, patch, manifest)
-        foreign = next((each for each in self.core.vendors.foreign if stands_in(each, pod)), None)
-        if foreign is None:
+        other = next((each for each in self.core.vendors.foreign if places_for(each, pod)), None)
+        if other is None:
             if self._scheduler_name and pod.scheduler_name != self._scheduler_name:
                 return allowed
             if not vendors_requested_by(pod, self.core.vendors):
@@ -262,28 +269,30 @@ class Simulation:
         if manifest["spec"].get("schedulingGates"):
             gated = {node.name: _GATED for node in self.core.state.nodes()}
             return replace(allowed, failed=gated, unplaced=True)
-        # kube-scheduler asks the extender only about nodes that pass its own filters, and others have such filters too
+        # kube-scheduler sends the extender only nodes that pass its own filters; other schedulers have the same filters
         selector = (pod.node_selector or {}).items()
-        suits = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
-        suitable = [name for name, suited in suits.items() if suited]
+        selected = {node.name: selector <= node.labels.items() for node in self.core.state.nodes()}
+        suitable = [name for name, is_selected in selected.items() if is_selected]
         charged = charge_of(pod, self.core.vendors, self.core.state, self._now).amounts
-        shown, failed = await (self._by_us(pod, suitable) if foreign is None else self._by(foreign, pod, suitable))
-        failed = failed | {name: _OTHER_NODE for name, suited in suits.items() if not suited}
+        shown, failed = await (
+            self._place_by_us(pod, suitable) if other is None else self._predict(other, pod, suitable)
+        )
+        failed = failed | {name: _OTHER_NODE for name, is_selected in selected.items() if not is_selected}
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
         if shown is None:
             return replace(allowed, unplaced=True)
         bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
-        self._unsettled[pod.namespace] = self._unsettled.get(pod.namespace, 0) + 1
-        # what a placement of ours costs more was committed with it; nobody books what another scheduler gives
-        unbooked = debits != charged if foreign else any(debits.get(key, 0) < charged[key] for key in charged)
-        if unbooked or self._unsettled[pod.namespace] >= _SETTLE_EVERY:
+        self._since_recompute[pod.namespace] = self._since_recompute.get(pod.namespace, 0) + 1
+        # a higher cost is charged with our own placement; another scheduler's cards are charged by a recompute only
+        charge_differs = debits != charged if other else any(debits.get(key, 0) < charged[key] for key in charged)
+        if charge_differs or self._since_recompute[pod.namespace] >= _RECOMPUTE_EVERY:
             await self._recompute(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
 
-    async def _by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
-        """Place and bind a pod on one of the nodes: the placement as the result shows it, and why others failed."""
+    async def _place_by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
+        """Place and bind a pod on one of the nodes: the placement for the result, and the reasons of other nodes."""
         placement = await self.core.placer.place(pod, nodes)
         assert placement is not None
         failed = {node: str(why) for node, why in placement.failed.items()}
@@ -292,11 +301,11 @@ class Simulation:
         await self.core.placer.bind(pod, placement.node)
         return shown_placement(pod, placement, self.core.vendors), failed
 
-    async def _by(
+    async def _predict(
         self, scheduler: ForeignScheduler, pod: Pod, nodes: Sequence[str]
     ) -> tuple[dict[str, Any] | None, dict[str, str]]:
-        """As `_by_us`, in another scheduler's place."""
-        predicted = scheduler.predict(pod, Among(self.core.state, nodes), self._now)
+        """As `_place_by_us`, with the predicted placement of another scheduler."""
+        predicted = scheduler.predict(pod, SelectedNodes(self.core.state, nodes), self._now)
         if isinstance(predicted, NoNode):
             return None, dict(predicted.failed)
         notes = {"metadata": {"annotations": dict(predicted.annotations)}}
@@ -305,14 +314,14 @@ class Simulation:
         return shown_prediction(pod, predicted, scheduler), dict(predicted.failed)
 
     async def _check_schema(self, pod: dict[str, Any]) -> None:
-        """Refuse what the API server would, before it asks validating webhooks. Raises `ClusterError`."""
+        """Refuse what the API server refuses before it calls validating webhooks. Raises `ClusterError`."""
         meta = pod["metadata"]
         await self._schema.ensure_namespace(meta["namespace"])
         await self._schema.create(Kind.PODS, pod)
         await self._schema.delete(Kind.PODS, meta["name"], meta["namespace"])
 
     async def _recompute(self, namespace: str, only: str = "") -> None:
-        self._unsettled.pop(namespace, None)
+        self._since_recompute.pop(namespace, None)
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace):
             name = item["metadata"]["name"]
             if only in ("", name) and QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors).hard:
@@ -324,6 +333,11 @@ def _key(namespace: str, name: str) -> str:
 
 
 def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
+    """The review of a new pod. Raises `Denied` (400) where a field is mistyped."""
+    try:
+        pod = convert(raw, ReviewedPod, "pod")
+    except MalformedObject as error:
+        raise Denied(400, f"the pod can't be read: {error}") from error
     return Review(
         api_version=API_VERSIONS[0],
         uid=str(uuid.uuid5(_UID_SPACE, f"review {namespace}/{name}")),
@@ -332,6 +346,6 @@ def _review(raw: Mapping[str, Any], namespace: str, name: str) -> Review:
         subresource="",
         namespace=namespace,
         name=name,
-        object=raw,
-        old_object={},
+        object=pod,
+        old_object=ReviewedPod(),
     )

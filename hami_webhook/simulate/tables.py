@@ -1,4 +1,4 @@
-"""A run's result for people: two tables."""
+"""A run's result as two tables on a terminal."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def show(result: Result, console: Console) -> None:
 
 
 def verdict(outcome: Outcome) -> str:
-    """One line: allowed, what was warned, why there is no node; or the refusal."""
+    """Allowed, with warnings and the reasons of nodes; or the denial."""
     if not outcome.allowed:
         return f"denied ({outcome.code}): {outcome.message}"
-    told = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
+    lines = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
     if outcome.unplaced:
-        told.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
-    return "\n".join(told)
+        lines.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
+    return "\n".join(lines)
 
 
 def _grouped(outcome: Outcome) -> list[str]:
-    """Reasons with the nodes that gave them, at most three names each."""
+    """Reasons with their nodes, at most three names each."""
     nodes: dict[str, list[str]] = {}
     for node, why in outcome.failed.items():
         nodes.setdefault(why, []).append(node)

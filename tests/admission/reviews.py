@@ -15,7 +15,7 @@ from hami_webhook.admission.handler import AdmissionHandler, Amounts, PodEstimat
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
@@ -126,9 +126,6 @@ class Surroundings:
     charged: list[tuple[str, str]] = field(default_factory=list)
     ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
-    def known(self, name: str) -> Namespace | None:
-        return self.there.get(name)
-
     async def namespace(self, name: str) -> Namespace | None:
         return self.there.get(name)
 
@@ -145,7 +142,6 @@ class Free:
 
     around: Surroundings
     pod: Pod
-    cacheable: bool = True
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
         self.around.charged.append((self.pod.name, uid))
@@ -177,7 +173,7 @@ def gate(
         policies=lambda: policies,
         namespaces=around,
         charging=around,
-        fleet=NO_FLEET,
+        lister=NO_DEVICES,
         reservation_key=RESERVATION,
     )
 

@@ -54,7 +54,7 @@ async def denial(call):
 async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
     cluster = Broken()
     core = core_on(cluster, synced=lambda: False)
-    answer = await getattr(core.gate, path)(create(obj))
+    answer = await getattr(core.admission, path)(create(obj))
     assert (list(answer.patch), list(answer.warnings), answer.audit) == ([], [], {})
     assert cluster.calls == []
 
@@ -64,7 +64,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
         core = core_on(cluster, synced=lambda: False)
-        await getattr(core.gate, path)(create(pod(gpu(count=0))))
+        await getattr(core.admission, path)(create(pod(gpu(count=0))))
         assert cluster.calls == []
 
 
@@ -76,7 +76,7 @@ async def test_mutate_never_looks_at_quota():
     cluster = Recorder(await town({GPU: 0}))
     core = core_on(cluster, synced=lambda: False)
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    answer = await core.gate.mutate(create(pod(gpu())))
+    answer = await core.admission.mutate(create(pod(gpu())))
     assert cluster.calls == []
     assert answer.audit == {}
 
@@ -84,7 +84,7 @@ async def test_mutate_never_looks_at_quota():
 @scenario
 async def test_a_namespace_that_isnt_cached_is_read_live():
     cluster = Recorder(await town())
-    await core_on(cluster).gate.mutate(create(pod(gpu())))
+    await core_on(cluster).admission.mutate(create(pod(gpu())))
     assert cluster.calls == ["get namespaces"]
 
 
@@ -94,7 +94,7 @@ async def test_a_namespace_that_isnt_cached_is_read_live():
 @scenario
 async def test_validate_charges_under_the_pods_uid():
     cluster = await town(FULL)
-    answer = await core_on(cluster).gate.validate(create(pod(gpu(), uid="u1")))
+    answer = await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
     assert answer.audit == {"quota": "gpu-quota:limits.nvidia.com/gpu=1,limits.nvidia.com/gpumem=3000"}
@@ -112,7 +112,7 @@ async def test_the_charge_is_the_last_step():
         pod(gpu(), uid="u", annotations={"hami.io/device-scoring-weights": "x"}),
         pod(gpu(), uid="u"),
     ):
-        assert (await denial(core.gate.validate(create(obj)))).code == 403
+        assert (await denial(core.admission.validate(create(obj)))).code == 403
     assert spent(cluster) == {GPU: 0, MEM: 0}
 
 
@@ -121,14 +121,14 @@ async def test_one_pod_is_charged_once_however_often_it_comes():
     cluster = await town(FULL)
     core = core_on(cluster)
     for _ in range(3):
-        await core.gate.validate(create(pod(gpu(), uid="u1")))
+        await core.admission.validate(create(pod(gpu(), uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
 @scenario
 async def test_a_pod_without_a_uid_is_charged_under_the_calls():
     cluster = await town(FULL)
-    await core_on(cluster).gate.validate(create(pod(gpu()), uid="call-1"))
+    await core_on(cluster).admission.validate(create(pod(gpu()), uid="call-1"))
     assert list(ledger(cluster)) == ["call-1"]
 
 
@@ -137,9 +137,9 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
     cluster = await town(FULL)
     core = core_on(cluster)
     obj = pod(gpu(), scheduler="volcano")
-    assert list((await core.gate.mutate(create(obj))).patch) == []
+    assert list((await core.admission.mutate(create(obj))).patch) == []
     assert spent(cluster)[MEM] == 0
-    stamped = patched(obj, await core.gate.webhook(create(obj)))
+    stamped = patched(obj, await core.admission.webhook(create(obj)))
     assert stamped["spec"] == obj["spec"]
     assert spent(cluster)[MEM] == 3000
 
@@ -152,7 +152,7 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
 async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
     cluster = await town({GPU: 2, MEM: 3000}, {GPU: 1})
     before = version(cluster)
-    found = await denial(getattr(core_on(cluster).gate, path)(create(pod(gpu(count=1, memory=4000), uid="u"))))
+    found = await denial(getattr(core_on(cluster).admission, path)(create(pod(gpu(count=1, memory=4000), uid="u"))))
     assert (found.code, found.reason, found.retry_after) == (403, "Forbidden", None)
     assert found.message == (
         "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, "
@@ -165,7 +165,7 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 @scenario
 async def test_caches_that_arent_synced_refuse_for_now(path):
     cluster = await town(FULL)
-    found = await denial(getattr(core_on(cluster, synced=lambda: False).gate, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu(), uid="u"))))
     assert (found.code, found.reason, found.retry_after) == (503, "ServiceUnavailable", 1)
     assert found.message == "quota: can't charge namespace team-a now: caches not synced; try again"
     assert ledger(cluster) == {}
@@ -174,7 +174,7 @@ async def test_caches_that_arent_synced_refuse_for_now(path):
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 @scenario
 async def test_a_namespace_nobody_knows_refuses_for_now(path):
-    found = await denial(getattr(core_on(Broken()).gate, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(gpu(), uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
     assert found.message == "namespace team-a isn't known yet; try again"
 
@@ -184,7 +184,7 @@ async def test_a_namespace_nobody_knows_refuses_for_now(path):
 async def test_an_api_server_that_is_down_refuses_for_now(path):
     core = core_on(Broken())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    found = await denial(getattr(core.gate, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(getattr(core.admission, path)(create(pod(gpu(), uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
     assert found.message == "quota: can't charge namespace team-a now: connection refused; try again"
 
@@ -195,9 +195,9 @@ async def test_a_review_without_any_namespace_is_malformed(path):
     obj = pod(gpu())
     del obj["metadata"]["namespace"]
     core = core_on(await town(FULL))
-    found = await denial(getattr(core.gate, path)(create(obj, namespace="")))
+    found = await denial(getattr(core.admission, path)(create(obj, namespace="")))
     assert (found.code, found.message) == (400, "request.namespace is missing")
-    await getattr(core.gate, path)(create(obj))
+    await getattr(core.admission, path)(create(obj))
 
 
 # dry run
@@ -209,10 +209,10 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
     cluster = await town({MEM: 2000})
     core, before = core_on(cluster), version(cluster)
     fits, not_so = pod(gpu(memory=2000), uid="u"), pod(gpu(memory=3000), uid="u")
-    answer = await getattr(core.gate, path)(create(fits, dryRun=True))
+    answer = await getattr(core.admission, path)(create(fits, dryRun=True))
     assert answer.audit["quota"] == "gpu-quota:limits.nvidia.com/gpumem=2000"
     assert RESERVATION not in patched(fits, answer)["metadata"].get("annotations", {})
-    assert (await denial(getattr(core.gate, path)(create(not_so, dryRun=True)))).code == 403
+    assert (await denial(getattr(core.admission, path)(create(not_so, dryRun=True)))).code == 403
     assert version(cluster) == before
 
 
@@ -224,7 +224,7 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
 async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
     cluster = await town(FULL)
     obj = pod(gpu(), annotations=annotations)
-    answer = await core_on(cluster).gate.webhook(create(obj))
+    answer = await core_on(cluster).admission.webhook(create(obj))
     after = patched(obj, answer)
     assert after["metadata"]["annotations"] == {**(annotations or {}), RESERVATION: "secret-1"}
     assert after["spec"]["schedulerName"] == SCHEDULER
@@ -238,7 +238,7 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
     obj = pod(gpu())
     del obj["metadata"]
-    answer = await core_on(cluster, policies=lambda: policies).gate.webhook(create(obj))
+    answer = await core_on(cluster, policies=lambda: policies).admission.webhook(create(obj))
     assert patched(obj, answer)["metadata"]["annotations"] == {"nvidia.com/vgpu-mode": "mig", RESERVATION: "secret-1"}
     assert set(answer.audit) == {"quota", "policy"}
 
@@ -247,7 +247,7 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
 async def test_no_reservation_where_no_quota_concerns_the_pod():
     cluster = await town()
     obj = pod(gpu())
-    assert "annotations" not in patched(obj, await core_on(cluster).gate.webhook(create(obj)))["metadata"]
+    assert "annotations" not in patched(obj, await core_on(cluster).admission.webhook(create(obj)))["metadata"]
 
 
 @scenario
@@ -255,8 +255,8 @@ async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_mor
     cluster = await town(FULL)
     core = core_on(cluster)
     obj = pod(gpu())
-    after = patched(obj, await core.gate.webhook(create(obj)))
-    again = patched(after, await core.gate.webhook(create(after)))
+    after = patched(obj, await core.admission.webhook(create(obj)))
+    again = patched(after, await core.admission.webhook(create(after)))
     assert again == {**after, "metadata": {**after["metadata"], "annotations": {RESERVATION: "secret-2"}}}
     assert ledger(cluster) == {reservation_id("secret-2"): {GPU: 1, MEM: 3000}}
     assert spent(cluster) == {GPU: 1, MEM: 3000}
@@ -304,7 +304,7 @@ async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unus
     if other is not None:
         await cluster.create(Kind.PODS, other)
     obj = pod(gpu(), uid="u1" if path == "validate" else "", annotations={RESERVATION: "s"})
-    answer = await getattr(core.gate, path)(create(obj))
+    answer = await getattr(core.admission, path)(create(obj))
     assert spent(cluster) == {GPU: slots, MEM: memory}
     secret = patched(obj, answer)["metadata"]["annotations"][RESERVATION]
     assert (secret != "s") == (path == "webhook")  # what a pod brought never stays the name of a charge
@@ -321,7 +321,7 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
         pod(gpu(), name=f"p{i}", uid=f"u{i}" if path == "validate" else "", annotations={RESERVATION: "s"})
         for i in range(3)
     ]
-    await asyncio.gather(*(getattr(cores[i % 2].gate, path)(create(each)) for i, each in enumerate(pods)))
+    await asyncio.gather(*(getattr(cores[i % 2].admission, path)(create(each)) for i, each in enumerate(pods)))
     assert spent(cluster) == {GPU: 3, MEM: 9000}
     assert len(ledger(cluster)) == 3
 
@@ -329,9 +329,9 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
 @scenario
 async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
     cluster = Recorder(await with_ledger(**{SECRET: entry()}))
-    await core_on(cluster).gate.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "invented"})))
+    await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "invented"})))
     assert "list pods" not in cluster.calls
-    await core_on(cluster).gate.validate(create(pod(gpu(), uid="u2", annotations={RESERVATION: "s"})))
+    await core_on(cluster).admission.validate(create(pod(gpu(), uid="u2", annotations={RESERVATION: "s"})))
     assert "list pods" in cluster.calls
 
 
@@ -340,9 +340,9 @@ async def test_validate_after_the_webhook_renames_the_charge():
     cluster = await town(FULL)
     core = core_on(cluster)
     obj = pod(gpu())
-    after = patched(obj, await core.gate.webhook(create(obj)))
+    after = patched(obj, await core.admission.webhook(create(obj)))
     after["metadata"]["uid"] = "u1"
-    answer = await core.gate.validate(create(after))
+    answer = await core.admission.validate(create(after))
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
     assert spent(cluster) == {GPU: 1, MEM: 3000}
     assert answer.audit["quota"].startswith("gpu-quota:")
@@ -353,10 +353,10 @@ async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator
     cluster = await town(FULL)
     core = core_on(cluster)
     obj = pod(gpu())
-    after = patched(obj, await core.gate.webhook(create(obj)))
+    after = patched(obj, await core.admission.webhook(create(obj)))
     after["metadata"]["uid"] = "u1"
     after["spec"]["containers"][0]["resources"]["limits"][MEM] = 4000
-    await core.gate.validate(create(after))
+    await core.admission.validate(create(after))
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 4000}}
     assert spent(cluster) == {GPU: 1, MEM: 4000}
 
@@ -367,7 +367,7 @@ async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
     core = core_on(cluster)
     obj = pod(gpu(), uid="u1", annotations={RESERVATION: "s"})
     core.caches.put(Kind.PODS, obj)
-    await core.gate.validate(create(obj))
+    await core.admission.validate(create(obj))
     assert list(ledger(cluster)) == ["u1"]
 
 
@@ -382,7 +382,7 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
     node = {"metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(cards).decode()}}}
     core.caches.put(Kind.NODES, node)
     half = {"limits": {GPU: 1, "nvidia.com/gpumem-percentage": 50}}
-    found = await denial(core.gate.validate(create(pod({"name": "c", "resources": half}, uid="u"))))
+    found = await denial(core.admission.validate(create(pod({"name": "c", "resources": half}, uid="u"))))
     assert "requested: limits.nvidia.com/gpumem=12288 (smallest eligible card), used" in found.message
 
 
@@ -390,7 +390,7 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
 async def test_memory_is_charged_in_the_quotas_units():
     cluster = await town({MEM: 12})
     core = core_on(cluster, vendors=vendors(memoryFactor=1024))
-    await core.gate.validate(create(pod(gpu(memory=12), uid="u")))
+    await core.admission.validate(create(pod(gpu(memory=12), uid="u")))
     assert spent(cluster)[MEM] == 12
 
 
@@ -398,7 +398,7 @@ async def test_memory_is_charged_in_the_quotas_units():
 async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
     cluster = await town({GPU: 2**62})
     core = core_on(cluster)
-    found = await denial(core.gate.validate(create(pod(gpu(count="9223372036854775807"), uid="u"))))
+    found = await denial(core.admission.validate(create(pod(gpu(count="9223372036854775807"), uid="u"))))
     assert found.code == 500
     assert spent(cluster)[GPU] == 0
 
@@ -406,5 +406,5 @@ async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 @scenario
 async def test_another_kind_is_a_mistake_in_the_configuration(path):
-    found = await denial(getattr(core_on(Broken()).gate, path)(create(pod(cpu()), kind={"kind": "Node"})))
+    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(cpu()), kind={"kind": "Node"})))
     assert found.code == 400

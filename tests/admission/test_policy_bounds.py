@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
@@ -149,7 +149,6 @@ ASKED = st.sampled_from(([NVIDIA], [KUNLUN], [NVIDIA, KUNLUN]))
 
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
-@settings(max_examples=300, deadline=None)
 def test_applying_twice_is_applying_once_and_what_is_applied_passes(
     own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
 ) -> None:
@@ -196,7 +195,6 @@ def limits_on(
 
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
-@settings(max_examples=250, deadline=None)
 def test_exactly_the_cards_get_through_that_the_pod_and_every_boundary_admit(
     own: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
 ) -> None:
@@ -219,7 +217,6 @@ def test_exactly_the_cards_get_through_that_the_pod_and_every_boundary_admit(
 
 
 @given(ANNOTATIONS, ANNOTATIONS, RULES, ASKED)
-@settings(max_examples=200, deadline=None)
 def test_a_pod_that_passes_is_not_looser_than_any_boundary(
     stored: dict[str, str], of_namespace: dict[str, str], rules: list[Rule], asked: list[Vendor]
 ) -> None:

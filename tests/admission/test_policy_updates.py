@@ -28,7 +28,7 @@ ADMITTED = {NOUSE: "GPU-b", USE_TYPE: "A100", NODE_POLICY: "spread", GPU_POLICY:
 """What admission wrote on a pod for these rules."""
 
 
-def evaluate_batch(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
+def evaluate_update(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
     """The answer to an update of a pod's annotations."""
     one = old or pod(gpu())
     reviewed = [{**one, "metadata": {**one["metadata"], "annotations": notes}} for notes in (before, after)]
@@ -66,19 +66,19 @@ TIGHTENED = [
 @pytest.mark.parametrize("subresource", ["", "status"])
 @pytest.mark.parametrize(("after", "message"), LOOSENED)
 def test_an_update_that_loosens_is_refused_with_the_policys_name(after: JSON, message: str, subresource: str) -> None:
-    assert refusal(evaluate_batch, ADMITTED, after, subresource=subresource) == (403, message)
+    assert refusal(evaluate_update, ADMITTED, after, subresource=subresource) == (403, message)
 
 
 @pytest.mark.parametrize("after", TIGHTENED)
 def test_an_update_inside_the_boundary_is_let_through(after: JSON) -> None:
-    assert evaluate_batch(ADMITTED, after) is UNCHANGED
+    assert evaluate_update(ADMITTED, after) is UNCHANGED
 
 
 def test_the_namespaces_own_demands_are_named_too() -> None:
     message = f"{NOUSE}: must name GPU-z, denied by namespace team-a"
     of_namespace = {"policies": PolicyRules.EMPTY, "annotations": {NOUSE: "GPU-z"}}
-    assert refusal(evaluate_batch, {NOUSE: "GPU-z"}, {}, **of_namespace) == (403, message)
-    assert evaluate_batch({NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}, **of_namespace) is UNCHANGED
+    assert refusal(evaluate_update, {NOUSE: "GPU-z"}, {}, **of_namespace) == (403, message)
+    assert evaluate_update({NOUSE: "GPU-z"}, {NOUSE: "GPU-y,GPU-z"}, **of_namespace) is UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -92,44 +92,44 @@ def test_the_namespaces_own_demands_are_named_too() -> None:
     ],
 )
 def test_a_pod_that_is_older_than_the_policy_may_change_what_its_policy_leaves_open(after: JSON) -> None:
-    assert evaluate_batch({}, after) is UNCHANGED
+    assert evaluate_update({}, after) is UNCHANGED
 
 
 @pytest.mark.parametrize("after", [{NOUSE: "GPU-y"}, {USE_TYPE: "V100"}, {NODE_POLICY: "binpack"}])
 def test_a_pod_that_is_older_than_the_policy_may_not_change_what_is_outside_it(after: JSON) -> None:
-    assert refusal(evaluate_batch, {}, after)[0] == 403
+    assert refusal(evaluate_update, {}, after)[0] == 403
 
 
 @pytest.mark.parametrize("node", ["", "n1"])
 def test_a_bound_pod_keeps_its_choices_too(node: str) -> None:
     """Device plugins and the pods that share its cards go by them."""
-    assert refusal(evaluate_batch, ADMITTED, without(NODE_POLICY), old=pod(gpu(), node=node))[0] == 403
+    assert refusal(evaluate_update, ADMITTED, without(NODE_POLICY), old=pod(gpu(), node=node))[0] == 403
 
 
 def test_pods_of_volcano_are_held_to_what_volcano_reads() -> None:
     use = "volcano.sh/vgpu-use-gpuuuid"
     theirs = pod(container("main", {"volcano.sh/vgpu-number": 1}), scheduler="volcano")
     message = f"{use}: must be set: policy volcano-a allows only GPU-a"
-    assert refusal(evaluate_batch, {use: "GPU-a"}, {}, old=theirs) == (403, message)
-    assert evaluate_batch({use: "GPU-a"}, {use: "GPU-a", NOUSE: "x", "mine": "1"}, old=theirs) is UNCHANGED
+    assert refusal(evaluate_update, {use: "GPU-a"}, {}, old=theirs) == (403, message)
+    assert evaluate_update({use: "GPU-a"}, {use: "GPU-a", NOUSE: "x", "mine": "1"}, old=theirs) is UNCHANGED
 
 
 @pytest.mark.parametrize("scheduler", ["", "hami-scheduler", "somebody-else"])
 def test_whose_scheduler_places_it_makes_no_difference(scheduler: str) -> None:
-    assert refusal(evaluate_batch, ADMITTED, {}, old=pod(gpu(), scheduler=scheduler))[0] == 403
+    assert refusal(evaluate_update, ADMITTED, {}, old=pod(gpu(), scheduler=scheduler))[0] == 403
 
 
 def test_a_pod_without_devices_and_one_whose_lists_stay_are_nobodys_business() -> None:
-    assert evaluate_batch(ADMITTED, {}, old=pod(cpu()), surroundings=NoTouch()) is UNCHANGED
-    assert evaluate_batch({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_update(ADMITTED, {}, old=pod(cpu()), surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_update({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
 
 
 def test_other_vendors_lists_are_the_users_own() -> None:
-    assert evaluate_batch(ADMITTED, {**ADMITTED, "hygon.com/use-gpuuuid": "DCU-1"}) is UNCHANGED
+    assert evaluate_update(ADMITTED, {**ADMITTED, "hygon.com/use-gpuuuid": "DCU-1"}) is UNCHANGED
 
 
 def test_where_the_namespace_is_not_known_the_update_is_to_be_tried_again() -> None:
     message = "namespace team-a isn't known yet; try again"
-    assert refusal(evaluate_batch, ADMITTED, {}, surroundings=Surroundings({})) == (503, message)
+    assert refusal(evaluate_update, ADMITTED, {}, surroundings=Surroundings({})) == (503, message)
     known = Surroundings({"team-a": Namespace("team-a", {}, {})})
-    assert refusal(evaluate_batch, ADMITTED, {}, surroundings=known)[0] == 403
+    assert refusal(evaluate_update, ADMITTED, {}, surroundings=known)[0] == 403

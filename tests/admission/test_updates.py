@@ -42,14 +42,14 @@ OWNED = (
 )
 
 
-def evaluate_batch(old, new, user="alice", *groups, **more):
+def evaluate_update(old, new, user="alice", *groups, **more):
     # Nothing outside may be asked: an update is judged by what it carries.
     review = parsed(update(old, new, user, *groups, **more))
     return asyncio.run(gate(RULES, surroundings=NoTouch()).validate(review))
 
 
 def denied(old, new, user="alice", *groups, **more):
-    code, message = refusal(evaluate_batch, old, new, user, *groups, **more)
+    code, message = refusal(evaluate_update, old, new, user, *groups, **more)
     assert code == 403
     return message
 
@@ -159,7 +159,7 @@ def test_security_1_everybody_else_is_denied(change, user, groups):
     [(OWN, ()), (PLUGIN, ()), ("system:node:n1", ("system:nodes",)), ("root", ("system:masters",))],
 )
 def test_security_1_those_who_own_allocations_may_write_them(change, user, groups):
-    evaluate_batch(BOUND, CHANGES[change], user, *groups)
+    evaluate_update(BOUND, CHANGES[change], user, *groups)
 
 
 def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
@@ -174,7 +174,7 @@ def test_security_1_the_node_label_is_owned_too():
     old, new = pod(cpu()), pod(cpu(), labels={"hami.io/vgpu-node": "n1"})
     assert denied(old, new).startswith("label hami.io/vgpu-node")
     assert denied(new, old).startswith("label hami.io/vgpu-node")
-    evaluate_batch(old, new, OWN)
+    evaluate_update(old, new, OWN)
 
 
 def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too():
@@ -184,7 +184,7 @@ def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too():
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
 def test_security_1_subresources_are_no_way_around(subresource):
     denied(BOUND, CHANGES["changes"], subresource=subresource)
-    evaluate_batch(BOUND, CHANGES["changes"], OWN, subresource=subresource)
+    evaluate_update(BOUND, CHANGES["changes"], OWN, subresource=subresource)
 
 
 def test_everything_else_may_change_freely():
@@ -193,11 +193,11 @@ def test_everything_else_may_change_freely():
     new["spec"]["containers"][0] |= {"image": "other", "env": [{"name": "A", "value": "1"}]}
     new["spec"]["containers"][0]["resources"]["limits"] |= {"cpu": "4"}
     new["spec"]["tolerations"] = [{"operator": "Exists"}]
-    evaluate_batch(BOUND, new)
+    evaluate_update(BOUND, new)
 
 
 def test_a_node_that_is_assigned_is_no_reason_to_refuse_a_change():
-    evaluate_batch(BOUND, changed(BOUND, mine="2"))
+    evaluate_update(BOUND, changed(BOUND, mine="2"))
 
 
 # on UPDATE: amounts
@@ -239,16 +239,16 @@ def test_security_2_init_containers_count():
     ("before", "after"), [({MEM: "2k"}, {MEM: 2000}), ({MEM: "3000"}, {MEM: 3000}), ({GPU: "1"}, {GPU: "1000m"})]
 )
 def test_another_spelling_of_the_same_amount_is_no_change(before, after):
-    evaluate_batch(with_amounts(before), with_amounts(after))
+    evaluate_update(with_amounts(before), with_amounts(after))
 
 
 def test_cpu_and_memory_may_be_resized_beside_a_card():
-    evaluate_batch(with_amounts({GPU: 1, "cpu": 1}), with_amounts({GPU: 1, "cpu": 2}), subresource="resize")
+    evaluate_update(with_amounts({GPU: 1, "cpu": 1}), with_amounts({GPU: 1, "cpu": 2}), subresource="resize")
 
 
 def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount():
     old = pod(gpu())
-    evaluate_batch(old, pod(gpu(), init=[cpu("proxy", restartPolicy="Always")]))
+    evaluate_update(old, pod(gpu(), init=[cpu("proxy", restartPolicy="Always")]))
     assert "container proxy: limits" in denied(old, pod(gpu(), init=[gpu("proxy", restartPolicy="Always")]))
 
 
@@ -263,7 +263,7 @@ def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
     new = pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "debug", "resources": {part: {GPU: 1}}}])
     message = denied(old, new, OWN, subresource="ephemeralcontainers")
     assert message == "ephemeral container debug: nvidia.com/gpu can't be given to an ephemeral container"
-    evaluate_batch(
+    evaluate_update(
         old, pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "bare"}]), subresource="ephemeralcontainers"
     )
 

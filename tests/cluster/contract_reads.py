@@ -179,6 +179,36 @@ async def binding_another_pod_of_the_name_conflicts(harness: Harness) -> None:
 
 
 @case
+async def annotations_and_labels_of_a_binding_are_merged_into_the_pod_by_the_write_that_binds_it(
+    harness: Harness,
+) -> None:
+    namespace = await harness.namespace()
+    mine = pod(namespace)
+    mine["metadata"] |= {"annotations": {"a": "1", "b": "1"}, "labels": {"a": "1", "b": "1"}}
+    made = await harness.create(Kind.PODS, mine)
+    merged = {"annotations": {"b": "2", "c": "2"}, "labels": {"b": "2", "c": "2"}}
+    uid, version = made["metadata"]["uid"], made["metadata"]["resourceVersion"]
+    await harness.cluster.bind(namespace, "p", uid, "node-a", resource_version=version, metadata=merged)
+    (event,) = await watched(harness.cluster, Kind.PODS, version, namespace, 1)
+    assert event.object["spec"]["nodeName"] == "node-a"
+    for field in merged:
+        assert event.object["metadata"][field] == {"a": "1", "b": "2", "c": "2"}
+
+
+@case
+async def binding_a_pod_that_changed_conflicts_and_merges_nothing(harness: Harness) -> None:
+    namespace, made = await make_pod(harness)
+    await harness.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": {"a": "1"}}}, namespace)
+    uid, version = made["metadata"]["uid"], made["metadata"]["resourceVersion"]
+    merged = {"annotations": {"a": "2"}}
+    with pytest.raises(Conflict, match="Precondition failed: ResourceVersion"):
+        await harness.cluster.bind(namespace, "p", uid, "node-a", resource_version=version, metadata=merged)
+    left = await harness.cluster.get(Kind.PODS, "p", namespace)
+    assert left["metadata"]["annotations"] == {"a": "1"}
+    assert "nodeName" not in left["spec"]
+
+
+@case
 async def binding_what_does_not_exist_is_not_found(harness: Harness) -> None:
     with pytest.raises(NotFound):
         await harness.cluster.bind(await harness.namespace(), "none-such", "uid", "node-a")

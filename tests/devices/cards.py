@@ -9,7 +9,7 @@ from typing import Any
 
 from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.reasons import Rejection
@@ -189,7 +189,7 @@ def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
     """The pod after NVIDIA's admission of every container."""
     vendor, draft = nvidia(**section), PodDraft(raw)
     for item in draft.containers:
-        vendor.admit(item, draft, NO_FLEET)
+        vendor.admit(item, draft, NO_DEVICES)
     return draft.result(), draft
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.device_config import builtin_device_config
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendors.ascend import vendors
@@ -71,7 +71,7 @@ def env_after(*containers, vendors=GUARDED):
     raw = pod(*containers)
     for _ in range(2):
         draft = PodDraft(raw)
-        normalise(draft, vendors, NO_FLEET)
+        normalise(draft, vendors, NO_DEVICES)
         raw = jsonpatch.apply_patch(raw, draft.operations())
     assert draft.operations() == []
     return [item.get("env") for item in raw["spec"]["containers"]]
@@ -107,7 +107,7 @@ def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
 
 def test_the_guard_reaches_init_containers():
     draft = PodDraft(pod(container(**asks(1)), init=[container("i")]))
-    assert [vendor.key for vendor in normalise(draft, GUARDED, NO_FLEET)] == [B3]
+    assert [vendor.key for vendor in normalise(draft, GUARDED, NO_DEVICES)] == [B3]
     assert {"op": "add", "path": "/spec/initContainers/0/env", "value": [BLANK]} in draft.operations()
 
 
@@ -117,7 +117,7 @@ def test_the_guard_reaches_init_containers():
 @pytest.mark.parametrize("limits", [{}, asks(0, 100, 5), asks(None, 100), asks(None, 99999, 50)])
 def test_without_a_count_there_is_nothing_to_do(limits):
     draft = PodDraft(pod(**limits))
-    assert normalise(draft, CHART, NO_FLEET) == ()
+    assert normalise(draft, CHART, NO_DEVICES) == ()
     assert draft.operations() == []
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.debit import Debit, per_device
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Device, Inventory, NodeView, Usage
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.draft import PodDraft
@@ -65,7 +65,7 @@ def asking(key, *wanted, init=(), notes=None):
 
     inits = [made(f"i{n}", amounts, sidecar=mark) for n, (mark, amounts) in enumerate(init)]
     draft = PodDraft(pod(*(made(f"c{n}", each) for n, each in enumerate(wanted)), init=inits, annotations=notes))
-    normalise(draft, VENDORS[key], NO_FLEET)
+    normalise(draft, VENDORS[key], NO_DEVICES)
     return draft.result()
 
 

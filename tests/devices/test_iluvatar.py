@@ -7,7 +7,7 @@ import pytest
 from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import load_device_config
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.kube.draft import PodDraft
 
@@ -276,7 +276,7 @@ def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
 def test_a_count_in_limits_asks_even_where_it_is_0(limits, asked):
     for requests in ({}, {"n": 1}):
         draft = PodDraft(pod(asks(requests=requests, **limits)))
-        assert bool(normalise(draft, BOTH, NO_FLEET)) is asked
+        assert bool(normalise(draft, BOTH, NO_DEVICES)) is asked
 
 
 SEVERAL = "several cards are given whole"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import FixedMemory, Request
 from hami_webhook.devices.vendors.metax.whole import read_table
 from hami_webhook.kube.draft import PodDraft
@@ -191,9 +191,9 @@ def test_admission_changes_nothing() -> None:
     manifest = asking(gpu=2)
     assert yard.admit(manifest).pod == manifest
     draft = PodDraft(manifest)
-    assert WHOLE.admit(draft.containers[0], draft, NO_FLEET) is True
+    assert WHOLE.admit(draft.containers[0], draft, NO_DEVICES) is True
     zero = PodDraft(asking(gpu=0))
-    assert WHOLE.admit(zero.containers[0], zero, NO_FLEET) is False
+    assert WHOLE.admit(zero.containers[0], zero, NO_DEVICES) is False
 
 
 @pytest.mark.parametrize("amount", ["-1", "1.5", "2147483648", "x"])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.device_lister import NO_FLEET
+from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.scheduling.fit import read_pod_request
@@ -258,7 +258,7 @@ def test_an_existing_variable_is_replaced_in_place_and_a_new_one_goes_to_the_end
 
 def test_admit_says_whether_the_container_gets_cards():
     vendor, draft = nvidia(), PodDraft(raw_pod(container("a", gpu=1), container("b", gpumem=1), container("c", gpu=0)))
-    assert [vendor.admit(item, draft, NO_FLEET) for item in draft.containers] == [True, True, False]
+    assert [vendor.admit(item, draft, NO_DEVICES) for item in draft.containers] == [True, True, False]
 
 
 amounts = st.fixed_dictionaries(

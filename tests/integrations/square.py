@@ -78,7 +78,7 @@ class Square:
             policies=lambda: PolicyRules.EMPTY,
             namespaces=around,
             charging=around,
-            fleet=self.state,
+            lister=self.state,
             reservation_key="hami.io/quota-reservation",
         )
 

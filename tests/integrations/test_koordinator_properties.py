@@ -6,7 +6,7 @@ import json
 from fractions import Fraction
 from math import floor
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.foreign_scheduler import NoNode, Prediction
@@ -43,7 +43,6 @@ AMOUNTS = st.dictionaries(st.sampled_from(NAMES), AMOUNT, max_size=4)
 
 
 @given(st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=1, max_size=2), AMOUNTS)
-@settings(max_examples=300)
 def test_normalisation_is_idempotent_and_makes_both_sides_equal(apps: list[tuple[JSON, JSON]], init: JSON) -> None:
     made = []
     for index, (limits, requests) in enumerate(apps):
@@ -106,9 +105,9 @@ def pods(draw: st.DrawFn) -> tuple[str, list[JSON]]:
     return kind, made
 
 
-def stand_up(fleet: list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]) -> Koords:
+def stand_up(lister: list[list[tuple[str | None, bool, tuple[int, str] | None, int | None]]]) -> Koords:
     koords = Koords()
-    for number, cards in enumerate(fleet):
+    for number, cards in enumerate(lister):
         made = [
             card(minor, memory, health=health, spot=spot, core=percent)
             for minor, (memory, health, spot, percent) in enumerate(cards)
@@ -118,12 +117,11 @@ def stand_up(fleet: list[list[tuple[str | None, bool, tuple[int, str] | None, in
 
 
 @given(FLEET, pods())
-@settings(max_examples=300, deadline=None)
-def test_no_card_is_oversold_and_no_debit_is_below_the_charge(fleet: list, asked: tuple[str, list[JSON]]) -> None:
+def test_no_card_is_oversold_and_no_debit_is_below_the_charge(lister: list, asked: tuple[str, list[JSON]]) -> None:
     """By 7.3 a ratio is compared with ratios only, so a pod by memory, whose ratio is rounded down, can leave less of
     the memory than of the ratio: where both kinds meet on a card, its memory is oversold by less than 1 % for each.
     """
-    koords, (kind, listed) = stand_up(fleet), asked
+    koords, (kind, listed) = stand_up(lister), asked
     for number, amounts in enumerate(listed):
         manifest = asking(f"p{number}", labels=ISOLATED, **amounts)
         waiting = koords.waiting(manifest)
@@ -135,7 +133,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(fleet: list, asked
         shares = decode(placed.annotations[ALLOCATED])
         assert len({share.minor for share in shares}) == len(shares) == amounts["shared"]
     by_memory = sum("memory" in amounts for amounts in listed) if kind == "mixed" else 0
-    for number in range(len(fleet)):
+    for number in range(len(lister)):
         device = koords.state.device(f"n{number}")
         if device is None:
             continue
@@ -201,7 +199,6 @@ def points(load: Load, want: Want, most: bool) -> int:
 
 
 @given(STATES, WANTS, st.booleans())
-@settings(max_examples=400)
 def test_7_4_3_is_the_first_that_suit_by_score_and_minor(rows: list, want: Want, most: bool) -> None:
     cards, used = state_of(rows, places=False)
     loads = [Load(each, used.get(each.minor, UNUSED)) for each in cards.cards]
@@ -257,7 +254,6 @@ def by_topology(loads: list[Load], want: Want, most: bool) -> list[int] | None:
 
 
 @given(STATES, WANTS, st.booleans())
-@settings(max_examples=400)
 def test_7_4_2_is_the_deepest_and_fullest_scope(rows: list, want: Want, most: bool) -> None:
     assume(not (want.fractional and want.count > 1))
     cards, used = state_of(rows, places=True)
@@ -280,7 +276,6 @@ FOURS = st.builds(
 
 
 @given(st.lists(PARTITIONS, max_size=5), st.lists(FOURS, max_size=3), st.sets(st.integers(0, 5)))
-@settings(max_examples=300)
 def test_7_4_1_no_other_partition_of_the_best_class_leaves_more(pairs: list, fours: list, idle: set[int]) -> None:
     table = {2: tuple(pairs), 4: tuple(fours)}
     found = pick(table, 2, None, lambda minor: True, idle.__contains__)

@@ -12,6 +12,7 @@ from admission.reviews import refusal, validate
 from devices.yard import configured, container, node, node_object, pod
 
 from hami_webhook.integrations.mixing import Mixing, pinned_nodes
+from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node
 
 from .square import Square
@@ -173,9 +174,9 @@ def test_a_pod_that_is_pinned_to_such_a_node_is_warned(spec: JSON, warned: bool)
     assert admitted.codes == (["mixed-node"] if warned else [])
 
 
-@pytest.mark.parametrize("raw", [{}, {"spec": None}, {"spec": {"nodeSelector": 5, "affinity": {"nodeAffinity": []}}}])
+@pytest.mark.parametrize("raw", [{}, {"spec": None}, {"spec": {"nodeSelector": {}, "affinity": {"nodeAffinity": {}}}}])
 def test_a_pod_without_a_place_is_pinned_nowhere(raw: JSON) -> None:
-    assert pinned_nodes(raw) == []
+    assert pinned_nodes(PodDraft(raw).object) == []
 
 
 def test_without_sections_nothing_is_refused() -> None:

@@ -75,6 +75,24 @@ def test_a_pod_in_full() -> None:
     assert not pod.best_effort
 
 
+def test_compact_pods_share_what_is_alike() -> None:
+    def made(name: str, count: object) -> Pod:
+        meta = {"name": name, "labels": {"app": "a"}}
+        return Pod.from_object(
+            {"metadata": meta, "spec": {"containers": [{"name": "c", "resources": {"limits": {"g": count}}}]}}
+        )
+
+    one, other = made("a", "1").compact(), made("b", "1").compact()
+    assert (one, other) == (made("a", "1"), made("b", "1"))
+    assert one.labels is other.labels
+    assert one.containers is other.containers
+    assert Pod.from_object({}).compact() == Pod.from_object({})
+    for count in ("2", 1, True, 1.0, [], None):
+        limits = made("c", count).compact().containers[0].limits
+        assert limits == {"g": count}
+        assert type(limits["g"]) is type(count)
+
+
 def test_a_pod_with_nothing_in_it() -> None:
     pod = Pod.from_object({}, "team")
     assert (pod.namespace, pod.name, pod.uid, pod.phase, pod.containers) == ("team", "", "", "", ())
@@ -193,7 +211,7 @@ def test_a_resource_quota() -> None:
 
 
 CONTAINER = "spec.containers[0]"
-AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
+PODS, REQUIRED = "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @pytest.mark.parametrize(
@@ -223,13 +241,13 @@ AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
         ({"spec": {"containers": [{"resources": {"limits": []}}]}}, f"{CONTAINER}.resources.limits must be an object"),
         ({"spec": {"containers": [{"securityContext": 1}]}}, f"{CONTAINER}.securityContext must be an object"),
         ({"spec": {"affinity": []}}, "spec.affinity must be an object, not a list"),
-        ({"spec": {"affinity": {"podAffinity": {AFFINITY: {}}}}}, "spec.affinity.podAffinity.required must be a list"),
+        ({"spec": {"affinity": {PODS: {REQUIRED: {}}}}}, f"spec.affinity.{PODS}.{REQUIRED} must be a list, not an obj"),
         ({"status": []}, "status must be an object, not a list"),
-        ({"status": {"containerStatuses": [1]}}, "status.containerStatuses[] must be an object, not a number"),
-        ({"status": {"containerStatuses": [{"restartCount": "1"}]}}, "status.containerStatuses[].restartCount must be"),
+        ({"status": {"containerStatuses": [1]}}, "status.containerStatuses[0] must be an object, not a number"),
+        ({"status": {"containerStatuses": [{"restartCount": "1"}]}}, "status.containerStatuses[0].restartCount must"),
         (
             {"status": {"initContainerStatuses": [{"name": [], "state": {"terminated": {}}}]}},
-            "status.initContainerStatuses[].name must be a string, not a list",
+            "status.initContainerStatuses[0].name must be a string, not a list",
         ),
     ],
 )
@@ -246,11 +264,11 @@ def test_malformed_pods_are_reported_with_the_path(obj: Any, message: str) -> No
         (Node.from_object, None, None),
         (Namespace.from_object, "x", "namespace must be an object, not a string"),
         (ResourceQuota.from_object, {"spec": {"hard": []}}, "spec.hard must be an object, not a list"),
-        (ResourceQuota.from_object, {"spec": {"scopes": [1]}}, "spec.scopes[] must be a string, not a number"),
+        (ResourceQuota.from_object, {"spec": {"scopes": [1]}}, "spec.scopes[0] must be a string, not a number"),
         (
             ResourceQuota.from_object,
             {"spec": {"scopeSelector": {"matchExpressions": [{"values": [1]}]}}},
-            "spec.scopeSelector.matchExpressions[].values must be a string, not a number",
+            "spec.scopeSelector.matchExpressions[0].values[0] must be a string, not a number",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.review import API_VERSIONS, Review
+from hami_webhook.admission.review import Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.cluster.memory import MemoryCluster
@@ -32,7 +32,7 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, card, container, node, pod, quota, vendors
+from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, card, container, creation, node, pod, quota, vendors
 from .test_interleavings import rest_of
 
 VENDORS = vendors()
@@ -178,7 +178,7 @@ class QuotaModel(RuleBasedStateMachine):
                 self.names += 1
                 name = f"p{self.names}"
                 made = pod(name, gpu=1, mem=4000, uid=f"uid-{name}")
-                await other.gate.validate(Review(API_VERSIONS[0], name, "CREATE", "Pod", "", TEAM, name, made, {}))
+                await other.admission.validate(creation(name, made))
                 await self.cluster.create(Kind.PODS, made)
             elif what == "recompute":
                 settling, self.settling = self.settling, True
@@ -283,11 +283,11 @@ class QuotaModel(RuleBasedStateMachine):
             manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), spec=spec)
         else:
             manifest = pod(name, spec=spec, **KINDS_OF_POD[kind])
-        gate = self.replicas[replica].core.gate
+        gate = self.replicas[replica].core.admission
         versions = [item["metadata"]["resourceVersion"] for item in self.quotas()]
 
         def review(obj: JSON) -> Review:
-            return Review(API_VERSIONS[0], name, "CREATE", "Pod", "", TEAM, name, obj, {}, dry_run=dry_run)
+            return creation(name, obj, dry_run=dry_run)
 
         async def admit() -> JSON:
             answer = await gate.mutate(review(manifest))

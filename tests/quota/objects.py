@@ -7,10 +7,12 @@ from typing import Any
 
 import orjson
 
+from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.cluster.api import JSON
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.wire import ReviewedPod, convert
 from hami_webhook.quota.account import QuotaAccount
 
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
@@ -93,3 +95,11 @@ def full(**amounts: int) -> dict[str, int]:
 def allocation(*rows: list[tuple[str, int, int]]) -> str:
     """The allocated annotation: a row per container, of (uuid, MiB, cores)."""
     return "".join("".join(f"{u},NVIDIA,{m},{c}:" for u, m, c in row) + ";" for row in rows)
+
+
+def creation(name: str, manifest: JSON, *, namespace: str = TEAM, dry_run: bool = False) -> Review:
+    """The review of a new pod."""
+    pod = convert(manifest, ReviewedPod, "pod")
+    return Review(
+        API_VERSIONS[0], name, "CREATE", "Pod", "", namespace, name, pod, old_object=ReviewedPod(), dry_run=dry_run
+    )

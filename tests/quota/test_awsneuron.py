@@ -136,7 +136,7 @@ def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
     @story
     async def told() -> None:
         async with World(INF2, limited(cores=20)) as world:
-            gate, review = world.core.gate, world.review
+            gate, review = world.core.admission, world.review
             manifest = cores("a", 3)
             manifest["metadata"]["uid"] = "u"
             manifest["spec"]["schedulerName"] = scheduler

@@ -120,7 +120,7 @@ async def test_scenario_23_a_foreign_scheduler_is_no_way_around() -> None:
     async with World(L, quota(mem=2000)) as world:
         assert (await world.refused(pod("a", gpu=1, mem=3000, spec=volcano))).code == 403
         manifest = pod("b", gpu=1, mem=1000, spec=volcano)
-        assert not (await world.core.gate.mutate(world.review(manifest))).patch
+        assert not (await world.core.admission.mutate(world.review(manifest))).patch
         created = await world.create(manifest)
         assert created.scheduler_name == "volcano"
         await world.cluster.bind(TEAM, "b", created.uid, "n1")
@@ -277,7 +277,7 @@ async def test_the_path_of_hamis_chart_reserves_for_the_pod_and_validate_takes_t
         assert world.states() == {reservation_id(secret): "admitted"}
         assert answer.audit["quota"] == f"gpu-quota:{MEM}=1500"
         again = {**stored, "metadata": {**stored["metadata"], "uid": "u1"}}
-        await world.core.gate.validate(world.review(again))
+        await world.core.admission.validate(world.review(again))
         assert world.states() == {"u1": "admitted"}
         assert world.mem() == 1500
         await world.cluster.create(Kind.PODS, again)

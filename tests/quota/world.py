@@ -14,7 +14,7 @@ import pytest
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.review import API_VERSIONS, Answer, Review
+from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -25,7 +25,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, decode
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .objects import KEYS, NOON, TEAM, books, vendors
+from .objects import KEYS, NOON, TEAM, books, creation, vendors
 
 SCHEDULER = "hami-scheduler"
 
@@ -70,7 +70,6 @@ class World:
         self.core = self.cores[0]
         self.reconciler = QuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
         self._tasks: list[asyncio.Task[None]] = []
-        self._reviews = 0
 
     async def __aenter__(self) -> World:
         await self.cluster.ensure_namespace(TEAM)
@@ -117,7 +116,7 @@ class World:
         self, manifest: JSON, *, replica: int = 0, uid: str = "", dry_run: bool = False, path: str = "/validate"
     ) -> tuple[JSON, Answer]:
         """Take a pod through the webhooks as the API server would; the pod to store. Raises `Denied`."""
-        gate = self.cores[replica].gate
+        gate = self.cores[replica].admission
         if path == "/webhook":
             answer = await gate.webhook(self.review(manifest, dry_run))
         else:
@@ -131,11 +130,7 @@ class World:
         return stored, answer
 
     def review(self, manifest: JSON, dry_run: bool = False) -> Review:
-        self._reviews += 1
-        name = manifest["metadata"].get("name", "")
-        return Review(
-            API_VERSIONS[0], f"review-{self._reviews}", "CREATE", "Pod", "", TEAM, name, manifest, {}, dry_run=dry_run
-        )
+        return creation(manifest["metadata"].get("name", ""), manifest, dry_run=dry_run)
 
     async def create(self, manifest: JSON, **how: Any) -> Pod:
         stored, _ = await self.admit(manifest, **how)

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from quota.objects import creation
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.kube.objects import Pod
@@ -140,7 +140,7 @@ async def admitted(scene: Scene, raw: dict[str, Any]) -> None:
     for kind in (Kind.NAMESPACES, Kind.NODES):
         for obj in scene.cluster.peek_all(kind):
             core.caches.put(kind, obj)
-    await core.gate.validate(Review(API_VERSIONS[0], "u", "CREATE", "Pod", "", "default", "p", raw, {}))
+    await core.admission.validate(creation("p", raw, namespace="default"))
 
 
 def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:

@@ -259,15 +259,6 @@ def doors(known, **limits):
     return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
 
 
-class Thoughtful:
-    """A gate that lets nothing pass at once."""
-
-    def mutates_nothing(self, pod):
-        return False
-
-    charges_nothing = mutates_nothing
-
-
 async def post(front, path, written, **params):
     transport = httpx.ASGITransport(app=front.application(), raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -283,7 +274,7 @@ async def post(front, path, written, **params):
 async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(text, left):
     seen = []
 
-    class Timed(Thoughtful):
+    class Timed:
         async def mutate(self, review):
             return Answer()
 
@@ -302,17 +293,17 @@ async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(tex
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 @scenario
 async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path):
-    inner = await post(doors(core_on(Hung()).gate), path, review(pod(gpu(), uid="u")), timeout="600ms")
+    inner = await post(doors(core_on(Hung()).admission), path, review(pod(gpu(), uid="u")), timeout="600ms")
     assert (inner["status"]["code"], inner["status"]["details"]["retryAfterSeconds"]) == (503, 1)
     assert "didn't answer in time" in inner["status"]["message"]
-    assert (await post(doors(core_on(Hung()).gate), path, review(pod(cpu(), uid="u"))))["allowed"]
+    assert (await post(doors(core_on(Hung()).admission), path, review(pod(cpu(), uid="u"))))["allowed"]
 
 
 @scenario
 async def test_a_hanging_quota_is_refused_by_the_charge_itself():
     core = core_on(Hung())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    inner = await post(doors(core.gate), "/validate", review(pod(gpu(), uid="u")), timeout="1s")
+    inner = await post(doors(core.admission), "/validate", review(pod(gpu(), uid="u")), timeout="1s")
     assert inner["status"]["message"].startswith("quota: can't charge namespace team-a now: no answer")
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
@@ -321,13 +312,13 @@ async def test_a_hanging_quota_is_refused_by_the_charge_itself():
 
 @scenario
 async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
-    front = doors(core_on(Hung()).gate, request_timeout=0.05)
+    front = doors(core_on(Hung()).admission, request_timeout=0.05)
     assert (await post(front, "/mutate", review(pod(gpu()))))["status"]["code"] == 503
 
 
 @scenario
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
-    class Crashing(Thoughtful):
+    class Crashing:
         async def mutate(self, review):
             raise RuntimeError("secret detail")
 
@@ -368,13 +359,8 @@ class Slices:
         self.seconds = seconds
         self.began = []
 
-    def mutates_nothing(self, pod):
-        return False
-
-    charges_nothing = mutates_nothing
-
     async def mutate(self, review):
-        if len(review.object["metadata"].get("annotations", {}).get("pad", "")) > LARGE:
+        if len((review.object.metadata.annotations or {}).get("pad", "")) > LARGE:
             self.began.append(time.monotonic())
             until = self.began[-1] + self.seconds
             while time.monotonic() < until:

@@ -270,7 +270,7 @@ def test_charges_and_refusals_are_counted():
         core = core_on(await town({MEM: 3000}))
         for name in ("a", "b"):
             try:
-                await core.gate.validate(parsed(review(pod(gpu(), uid=name, name=name))))
+                await core.admission.validate(parsed(review(pod(gpu(), uid=name, name=name))))
             except Denied as denied:
                 refused = denied
         core.caches.put(Kind.RESOURCE_QUOTAS, core.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))

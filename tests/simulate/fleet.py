@@ -323,9 +323,17 @@ def zip_named(names: Sequence[str], amounts: Sequence[int]) -> Iterable[tuple[st
     return ((name, amount) for name, amount in zip(names, amounts, strict=True) if name)
 
 
+MODELLED = (
+    *("nvidia", "metax", "hygon", "cambricon", "mthreads", "iluvatars", "enflame", "kunlun", "awsneuron", "amd"),
+    *("vastai", "biren", "vnpus", "volcano", "koordinator"),
+)
+"""The sections whose vendors the fleet has; the conformance suite has every vendor."""
+
+
 def the_config() -> str:
     """The built-in file with what it leaves out: the old Iluvatar family, AMD's percentage, blocks of some MiB."""
-    written = yaml.safe_load(Path(load.__file__).with_name(load.FILE_NAME).read_text(encoding="utf-8"))
+    built_in = yaml.safe_load(Path(load.__file__).with_name(load.FILE_NAME).read_text(encoding="utf-8"))
+    written = {section: built_in[section] for section in MODELLED}
     written["iluvatar"] = {
         "resourceCountName": "iluvatar.ai/vgpu",
         "resourceMemoryName": "iluvatar.ai/vcuda-memory",

@@ -1,4 +1,4 @@
-"""A run of the fleet, told again pod by pod, with books and cards that the program has no part in."""
+"""A run of the fleet replayed pod by pod, with accounts and cards that are computed without the program."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import books, gpu_shares, vgpus, wants
-from .books import QuotaAccount
+from . import expected_charges, gpu_shares, vgpus, wants
 from .crowd import CLASS, the_crowd
+from .expected_charges import QuotaAccount
 from .families import FAMILIES, JSON, Charge, Family
 from .fleet import the_config, the_fleet, the_quotas
 
@@ -30,7 +30,7 @@ class Step:
     cards: Mapping[tuple[str, str], list[int]]
     vgpus: Mapping[str, vgpus.State]
     gpus: Mapping[tuple[str, int], gpu_shares.Used]
-    books: QuotaAccount
+    accounts: QuotaAccount
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Step:
 
 
 class Replay:
-    """A run told again pod by pod, with books and cards of its own; `charged` has what pods cost before a place."""
+    """A run replayed pod by pod, with its own accounts and cards; `charged` has the waiting charges of pods."""
 
     def __init__(self, result: JSON, pods: list[JSON]) -> None:
         self.result, self.pods = result, pods
@@ -57,15 +57,15 @@ class Replay:
         self.cards: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self.vgpus: dict[str, vgpus.State] = defaultdict(vgpus.State)
         self.gpus: dict[tuple[str, int], gpu_shares.Used] = {}
-        self.books, self.charged = QuotaAccount(the_quotas()), QuotaAccount(the_quotas())
+        self.accounts, self.charged = QuotaAccount(the_quotas()), QuotaAccount(the_quotas())
 
     def steps(self) -> Iterator[Step]:
         """Every pod in turn; what it got is entered after it was looked at."""
         for manifest, outcome in zip(self.pods, self.result["pods"], strict=True):
-            step = Step(manifest, outcome, self.cards, self.vgpus, self.gpus, self.books)
+            step = Step(manifest, outcome, self.cards, self.vgpus, self.gpus, self.accounts)
             yield step
             if outcome["allowed"]:
-                self.books.add(step.namespace, manifest, self.charge(step))
+                self.accounts.add(step.namespace, manifest, self.charge(step))
                 self.charged.add(step.namespace, manifest, self.waiting(step))
             self._enter(step)
 
@@ -77,7 +77,7 @@ class Replay:
         """What the pod costs: of each scheduler what it got, or what it waits for."""
         if not step.outcome["placement"]:
             return self.waiting(step)
-        ours = books.placed(step.manifest, step.notes)
+        ours = expected_charges.placed(step.manifest, step.notes)
         theirs = vgpus.placed(step.notes, self.fleet.vgpus) or self._waiting_vgpus(step)
         shares = gpu_shares.placed(step.notes) or gpu_shares.waiting(step.manifest, self.fleet.gpus)
         return ours | theirs | shares
@@ -96,10 +96,12 @@ class Replay:
             core, memory, ratio = self.gpus.get(where, (0, 0, 0))
             self.gpus[where] = core + share.core, memory + share.memory, ratio + share.ratio
 
-    def held(self, outcome: JSON) -> Iterator[tuple[Family, str, books.LockValue]]:
+    def held(self, outcome: JSON) -> Iterator[tuple[Family, str, expected_charges.LockValue]]:
         if outcome["placement"]:
             for family in FAMILIES:
-                for uuid, holds in books.held(family, outcome["pod"], outcome["placement"]["annotations"]).items():
+                for uuid, holds in expected_charges.held(
+                    family, outcome["pod"], outcome["placement"]["annotations"]
+                ).items():
                     yield family, uuid, holds
 
 

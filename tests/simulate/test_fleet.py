@@ -1,6 +1,6 @@
-"""Every vendor's cards in one cluster, 440 pods of every kind: the same bytes twice, and books proved from outside.
+"""Every vendor's cards in one cluster, 440 pods of every kind: the same output twice, and independent accounts.
 
-What a pod costs is reckoned anew from its manifest (`wants`) and from what was written on it (`books`), never by the
+What a pod costs is computed from its manifest (`wants`) and its annotations (`expected_charges`), never by the
 program's own code; then quotas, cards and refusals are checked against that.
 """
 
@@ -19,9 +19,9 @@ import pytest
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.integrations import SCHEDULERS
 
-from . import books, gpu_shares, vgpus, wants
-from .books import QuotaAccount
+from . import expected_charges, gpu_shares, vgpus, wants
 from .crowd import the_crowd
+from .expected_charges import QuotaAccount
 from .families import COREX, FAMILIES, JSON, MANAGED, MIB, Card, Charge, Family, amounts, containers, in_units
 from .fleet import the_config
 from .replay import PODS, Replay, Step, written
@@ -77,7 +77,7 @@ def test_the_devices_told_are_those_written(replay: Replay) -> None:
     for step in replay.steps():
         if not step.outcome["placement"]:
             continue
-        told = Counter(
+        reported = Counter(
             (device["vendor"], device["uuid"], device["memory"])
             for container in step.outcome["placement"]["containers"]
             for device in container["devices"]
@@ -85,7 +85,7 @@ def test_the_devices_told_are_those_written(replay: Replay) -> None:
         entries = Counter(
             (family.known_as or family.name, entry.uuid, entry.memory)
             for family in FAMILIES
-            for row in books.entries(family, step.notes)
+            for row in expected_charges.entries(family, step.notes)
             for entry in row
         )
         entries.update(
@@ -97,7 +97,7 @@ def test_the_devices_told_are_those_written(replay: Replay) -> None:
             ("koordinator", share.id or f"minor-{share.minor}", share.memory // MIB)
             for share in gpu_shares.shares(step.notes)
         )
-        assert told == entries, step.name
+        assert reported == entries, step.name
 
 
 def test_every_debit_follows_from_what_was_written(replay: Replay) -> None:
@@ -109,14 +109,14 @@ def test_every_debit_follows_from_what_was_written(replay: Replay) -> None:
 def test_used_is_the_sum_of_what_pods_are_charged_and_never_above_hard(replay: Replay) -> None:
     """What other schedulers give may cost more than was charged for it, and nobody can refuse it then."""
     for step in replay.steps():
-        for where, hard in step.books.hard.items():
-            used = {key: (step.books if key in MANAGED else replay.charged).used[where][key] for key in hard}
+        for where, hard in step.accounts.hard.items():
+            used = {key: (step.accounts if key in MANAGED else replay.charged).used[where][key] for key in hard}
             assert all(used[key] <= amount for key, amount in hard.items()), (step.name, where)
-    told = {(quota["namespace"], quota["name"]): quota for quota in replay.result["quotas"]}
-    assert told.keys() == replay.books.hard.keys()
-    for where, quota in told.items():
-        assert quota["hard"] == replay.books.hard[where]
-        assert quota["used"] == {key: replay.books.used[where][key] for key in quota["hard"]}, where
+    reported = {(quota["namespace"], quota["name"]): quota for quota in replay.result["quotas"]}
+    assert reported.keys() == replay.accounts.hard.keys()
+    for where, quota in reported.items():
+        assert quota["hard"] == replay.accounts.hard[where]
+        assert quota["used"] == {key: replay.accounts.used[where][key] for key in quota["hard"]}, where
 
 
 def test_every_managed_key_was_in_use(result: JSON) -> None:
@@ -144,15 +144,15 @@ def test_a_pod_is_refused_for_quota_only_if_it_does_not_fit_and_told_the_numbers
         found = EXCEEDED.fullmatch(step.outcome["message"])
         if not found and not step.outcome["allowed"]:
             continue  # for its amounts
-        asked = replay.waiting(step)
-        over = [w for w in step.books.matching(step.namespace, step.manifest) if step.books.over(w, asked)]
+        requested = replay.waiting(step)
+        over = [w for w in step.accounts.matching(step.namespace, step.manifest) if step.accounts.over(w, requested)]
         if not found:
             assert not over, f"{step.name} was let in over {over}"
             continue
         assert step.outcome["code"] == 403
         assert over, f"{step.name} fits: {step.outcome['message']}"
-        keys = step.books.over(over[0], asked)
-        counted = step.books.counted(over[0], asked)
+        keys = step.accounts.over(over[0], requested)
+        counted = step.accounts.counted(over[0], requested)
         requested, used, limited = (
             {key: int(amount) for key, _, amount in (part.partition("=") for part in text.split(","))}
             for text in (re.sub(r" \([a-z ]+\)", "", found[2]), found[3], found[4])
@@ -160,8 +160,8 @@ def test_a_pod_is_refused_for_quota_only_if_it_does_not_fit_and_told_the_numbers
         assert found[1] == over[0][1]
         count[found[1]] += 1
         assert requested == {key: counted[key] for key in keys}, step.name
-        assert used == {key: step.books.used[over[0]][key] for key in keys}, step.name
-        assert limited == {key: step.books.hard[over[0]][key] for key in keys}, step.name
+        assert used == {key: step.accounts.used[over[0]][key] for key in keys}, step.name
+        assert limited == {key: step.accounts.hard[over[0]][key] for key in keys}, step.name
     assert count.total() > 30
     assert min(count["of-volcano"], count["of-koordinator"]) > 3
 
@@ -210,7 +210,7 @@ def test_no_share_of_a_card_is_given_twice(replay: Replay) -> None:
         for uuid, taken in mine.items():
             instances[uuid] += taken
         for family in FAMILIES:
-            entries = [entry for row in books.entries(family, notes) for entry in row]
+            entries = [entry for row in expected_charges.entries(family, notes) for entry in row]
             for uuid in {entry.uuid for entry in entries}:
                 mask = 0
                 for entry in entries:
@@ -342,17 +342,17 @@ def test_a_node_that_failed_really_has_no_room(replay: Replay) -> None:
         if not step.outcome["failed"] or "initContainers" in step.manifest["spec"]:
             continue
         notes = step.manifest["metadata"].get("annotations", {})
-        asked = [
+        requested = [
             (family, want)
             for family in FAMILIES
             for _, container in containers(step.manifest)
             if (want := wants.want(family, container, step.manifest))
         ]
-        if len(asked) != 1 or asked[0][0].name not in PLAIN or notes.keys() & RULES_OF_THEIR_OWN:
+        if len(requested) != 1 or requested[0][0].name not in PLAIN or notes.keys() & RULES_OF_THEIR_OWN:
             continue
         if "mutex" in notes.get("hami.io/gpu-scheduler-policy", ""):
             continue
-        ((family, want),) = asked
+        ((family, want),) = requested
         checked += 1
         for node, why in step.outcome["failed"].items():
             here = [card for card in replay.fleet.cards if card.node == node]
@@ -364,7 +364,9 @@ def test_a_node_that_failed_really_has_no_room(replay: Replay) -> None:
             charge = amounts(family, want.count, memory, cores)
             before = replay.waiting(step)
             over = [
-                w for w in step.books.matching(step.namespace, step.manifest) if _over(step.books, w, charge, before)
+                w
+                for w in step.accounts.matching(step.namespace, step.manifest)
+                if _over(step.accounts, w, charge, before)
             ]
             assert over, f"{step.name} would fit on {node}: {why}"
             assert "ResourceQuotaNotFit" in why

@@ -1,4 +1,4 @@
-"""A hundred nodes and four hundred pods of mixed kinds: the same bytes twice, and books proved from outside."""
+"""A hundred nodes and four hundred pods of mixed kinds: the same output twice, and accounts checked from outside."""
 
 from __future__ import annotations
 

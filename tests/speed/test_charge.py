@@ -14,7 +14,7 @@ from hack.bench.scenery import node
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
-from hami_webhook.quota.pricing import RecordingCapacityLister, waiting_charge
+from hami_webhook.quota.pricing import waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .counting import counted_calls
@@ -52,7 +52,7 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
             while waiting:
                 number = waiting.pop()
                 asked = pod(gpu(), name=f"p{number}", uid=f"u{number}")
-                await core.gate.validate(parsed(review(asked)))
+                await core.admission.validate(parsed(review(asked)))
                 core.caches.put(Kind.PODS, asked)
                 most.append(len(books(cluster).ledger))
 
@@ -79,7 +79,7 @@ def test_a_lone_pod_is_charged_without_a_pause() -> None:
         core = core_on(cluster, sleep=sleep)
         core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
         for number in range(5):
-            await core.gate.validate(parsed(review(pod(gpu(), name=f"p{number}", uid=f"u{number}"))))
+            await core.admission.validate(parsed(review(pod(gpu(), name=f"p{number}", uid=f"u{number}"))))
         assert naps == []
 
     asyncio.run(story())
@@ -104,7 +104,7 @@ def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(
         asked = Pod.from_object(pod(container(limits=limits)))
         for _ in range(2):
             with counted_calls() as counts:
-                charge = waiting_charge(asked, ALL, RecordingCapacityLister(state))
+                charge = waiting_charge(asked, ALL, state)
         assert charge.floors or PERCENT not in limits
         return sum(counts.values())
 

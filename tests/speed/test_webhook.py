@@ -18,23 +18,23 @@ from hami_webhook.server.listener import ListenerLimits
 from .counting import counted_calls
 
 ALL = enabled_vendors(builtin_device_config().config)
-KINDS: dict[str, tuple[JSON, int, int]] = {
-    "nothing managed": (cpu(), 18, 18),
-    "plain GPU": (gpu(), 260, 35),
-    "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 260, 35),
+KINDS: dict[str, tuple[JSON, int]] = {
+    "nothing managed": (cpu(), 24),
+    "plain GPU": (gpu(), 180),
+    "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 200),
 }
-"""Reviews, and how many calls they may take: the first of a kind, and those alike."""
+"""Reviews, and how many calls they may take."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> None:
-    asking, first, alike = KINDS[kind]
+    asking, most = KINDS[kind]
 
     async def story() -> tuple[int, int]:
         cluster = Recorder(await town())
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-        doors = WebhookApp(core.gate, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
+        doors = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
         scope = {
             "type": "http",
             "client": ("127.0.0.1", 1),
@@ -68,6 +68,5 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
         return costs, less
 
     asyncio.run(story())  # for what is worked out once in a process
-    costs, less = asyncio.run(story())
-    assert costs <= first
-    assert less <= alike
+    costs, again = asyncio.run(story())
+    assert max(costs, again) <= most

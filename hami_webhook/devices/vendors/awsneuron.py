@@ -162,7 +162,7 @@ class AwsNeuron(Vendor):
         if value > most:
             raise BadRequest(f"{name} must not exceed {most}")
 
-    def check_fleet(self, container: Container, fleet: DeviceLister) -> None:
+    def check_servable(self, container: Container, fleet: DeviceLister) -> None:
         request = self.request(container)
         geometries = self._geometries(fleet)
         if request is not None and not any(request.on(cores) for cores in geometries):

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hami_webhook.config import KoordinatorSection
+from hami_webhook.config.schedulers import KoordinatorSection
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.foreign_pods import refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Part, Prediction
@@ -40,6 +40,7 @@ _NPUS = "slices of Ascend cards aren't predicted"
 
 class Koordinator(ForeignScheduler):
     key = "koordinator"
+    section_type = KoordinatorSection
     resource_names = frozenset((*OWN, *ALIASES))
     quota_keys = QUOTA_KEYS
     byte_keys = BYTE_KEYS

@@ -13,10 +13,12 @@ from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.integrations.koordinator.device_object import KoordinatorCard, KoordinatorDevice, amount
 from hami_webhook.integrations.koordinator.keys import ALLOCATED, CORE, MEMORY, RATIO
 from hami_webhook.integrations.koordinator.request import percent_of, share_of
+from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.quantity import Format, Quantity
 
-_READ = "koordinator: allocation"
+_decoded: DerivedValues[Pod, tuple[KoordinatorShare, ...] | str] = DerivedValues()
+"""What a pod's annotation says, or why it can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +104,17 @@ def _share(entry: Any, where: str) -> KoordinatorShare:
 
 def read_shares(pod: Pod) -> tuple[KoordinatorShare, ...]:
     """What the pod's annotation says it has; empty without one. Raises `BadAnnotation`."""
-    known = pod.memo.get(_READ)
+    known = _decoded.get(pod)
     if known is None:
         text = pod.annotations.get(ALLOCATED)
         try:
             known = () if text is None else decode(text)
         except BadAnnotation as error:
             known = str(error)
-        pod.memo[_READ] = known
+        _decoded.keep(pod, known)
     if isinstance(known, str):
         raise BadAnnotation(known)
-    shares: tuple[KoordinatorShare, ...] = known
-    return shares
+    return known
 
 
 def usage(foreign_pods_on: Iterable[Pod], cards: KoordinatorDevice) -> dict[int, Used]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config import KoordinatorSection
+from hami_webhook.config.schedulers import KoordinatorSection
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, drop_owned, refuse_node_name
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.model import BadRequest

@@ -25,6 +25,7 @@ from hami_webhook.kube.quantity import parse_whole
 
 class Volcano(ForeignScheduler):
     key = "volcano"
+    section_type = VolcanoSection
     watched = (ALLOCATED, BIND_PHASE, BIND_TIME, NODE)
     owned = OWNED
     keys = VolcanoCards.keys

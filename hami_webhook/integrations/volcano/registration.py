@@ -23,6 +23,7 @@ from hami_webhook.integrations.volcano.annotation_keys import (
     uuids_of,
 )
 from hami_webhook.integrations.volcano.geometry import Geometries, Geometry
+from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
@@ -102,7 +103,6 @@ class ClusterCards:
         return (model.geometry for model in self.models if model.geometry is not None)
 
 
-_MEMO = "volcano: registration"
 _SURVEYS = 256
 """As many looks at the cluster are remembered, each for other annotations."""
 
@@ -112,6 +112,7 @@ class Registry:
 
     def __init__(self, section: VolcanoSection) -> None:
         self.geometries = Geometries(section.mig_geometries)
+        self._registrations: DerivedValues[Node, tuple[Registration | None]] = DerivedValues()
         self._models: dict[frozenset[Model], frozenset[Model]] = {}
         self._surveyed: tuple[weakref.ref[NodeLister], int] | None = None
         self._surveys: dict[tuple[str, ListRule, ListRule], ClusterCards] = {}
@@ -119,11 +120,7 @@ class Registry:
 
     def registration(self, node: Node) -> Registration | None:
         """What the node registered; None if that is nothing, or invalid."""
-        known = node.memo.get(_MEMO)
-        if known is None or known[0] is not self:
-            known = node.memo[_MEMO] = (self, self._read(node))
-        found: Registration | None = known[1]
-        return found
+        return (self._registrations.get(node) or self._registrations.keep(node, (self._read(node),)))[0]
 
     def taking_part(self, node: Node, now: float) -> Registration | None:
         """What the node registered, if Volcano places pods on it at `now` (Unix seconds)."""
