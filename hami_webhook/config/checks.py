@@ -1,4 +1,4 @@
-"""What must hold between the values of a device-config.yaml: conflicts refuse the file, doubts only earn a warning.
+"""Checks between the values of a device-config.yaml: conflicts make it unusable, improbable values are warnings.
 
 The rules are those of the vendors' chapters (section 2 each) and of docs/spec/quota.md#2. Paths are those of
 `DeviceConfig.parts`.
@@ -6,61 +6,36 @@ The rules are those of the vendors' chapters (section 2 each) and of docs/spec/q
 
 from collections.abc import Callable, Iterator
 
-from hami_webhook.config.devices import (
-    AscendChip,
-    DeviceConfig,
-    EnflameSection,
-    IluvatarChip,
-    KunlunSection,
-    MetaxSection,
-    NvidiaSection,
-)
+from hami_webhook.config.devices import Chip, DeviceConfig
 from hami_webhook.config.errors import quoted
-from hami_webhook.config.schedulers import SchedulerSection
+from hami_webhook.kube.yaml_reader import Path
 
-Path = tuple[str | int, ...]
-Remark = tuple[Path, str]
-Spelling = Callable[[Path], str]
-
-BACKEND_KEYS = frozenset(
-    {"NVIDIA", "MLU", "DCU", "Mthreads", "Metax-GPU", "Metax-SGPU", "GCU", "Enflame", "kunlun", "XPU", "AWSNeuron"}
-    | {"AMD", "Vastai", "Biren", "Iluvatar", "Enflame-DRS"}
-)
-"""The backend keys that are fixed (docs/spec/core.md#2.3); those of Ascend and Iluvatar chips are their common words.
-
-Enflame's two kinds of shares are one backend there and two here.
-"""
-
-_ANNOTATION_WORDS = frozenset(
-    {"vgpu", "cambricon-mlu", "dcu", "mthreads-vgpu", "metax-gpu", "metax-sgpu", "enflame-gcu", "enflame-vgpu", "xpu"}
-    | {"aws-neuron", "amd", "iluvatar"}
-)
+Finding = tuple[Path, str]
+"""A path and a sentence about it."""
+PathText = Callable[[Path], str]
+"""Writes a path as the file has it."""
 
 
-def conflicts(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
-    """Faults that no single value shows, each with its path and a sentence, in which `spelling` writes other paths."""
+def conflicts(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    """Faults that no single value has, each with its path and a sentence, in which `in_file` writes other paths."""
     if not any(part.resource_names() for part in config.parts().values()):
         yield (), "all configurations are empty: no section names a resource"
     yield from _names_used_twice_in_a_part(config)
-    yield from _common_words(config, spelling)
-    yield from _names_of_both_iluvatar_sections(config)
+    yield from _common_words(config, in_file)
+    yield from _names_of_sections_apart(config, in_file)
     for path, part in config.parts().items():
-        if isinstance(part, AscendChip):
-            for key, sentence in _chip_faults(part):
-                yield (*path, key), sentence
+        for key, sentence in part.faults():
+            yield (*path, key), sentence
 
 
-def warnings_of(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
-    """What is allowed but hardly meant, or known but without effect, each with its path and a sentence."""
-    nvidia = config.nvidia
-    if nvidia is not None and nvidia.known_mig_geometries is not None:
-        yield ("nvidia", "knownMigGeometries"), "ignored: HAMi 2.10 replaced it by migProfileAllowlist"
+def warnings_of(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    """Values that are probably mistakes or have no effect, each with its path and a sentence."""
     users: dict[str, Path] = {}
     for path, part in config.parts().items():
         names = part.resource_names()
-        if not names and not isinstance(part, SchedulerSection):
+        if not names and not part.MAY_NAME_NOTHING:
             yield path, "names no resource, so it has no effect"
-        for count, others in _count_keys(part):
+        for count, others in part.COUNT_KEYS.items():
             if count not in names and any(other in names for other in others):
                 yield (*path, count), "is empty, so nothing can ask for these devices by count"
         for key, name in names.items():
@@ -68,13 +43,13 @@ def warnings_of(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
             if first != path:
                 yield (
                     (*path, key),
-                    f"{name} is also a resource of {spelling(first)}: what a pod asks of it is charged for both",
+                    f"{name} is also a resource of {in_file(first)}: what a pod asks of it is charged for both",
                 )
-        if isinstance(part, AscendChip) and part.topology_pairs is not None:
-            yield (*path, "topologyPairs"), "ignored: topology comes from the nodes' registration"
+        for key, sentence in part.remarks():
+            yield (*path, key), sentence
 
 
-def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Remark]:
+def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Finding]:
     for path, part in config.parts().items():
         first_key: dict[str, str] = {}
         for key, name in part.resource_names().items():
@@ -83,13 +58,13 @@ def _names_used_twice_in_a_part(config: DeviceConfig) -> Iterator[Remark]:
             first_key.setdefault(name, key)
 
 
-def _common_words(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
+def _common_words(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
     owners: dict[str, Path] = {}
     for path, part in config.parts().items():
-        if not isinstance(part, (AscendChip, IluvatarChip)):
+        if not isinstance(part, Chip):
             continue
         word = part.common_word
-        if word in BACKEND_KEYS or word in _ANNOTATION_WORDS:
+        if word in config.reserved_words:
             yield (
                 (*path, "commonWord"),
                 f"{quoted(word)} is what another vendor's annotations are called; choose another word",
@@ -97,54 +72,19 @@ def _common_words(config: DeviceConfig, spelling: Spelling) -> Iterator[Remark]:
         if word in owners:
             yield (
                 (*path, "commonWord"),
-                f"{quoted(word)} is already the commonWord of {spelling(owners[word])}; it must be unique",
+                f"{quoted(word)} is already the commonWord of {in_file(owners[word])}; it must be unique",
             )
         owners.setdefault(word, path)
 
 
-def _names_of_both_iluvatar_sections(config: DeviceConfig) -> Iterator[Remark]:
-    if config.iluvatar is None:
-        return
-    of_chips = {name: index for index, chip in enumerate(config.iluvatars) for name in chip.resource_names().values()}
-    for key, name in config.iluvatar.resource_names().items():
-        if name in of_chips:
-            yield (
-                ("iluvatar", key),
-                f"{name} is already used by iluvatars[{of_chips[name]}]; a name can't be used by both sections",
-            )
-
-
-def _chip_faults(chip: AscendChip) -> Iterator[tuple[str, str]]:
-    if chip.memory_capacity < chip.memory_allocatable:
-        yield (
-            "memoryCapacity",
-            f"must be at least memoryAllocatable, {chip.memory_allocatable} MiB, found {chip.memory_capacity}",
-        )
-    names: set[str] = set()
-    for template in chip.templates:
-        if template.memory > chip.memory_allocatable:
-            yield (
-                "templates",
-                f"template {quoted(template.name)} has {template.memory} MiB, more than memoryAllocatable, "
-                f"{chip.memory_allocatable} MiB",
-            )
-        if template.name in names:
-            yield "templates", f"two templates are called {quoted(template.name)}; names must be unique"
-        names.add(template.name)
-
-
-def _count_keys(part: object) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For each backend of a section, the key of its count and the keys that are useless without it."""
-    match part:
-        case MetaxSection():
-            yield "resourceVCountName", ("resourceVCoreName", "resourceVMemoryName")
-        case KunlunSection():
-            yield "resourceVCountName", ("resourceVMemoryName",)
-        case AscendChip():
-            yield "resourceName", ("resourceMemoryName", "resourceCoreName")
-        case EnflameSection():
-            yield "resourceNameVGCU", ("resourceNameVGCUPercentage",)
-        case NvidiaSection():
-            yield "resourceCountName", ("resourceMemoryName", "resourceMemoryPercentageName", "resourceCoreName")
-        case _:
-            return
+def _names_of_sections_apart(config: DeviceConfig, in_file: PathText) -> Iterator[Finding]:
+    parts = config.parts()
+    for path, part in parts.items():
+        apart = ((to, other) for to, other in parts.items() if to[0] == part.APART_FROM)
+        others = {name: to for to, other in apart for name in other.resource_names().values()}
+        for key, name in part.resource_names().items():
+            if name in others:
+                yield (
+                    (*path, key),
+                    f"{name} is already used by {in_file(others[name])}; a name can't be used by both sections",
+                )

@@ -1,156 +1,103 @@
-"""device-config.yaml as frozen models, one for each section (section 2 of every vendor's chapter; docs/spec/core.md#2.2
-and 2.3).
+"""What the sections of device-config.yaml are made of (docs/spec/core.md#2.2, docs/adding-a-vendor.md#1).
 
-A key that is absent has the value its chapter gives for that, most often an empty resource name, which matches
-nothing. Keys only device plugins read are known here, so that HAMi's own file raises no warning. What concerns several
-sections is in `conflicts`.
+A section is a frozen model beside the vendor or the integration that reads it, and says there what its resource names
+mean, what must hold between its values and what it warns of. A key that is absent has the value its chapter gives for
+that, most often an empty resource name, which matches nothing. Keys only device plugins read are fields too, so that
+HAMi's own file raises no warning.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import model_validator
 
-from hami_webhook.config.fields import (
-    CommonWord,
-    Flag,
-    FlagOrText,
-    LogLevel,
-    Number,
-    Percent,
-    Positive,
-    Ratio,
-    ResourceName,
-    RuntimeClassName,
-    Section,
-    Text,
-    Word,
-    not_empty,
-    one_of,
-    refuse,
-    text_check,
-)
-from hami_webhook.config.schedulers import KoordinatorSection, VolcanoSection
+from hami_webhook.config.fields import CommonWord, Number, ResourceName, Section, Text, key_of, refuse
+from hami_webhook.kube.yaml_reader import Path
 
-GpuCorePolicy = Literal["", "default", "force", "disable"]
+PERCENT = "percent of a card"
+FACTOR_MIB = "{factor} MiB"
+"""The unit of a memory resource whose section has a `factor`."""
+
+SECTION_SWITCHES: Mapping[str, str] = {"vnpus": "enable_ascend", "iluvatars": "enable_iluvatar"}
+"""The sections that `serve` ignores without a switch, by the name of that setting: vendors' own plugins use the same
+resource names."""
 
 
-def _mig_profile_complaint(profile: str) -> str | None:
-    slices, dot, rest = profile.partition(".")
-    if dot and rest and len(slices) > 1 and slices.endswith("g"):
-        return None
-    return "must be a MIG profile such as 1g.10gb"
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What asking for a resource means, and in which unit, in which `{factor}` is the section's.
+
+    Without `is_charged` no quota key is made of the name.
+    """
+
+    meaning: str
+    unit: str
+    is_charged: bool = True
 
 
-MigProfile = Annotated[str, text_check(_mig_profile_complaint)]
+class DeviceSection(Section):
+    """A section of device-config.yaml, or an entry of one; a resource name is a field `resource_…` with a `Meaning`.
 
+    `OLD_SPELLINGS`: keys that older files have, each with what it is called now. `LIST_KEY`: the key whose list older
+    files have in place of the section. `COUNT_KEYS`: keys of counts, each with the keys that are useless without it, so
+    that it is said if only these are set. `MAY_NAME_NOTHING`: the section has an effect without any resource name.
+    `APART_FROM`: a section that may have none of this one's resource names.
+    """
 
-class Factored(Section):
-    """A section whose memory resource has a configurable unit."""
-
-    memory_factor: Number = 0
+    OLD_SPELLINGS: ClassVar[Mapping[str, str]] = {}
+    LIST_KEY: ClassVar[str] = ""
+    COUNT_KEYS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    MAY_NAME_NOTHING: ClassVar[bool] = False
+    APART_FROM: ClassVar[str] = ""
 
     @property
     def factor(self) -> int:
-        """MiB of one unit of the memory resource; 0 counts as 1."""
-        return self.memory_factor or 1
+        """MiB of one unit of the memory resource."""
+        return 1
 
+    @classmethod
+    def meanings(cls) -> Mapping[str, Meaning]:
+        """What each resource name means, by its key in the file."""
+        found = {key_of(name): field.metadata for name, field in cls.model_fields.items()}
+        return {key: each for key, metadata in found.items() for each in metadata if isinstance(each, Meaning)}
 
-class CountMemoryCore(Section):
-    """A section with the three names most vendors have."""
+    @classmethod
+    def unexplained(cls) -> list[str]:
+        """The fields of resource names that say nothing of their meaning."""
+        return [
+            name
+            for name in cls.model_fields
+            if name.startswith("resource_") and key_of(name) not in cls.meanings() and not cls.MAY_NAME_NOTHING
+        ]
 
-    resource_count_name: ResourceName = ""
-    resource_memory_name: ResourceName = ""
-    resource_core_name: ResourceName = ""
+    def parts(self) -> Mapping[Path, "DeviceSection"]:
+        """The section itself, or the chips that it lists, by their path below it."""
+        return {(): self}
 
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What can't be between the values of a part: keys, each with a sentence."""
+        yield from ()
 
-class MigProfileAllowance(Section):
-    """The MIG profiles the device plugin may use on cards whose model contains one of `models`."""
+    def remarks(self) -> Iterator[tuple[str, str]]:
+        """What is known but without effect in a part: keys, each with a sentence."""
+        yield from ()
 
-    models: Annotated[tuple[Word, ...], not_empty("model")]
-    profiles: Annotated[tuple[MigProfile, ...], not_empty("MIG profile")]
+    def notes(self) -> Iterator[str]:
+        """What the settings of a part do to pods, for `config check`: a sentence each."""
+        yield from ()
 
-
-class NvidiaSection(CountMemoryCore, Factored):
-    """`nvidia`. `default_memory` is MiB a card and never multiplied by the factor; `default_cores` is percent of a
-    card.
-    """
-
-    resource_memory_percentage_name: ResourceName = ""
-    resource_priority_name: ResourceName = ""
-    overwrite_env: Flag = False
-    default_memory: Number = 0
-    default_cores: Percent = 0
-    default_gpu_num: Number = 0
-    gpu_core_policy: Annotated[GpuCorePolicy, one_of("", "default", "force", "disable")] = ""
-    runtime_class_name: RuntimeClassName = ""
-    # What follows is the device plugin's.
-    mig_profile_allowlist: tuple[MigProfileAllowance, ...] = ()
-    known_mig_geometries: object = None
-    disable_core_limit: Flag = False
-    device_split_count: Number = 10
-    device_memory_scaling: Ratio = 1.0
-    device_core_scaling: Ratio = 1.0
-    pre_configured_device_memory: Number = 0
-    lib_cuda_log_level: LogLevel = 1
-    enable_numa_topology: Flag = False
-
-
-class MetaxSection(Section):
-    """`metax`: whole cards (`resource_count_name`) and shared ones (the three others; a bare memory number is GiB)."""
-
-    resource_count_name: ResourceName = ""
-    resource_vcount_name: ResourceName = ""
-    resource_vcore_name: ResourceName = ""
-    resource_vmemory_name: ResourceName = ""
-    sgpu_topology_aware: FlagOrText = False
-
-
-class HygonSection(CountMemoryCore, Factored):
-    """`hygon`. One unit of the memory resource is `factor` MiB."""
-
-
-class CambriconSection(CountMemoryCore):
-    """`cambricon`. One unit of the memory resource is 256 MiB, whatever the file says."""
-
-
-class MthreadsSection(CountMemoryCore):
-    """`mthreads`. One unit of memory is 512 MiB and one of compute is a core group, of which a card has 16."""
-
-
-class IluvatarChip(CountMemoryCore):
-    """An entry of `iluvatars`: a backend of its own, whose key is `common_word`. One unit of memory is 256 MiB."""
-
-    chip_name: Text = ""
-    common_word: CommonWord
-
-
-class IluvatarSection(CountMemoryCore):
-    """`iluvatar`, the single family of HAMi 2.7, backend key `Iluvatar`. One unit of memory is 256 MiB."""
-
-
-class EnflameSection(Section):
-    """`enflame`. A name that is absent has its default; only `""` switches one off."""
-
-    OLD_SPELLINGS: ClassVar[Mapping[str, str]] = {
-        "resourceCountName": "resourceNameVGCU",
-        "resourcePercentageName": "resourceNameVGCUPercentage",
-    }
-
-    resource_name_gcu: ResourceName = "enflame.com/gcu"
-    resource_name_vgcu: ResourceName = "enflame.com/vgcu"
-    resource_name_vgcu_percentage: ResourceName = "enflame.com/vgcu-percentage"
-    resource_name_drs_gcu: ResourceName = "enflame.com/drs-gcu"
-    resource_name_gcu_memory: ResourceName = "enflame.com/gcu-memory"
-    resource_name_gcu_core: ResourceName = "enflame.com/gcu-core"
+    def notes_on_parts(self) -> Iterator[str]:
+        """The same of a section whose parts are chips, for each of them."""
+        yield from ()
 
     @model_validator(mode="before")
     @classmethod
-    def _old_spellings(cls, written: object) -> object:
-        """HAMi 2.7 spelt the two vGCU names like every vendor's; the later spelling wins nothing, so two values are a
-        fault.
-        """
-        if not isinstance(written, Mapping):
+    def _older_layouts(cls, written: object) -> object:
+        """The same names in today's layout. Of two spellings neither wins, so two values are a fault."""
+        if cls.LIST_KEY and isinstance(written, (list, tuple)):
+            return {cls.LIST_KEY: written}
+        if not cls.OLD_SPELLINGS or not isinstance(written, Mapping):
             return written
         names = dict(written)
         for old, new in cls.OLD_SPELLINGS.items():
@@ -161,126 +108,67 @@ class EnflameSection(Section):
         return names
 
 
-class KunlunSection(Section):
-    """`kunlun`: whole cards (`resource_count_name`) and vXPU slices; one unit of the slice's memory is 1 MiB."""
+class Factored(DeviceSection):
+    """A section whose memory resource has a configurable unit."""
 
-    resource_count_name: ResourceName = ""
-    resource_vcount_name: ResourceName = ""
-    resource_vmemory_name: ResourceName = ""
+    memory_factor: Number = 0
 
-
-class AwsNeuronSection(Section):
-    """`awsneuron`: whole devices, and single NeuronCores."""
-
-    resource_count_name: ResourceName = ""
-    resource_core_name: ResourceName = ""
+    @property
+    def factor(self) -> int:
+        """MiB of one unit of the memory resource; 0 counts as 1."""
+        return self.memory_factor or 1
 
 
-class AmdSection(CountMemoryCore):
-    """`amd`. Without a memory name cards are whole; without a core name pods get all compute units."""
+class CountMemoryCore(DeviceSection):
+    """A section with the three names most vendors have."""
 
-    resource_memory_percentage_name: ResourceName = ""
-
-
-class VastaiSection(Section):
-    """`vastai`: whole cards, or dies registered as devices."""
-
-    resource_count_name: ResourceName = ""
+    resource_count_name: Annotated[ResourceName, Meaning("number of cards", "cards")] = ""
+    resource_memory_name: Annotated[ResourceName, Meaning("memory of each card", FACTOR_MIB)] = ""
+    resource_core_name: Annotated[ResourceName, Meaning("compute of each card", PERCENT)] = ""
 
 
-class BirenSection(Section):
-    """`biren`: whole cards, or hardware partitions registered as devices."""
-
-    resource_count_name: ResourceName = ""
-
-
-class AscendTemplate(Section):
-    """A slice the driver can cut: MiB, and the AI cores and CPUs that come with it (information only)."""
-
-    name: Word
-    memory: Positive
-    ai_core: Number = 0
-    ai_cpu: Number = 0
-
-
-class AscendChip(Factored):
-    """An entry of `vnpus`: a backend of its own, whose key is `common_word`. Memory is MiB, `templates` ascend by
-    memory.
-    """
+class Chip(DeviceSection):
+    """An entry of a list of chips: a backend of its own, whose key is `common_word`."""
 
     chip_name: Text = ""
     common_word: CommonWord
-    resource_name: ResourceName = ""
-    resource_memory_name: ResourceName = ""
-    resource_core_name: ResourceName = ""
-    memory_allocatable: Positive
-    memory_capacity: Positive = Field(default_factory=lambda chip: chip.get("memory_allocatable", 0))
-    ai_core: Number = 0
-    ai_cpu: Number = 0
-    runtime_class_name: RuntimeClassName = ""
-    overwrite_env: Flag = False
-    super_pod: Flag = False
-    templates: tuple[AscendTemplate, ...] = ()
-    topology_pairs: object = None
-
-    @field_validator("templates")
-    @classmethod
-    def _ascending(cls, templates: tuple[AscendTemplate, ...]) -> tuple[AscendTemplate, ...]:
-        return tuple(sorted(templates, key=lambda template: template.memory))
 
 
-class VnpusSection(Section):
-    """`vnpus`. In HAMi 2.7 and 2.8 it was the list of chips itself, which means `hamiVnpuCore: false`."""
-
-    hami_vnpu_core: Flag = False
-    configs: tuple[AscendChip, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _list_of_chips(cls, written: object) -> object:
-        return {"configs": written} if isinstance(written, (list, tuple)) else written
+def runtime_class_note(name: str) -> Iterator[str]:
+    """What a section's RuntimeClass does to pods; nothing for none."""
+    if name:
+        yield f"pods without a runtime class get {name}"
 
 
-SECTION_SWITCHES: Mapping[str, str] = {"vnpus": "enable_ascend", "iluvatars": "enable_iluvatar"}
-"""The sections that `serve` ignores without a switch, by the name of that setting: vendors' own plugins use the same
-resource names."""
+MEMORY_PERCENTAGE = Meaning("memory of each card, as a share of it", PERCENT, is_charged=False)
 
 
 class DeviceConfig(Section):
-    """A whole device-config.yaml. A section that is None is absent and its vendor disabled; no `iluvatars` is an
-    empty tuple.
+    """A whole device-config.yaml, with a field for each section that is known: its model, or a tuple of chips.
+
+    A section that is None, or an empty tuple, is absent and its vendor disabled. `backends` are the backend keys of
+    each section; what they and their annotations are called, `reserved_words`, no chip may be called.
     """
 
-    nvidia: NvidiaSection | None = None
-    metax: MetaxSection | None = None
-    hygon: HygonSection | None = None
-    cambricon: CambriconSection | None = None
-    mthreads: MthreadsSection | None = None
-    iluvatars: tuple[IluvatarChip, ...] = ()
-    iluvatar: IluvatarSection | None = None
-    enflame: EnflameSection | None = None
-    kunlun: KunlunSection | None = None
-    awsneuron: AwsNeuronSection | None = None
-    amd: AmdSection | None = None
-    vastai: VastaiSection | None = None
-    biren: BirenSection | None = None
-    vnpus: VnpusSection | None = None
-    volcano: VolcanoSection | None = None
-    koordinator: KoordinatorSection | None = None
+    backends: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    reserved_words: ClassVar[frozenset[str]] = frozenset()
+
+    def section(self, name: str) -> Any:
+        """The section, None where it is absent or not known; a tuple for a list of chips."""
+        return getattr(self, name, None)
 
     def without(self, sections: Iterable[str]) -> "DeviceConfig":
         """The configuration as if the file lacked these sections."""
-        return self.model_copy(update={name: type(self).model_fields[name].default for name in sections})
+        fields = type(self).model_fields
+        return self.model_copy(update={name: fields[name].default for name in sections if name in fields})
 
-    def parts(self) -> dict[tuple[str | int, ...], Section]:
+    def parts(self) -> dict[Path, DeviceSection]:
         """Every section that names resources, and every entry of a list of chips, by its path in the file."""
-        found: dict[tuple[str | int, ...], Section] = {}
+        found: dict[Path, DeviceSection] = {}
         for name in type(self).model_fields:
-            part: Any = getattr(self, name)
-            if isinstance(part, VnpusSection):
-                found |= {(name, "configs", index): chip for index, chip in enumerate(part.configs)}
-            elif isinstance(part, tuple):
-                found |= {(name, index): chip for index, chip in enumerate(part)}
-            elif part is not None:
-                found[(name,)] = part
+            section = self.section(name)
+            if isinstance(section, tuple):
+                found |= {(name, index): chip for index, chip in enumerate(section)}
+            elif section is not None:
+                found |= {(name, *path): part for path, part in section.parts().items()}
         return found

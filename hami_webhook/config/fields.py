@@ -1,4 +1,4 @@
-"""The kinds of values a device-config.yaml holds, each with a sentence for what isn't one.
+"""The kinds of values in a device-config.yaml, each with a sentence for values of another kind.
 
 Names follow Kubernetes' rules for qualified names, DNS subdomains and label values; ranges are those of the vendors'
 chapters.
@@ -53,7 +53,7 @@ def key_of(field: str) -> str:
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Raise what pydantic collects, with `sentence` as the whole message."""
+    """Raise the error that pydantic collects, with `sentence` as its message."""
     raise PydanticCustomError("config", "{sentence}", {"sentence": sentence})
 
 
@@ -184,16 +184,16 @@ def not_empty(what: str) -> BeforeValidator:
 
 
 def text_check(check: Callable[[str], str | None]) -> BeforeValidator:
-    """A validator for text of which `check` says what is wrong, or None."""
+    """A validator for text; `check` returns what is wrong with it, or None."""
 
-    def evaluate_batch(value: object) -> str:
+    def check_text(value: object) -> str:
         text = _word(value)
         complaint = check(text)
         if complaint is not None:
             refuse(f"{complaint}, found {found(text)}")
         return text
 
-    return BeforeValidator(evaluate_batch)
+    return BeforeValidator(check_text)
 
 
 ResourceName = Annotated[str, BeforeValidator(_resource_name)]

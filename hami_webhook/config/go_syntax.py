@@ -1,4 +1,4 @@
-"""Values as Go's flag and time packages write them, because HAMi's chart and its users do."""
+"""Values in the syntax of Go's flag and time packages, which HAMi's chart and its users write."""
 
 import ipaddress
 import re

@@ -8,15 +8,14 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from hami_webhook.config import checks
-from hami_webhook.config.devices import AscendChip, DeviceConfig, EnflameSection, VnpusSection
+from hami_webhook.config.devices import DeviceConfig, DeviceSection
 from hami_webhook.config.errors import ConfigError, Remark, did_you_mean, found, path_text, sentence_of
 from hami_webhook.config.fields import key_of
-from hami_webhook.config.yaml_source import YamlSource, parse_yaml, read_text
+from hami_webhook.config.yaml_source import YamlSource, parse_yaml
 from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"
@@ -32,8 +31,8 @@ class LoadedDeviceConfig:
     warnings: tuple[str, ...]
 
 
-def load_device_config(text: str, source: str) -> LoadedDeviceConfig:
-    """The configuration in `text`; `source` is what messages call it.
+def load(text: str, source: str, model: type[DeviceConfig]) -> LoadedDeviceConfig:
+    """The configuration in `text` with the sections that `model` has; `source` is what messages call it.
 
     Raises ConfigError with every fault found: first those of single values, and if there are none those between values.
     """
@@ -44,10 +43,10 @@ def load_device_config(text: str, source: str) -> LoadedDeviceConfig:
         sentence = f"must be a mapping of vendor sections, found {found(file.value)}"
         raise ConfigError([file.remark((), sentence).located(source)])
     known = _KnownKeys(file)
-    data = known.data(file.value, DeviceConfig, (), ())
+    data = known.data(file.value, model, (), ())
     warnings, faults = list(known.unknown), list[Remark]()
     try:
-        config = DeviceConfig.model_validate(data)
+        config = model.model_validate(data)
         warnings += known.remarks(checks.warnings_of(config, known.path_in_file))
         faults += known.remarks(checks.conflicts(config, known.path_in_file))
     except ValidationError as invalid:
@@ -59,15 +58,9 @@ def load_device_config(text: str, source: str) -> LoadedDeviceConfig:
     return LoadedDeviceConfig(config, noticed)
 
 
-def read_device_config(path: str | Path) -> LoadedDeviceConfig:
-    """The configuration in a file. Raises ConfigError when it can't be read, isn't UTF-8 or can't be used."""
-    return load_device_config(read_text(path), str(path))
-
-
-def builtin_device_config() -> LoadedDeviceConfig:
-    """What HAMi's chart renders with its default values, every vendor enabled."""
-    text = resources.files("hami_webhook.config").joinpath(FILE_NAME).read_text(encoding="utf-8")
-    return load_device_config(text, f"built-in {FILE_NAME}")
+def builtin_text() -> str:
+    """The file that HAMi's chart renders with its default values, every vendor enabled."""
+    return resources.files("hami_webhook.config").joinpath(FILE_NAME).read_text(encoding="utf-8")
 
 
 def _device_config_in(file: YamlSource) -> YamlSource:
@@ -103,8 +96,9 @@ class _KnownKeys:
         if model is not None and isinstance(value, dict):
             return self._entries(value, model, path, written)
         if model is not None and isinstance(value, list):
-            if model is VnpusSection:  # the layout of HAMi 2.7: the list of chips itself
-                model, path = AscendChip, (*path, "configs")
+            if issubclass(model, DeviceSection) and model.LIST_KEY:
+                path = (*path, model.LIST_KEY)
+                model = _models_of(model)[model.LIST_KEY]
             return [self.data(item, model, (*path, index), (*written, index)) for index, item in enumerate(value)]
         return value
 
@@ -112,7 +106,7 @@ class _KnownKeys:
         self, entries: Mapping[str, object], model: type[BaseModel], path: ValuePath, written: ValuePath
     ) -> dict[str, object]:
         models = _models_of(model)
-        old_spellings = EnflameSection.OLD_SPELLINGS if model is EnflameSection else {}
+        old_spellings = model.OLD_SPELLINGS if issubclass(model, DeviceSection) else {}
         data: dict[str, object] = {}
         for key, value in entries.items():
             if key in old_spellings:

@@ -49,10 +49,10 @@ class Handshakes:
         """Ask a node's plugins if that is due; whether it was done."""
         stamp = f"Requesting_{datetime.fromtimestamp(now, self._zone):%Y-%m-%d %H:%M:%S}"
         questions = {
-            vendor.handshake_annotation: stamp
+            vendor.registration.handshake: stamp
             for vendor in self._core.vendors.values()
-            if vendor.handshake_annotation
-            and vendor.register_annotation in node.annotations
+            if vendor.registration.handshake
+            and vendor.registration.annotation in node.annotations
             and vendor.health(node, now, self._zone).request_handshake
         }
         if not questions:

@@ -37,3 +37,8 @@ def bad_amount(container: str, resource: str, value: object, what: str) -> BadRe
     text = value if isinstance(value, str) else repr(value)
     shown = text if len(text) <= 40 else text[:37] + "..."
     return BadRequest(f"invalid {resource} value {shown} in container {container}: must be {what}")
+
+
+def sixteen_gib(unit: int) -> int:
+    """The units of so many MiB that are 16 GiB, for an example."""
+    return -(-16 * 1024 // unit)

@@ -212,9 +212,6 @@ ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_conta
 ONE_CARD_AT_A_TIME = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _nobody_beside_has_another)
 """No container that may run beside this one got another card. The first one's card is theirs, or the node won't do."""
 
-ACCESS_CHECKS = (HEALTHY, UUID_LISTS, FREE_SLOT, MUTEX)
-"""The usual checks of whether a card may be used at all, in the usual order, where models don't matter."""
-
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
 

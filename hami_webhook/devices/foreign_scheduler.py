@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import NO_KEYS, DeviceKeys
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -143,7 +143,7 @@ class ForeignScheduler:
     owned: tuple[str, ...] = ()
     owned_labels: frozenset[str] = frozenset()
     reads_devices: bool = False
-    keys: DeviceKeys = DeviceKeys("", general=False)
+    keys: DeviceKeys = NO_KEYS
 
     @property
     def governable(self) -> bool:

@@ -40,6 +40,7 @@ class DeviceKeys:
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
     `choices` pick one of several values; with `folds_choices` blanks around them and case mean nothing, and none at all
     is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too.
+    `empty_allowlist_denies`: an allow list of empty items only (`,`) allows no card.
     """
 
     allocated: str
@@ -52,6 +53,7 @@ class DeviceKeys:
     choices: tuple[str, ...] = ()
     folds_choices: bool = False
     general: bool = True
+    empty_allowlist_denies: bool = False
 
     @classmethod
     def usual(
@@ -62,6 +64,7 @@ class DeviceKeys:
         model: str = "",
         extra: tuple[str, ...] = (),
         choices: tuple[str, ...] = (),
+        empty_allowlist_denies: bool = False,
     ) -> DeviceKeys:
         """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
 
@@ -76,6 +79,7 @@ class DeviceKeys:
             use_type=_allow(model),
             nouse_type=_deny(model),
             choices=choices,
+            empty_allowlist_denies=empty_allowlist_denies,
         )
 
     @property
@@ -87,6 +91,23 @@ class DeviceKeys:
     def lists(self) -> tuple[str, ...]:
         """The keys of the lists that users select devices with."""
         return (*self.use_uuid, *self.nouse_uuid, *self.use_type, *self.nouse_type)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedKeys:
+    """Annotations that only scheduler and device plugin write, besides those of `DeviceKeys`.
+
+    `pattern` is a regular expression of more, which RE2 must know too; empty for none. `kept` are those that no
+    placement removes, because the device plugin keeps them itself.
+    """
+
+    keys: tuple[str, ...] = ()
+    pattern: str = ""
+    kept: tuple[str, ...] = ()
+
+
+NO_KEYS = DeviceKeys("", general=False)
+"""No annotation at all."""
 
 
 class Governed(Protocol):

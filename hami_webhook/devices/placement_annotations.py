@@ -71,12 +71,12 @@ def read_placed(vendor: Vendor, pod: Pod, cards: Mapping[str, Device] = _NO_CARD
     return Placed(holds, kinds, counted)
 
 
-def placement_counts(pod: Pod, now: float, lapse: float) -> bool:
-    """Whether a placement written on the pod holds at `now`: it is bound, or younger than `lapse` seconds."""
+def placement_counts(pod: Pod, now: float, placement_ttl: float) -> bool:
+    """Whether a placement written on the pod holds at `now`: it is bound, or younger than `placement_ttl` seconds."""
     if pod.node_name:
         return True
     written = pod.annotations.get(TIME, "")
-    return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < lapse
+    return bool(pod.annotations.get(NODE)) and written.isdecimal() and now - int(written[:18]) < placement_ttl
 
 
 def nanoseconds(now: float) -> str:

@@ -26,6 +26,9 @@ NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
 NODE_INSUFFICIENT_HANDLE = "NodeInsufficientHandle"
 NODE_UNREGISTERED = "node unregistered"
 
+UNRESOLVABLE = frozenset((NODE_UNREGISTERED, NODE_INSUFFICIENT_DEVICE, CARD_TYPE_MISMATCH, CARD_UUID_MISMATCH))
+"""Labels of what doesn't change with the pods on a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

@@ -2,50 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import Any
+import re
+import typing
+from collections import Counter
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 
 from hami_webhook.config import DeviceConfig
+from hami_webhook.config.devices import DeviceSection
+from hami_webhook.devices import vendors as _vendors  # noqa: F401  # registers the vendors of this package
 from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
+from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.devices.vendors import ascend
-from hami_webhook.devices.vendors.amd import Amd
-from hami_webhook.devices.vendors.awsneuron import AwsNeuron
-from hami_webhook.devices.vendors.biren import Biren
-from hami_webhook.devices.vendors.cambricon import Cambricon
-from hami_webhook.devices.vendors.enflame import gcus
-from hami_webhook.devices.vendors.hygon import Hygon
-from hami_webhook.devices.vendors.iluvatar import OldFamily, PerChip
-from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu
-from hami_webhook.devices.vendors.metax import MetaxGpu, MetaxSgpu
-from hami_webhook.devices.vendors.mthreads import Mthreads
-from hami_webhook.devices.vendors.nvidia import Nvidia
-from hami_webhook.devices.vendors.vastai import Vastai
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container
 
-PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
-"""The scheduler-owned annotations that every vendor shares."""
+_DEVICES = re.compile(r"hami\.io/(.+)-devices-allocated")
+_REGISTER = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
 
 
-VENDORS: Mapping[str, Callable[[Any], Iterable[Vendor]]] = {
-    "amd": lambda section: (Amd(section),),
-    "awsneuron": lambda section: (AwsNeuron(section),),
-    "biren": lambda section: (Biren(section),),
-    "cambricon": lambda section: (Cambricon(section),),
-    "enflame": gcus,
-    "hygon": lambda section: (Hygon(section),),
-    "iluvatar": lambda section: (OldFamily(section),),
-    "iluvatars": lambda chips: map(PerChip, chips),
-    "kunlun": lambda section: (KunlunXpu(section), KunlunVxpu(section)),
-    "metax": lambda section: (MetaxGpu(section), MetaxSgpu(section)),
-    "mthreads": lambda section: (Mthreads(section),),
-    "nvidia": lambda section: (Nvidia(section),),
-    "vastai": lambda section: (Vastai(section),),
-    "vnpus": ascend.vendors,
-}
-"""What each section of device-config.yaml enables: the vendors it describes."""
+def section_types() -> dict[str, typing.Any]:
+    """The sections of device-config.yaml that registered vendors read, by name: models, or tuples of models."""
+    return {cls.section_name: cls.section_type for cls in Vendor.classes}
+
+
+def declared() -> list[Vendor]:
+    """The vendors that don't depend on a list of chips, as a section without a single key describes them.
+
+    Those of one section come in the order of their counts' names in it.
+    """
+    classes = [cls for cls in Vendor.classes if not typing.get_args(cls.section_type)]
+    classes.sort(key=_place_of_count)
+    return [vendor for cls in classes for vendor in cls.of(cls.section_type())]
+
+
+def _place_of_count(cls: type[Vendor]) -> int:
+    fields, name = list(cls.section_type.model_fields), cls.section_fields[0]
+    return fields.index(name) if name in fields else 0  # a list of chips has none
+
+
+def reserved_words() -> frozenset[str]:
+    """What no chip may be called, because vendors, their sections or annotations are called so."""
+    found = set()
+    for vendor in declared():
+        found |= {vendor.key, vendor.known_as, vendor.section_name}
+        for pattern, key in ((_DEVICES, vendor.keys.allocated), (_REGISTER, vendor.registration.annotation)):
+            match = pattern.fullmatch(key)
+            found |= set(filter(None, match.groups())) if match else set()
+    return frozenset(found)
+
+
+def registration_faults() -> Iterator[str]:
+    """What registered vendors' classes declare wrongly, a sentence each."""
+    sound = True
+    types: dict[str, type[Vendor]] = {}
+    for cls in Vendor.classes:
+        first = types.setdefault(cls.section_name, cls)
+        for fault in _faults_of(cls, first):
+            sound = False
+            yield f"vendor {cls.__module__}.{cls.__qualname__}: {fault}"
+    keys = Counter(vendor.key for vendor in declared()) if sound else Counter[str]()
+    yield from (f"{count} vendors have the key {key}; it must be unique" for key, count in keys.items() if count > 1)
+
+
+def _faults_of(cls: type[Vendor], first: type[Vendor]) -> Iterator[str]:
+    models = [each for each in typing.get_args(cls.section_type) or (cls.section_type,) if each is not Ellipsis]
+    if not re.fullmatch(r"[a-z][A-Za-z0-9]*", cls.section_name):
+        yield f"section_name must be a key of device-config.yaml in camel case, found {cls.section_name!r}"
+    if not all(isinstance(model, type) and issubclass(model, DeviceSection) for model in models):
+        yield f"section_type must be a DeviceSection, or a tuple of them, found {cls.section_type!r}"
+        return
+    if cls.section_type != first.section_type:
+        yield f"section {cls.section_name} is that of {first.__qualname__} already, with another section_type"
+    for model in models:
+        for field in model.unexplained():
+            yield f"{model.__qualname__}.{field} must have a Meaning: what the resource is, and in which unit"
+    model = models[0]
+    if model is not cls.section_type or model.parts is not DeviceSection.parts:
+        return  # what else there is to know comes with the chips
+    for name in ("key", "keys"):
+        if not getattr(cls, name, None):
+            yield f"{name} is missing"
+    must_be = cls.section_fields[: 1 if cls.section_fields is Vendor.section_fields else None]
+    yield from (f"{model.__qualname__} has no field {name}" for name in must_be if name not in model.model_fields)
+    if not cls.registration.annotation and cls.inventory is Vendor.inventory and cls.registered is Vendor.registered:
+        yield "no node can have its cards: set registration, or override registered or inventory"
 
 
 class Vendors(Mapping[str, Vendor]):
@@ -54,13 +95,14 @@ class Vendors(Mapping[str, Vendor]):
     `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
     kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods ask for
     them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
-    plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule of
-    one GPU manager per node.
+    plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule
+    about several GPU managers on a node.
     """
 
     def __init__(
-        self, vendors: list[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
+        self, vendors: Iterable[Vendor], foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
     ) -> None:
+        vendors = list(vendors)
         self.mixing = mixing or Coexistence()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
@@ -84,9 +126,9 @@ class Vendors(Mapping[str, Vendor]):
         cls, config: DeviceConfig, foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
     ) -> Vendors:
         """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
-        sections = ((getattr(config, name), build) for name, build in VENDORS.items())
-        found = [vendor for section, build in sections if section is not None for vendor in build(section)]
-        return cls([vendor for vendor in found if not vendor.inert], foreign, mixing)
+        sections = [(each, config.section(each.section_name)) for each in Vendor.classes]
+        found = [vendor for each, section in sections if section is not None for vendor in each.of(section)]
+        return cls([vendor for vendor in found if vendor.count_name], foreign, mixing)
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those that it `asks`."""

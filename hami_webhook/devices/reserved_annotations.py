@@ -1,9 +1,10 @@
 """The scheduler-owned pod annotations of every vendor, enabled or not: users may not set them.
 
 Source: docs/spec/node-registration.md#4; what follows from it is in docs/spec/security.md#1. Keys are
-case-sensitive. A chip of `device-config.yaml` may have a common word of its own: what that adds below `hami.io/` is
-covered here, but below `huawei.com/` only words that begin with `Ascend` are; for any other word ask the enabled
-vendors for their keys too (`Vendors.owned_annotations`).
+case-sensitive. They are those that the vendors' classes declare, so they are complete once `vendors` is imported. A
+chip of `device-config.yaml` may have a common word of its own: what that adds below `hami.io/` is covered here, but
+below `huawei.com/` only words that begin with `Ascend` are; for any other word ask the enabled vendors for their keys
+too (`Vendors.owned_annotations`).
 """
 
 from __future__ import annotations
@@ -11,78 +12,58 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hami_webhook.devices.keys import NO_KEYS
+from hami_webhook.devices.vendor import Vendor
+
 OWNED_LABELS = frozenset({"hami.io/vgpu-node"})
 """The scheduler-owned pod labels."""
 
-_COMMON = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
+PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
+"""The scheduler-owned annotations that every vendor shares."""
 
-_NVIDIA = ("hami.io/vgpu-mig-allocations",)
-_METAX = ("metax-tech.com/gpu-devices-allocated", "metax-tech.com/predicate-time")
-_KUNLUN = ("hami.io/kunlun-allocated", "BAIDU_COM_DEVICE_IDX")
-_AWS_NEURON = (
-    "AWS_NEURON_IDS",
-    "NEURON_ALLOC_TIME",
-    "NEURON_ALLOCATED",
-    "NEURON_RESOURCE_TYPE",
-    "aws.amazon.com/predicate-node",
-)
-_ENFLAME = (
-    "enflame.com/gcu-assigned",
-    "enflame.com/gcu-assigned-time",
-    "enflame.com/gcu-assigned-id",
-    "enflame.com/gcu-assigned-index",
-    "enflame.com/gcu-assigned-minor",
-    "enflame.com/gcu-request-size",
-    "assigned-containers",
-)
-_ASCEND = ("predicate-time",)
-# Cambricon's plugin misspells its key, so both spellings are written; the last key the plugin writes itself.
-_CAMBRICON = (
-    "CAMBRICON_DSMLU_ASSIGNED",
-    "CAMBRICON_DSMLU_ASSIGHED",
-    "CAMBRICON_DSMLU_PROFILE",
-    "CAMBRICON_DSMLU_PROFILE_INSTANCE",
-)
-_ILUVATAR = ("iluvatar.ai/gpu-assigned", "iluvatar.ai/predicate-time")
-# mthreads.com/request-gpu-num is not among them: admission itself writes, corrects or removes it.
-_MTHREADS = ("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time")
-_AMD = ("hami.io/amd-cu-allocated",)
 
-PLUGIN_KEPT = frozenset(_AMD)
-"""Those that no placement writes: the device plugin keeps them itself, so none removes them either."""
+_PAIR = r"hami\.io/.+-devices-(?:to-allocate|allocated)"
+"""Every vendor's pair of lists, and every chip's."""
 
-_EXACT = frozenset(
-    (
-        *_COMMON,
-        *_NVIDIA,
-        *_METAX,
-        *_KUNLUN,
-        *_AWS_NEURON,
-        *_ENFLAME,
-        *_ASCEND,
-        *_CAMBRICON,
-        *_ILUVATAR,
-        *_MTHREADS,
-        *_AMD,
-    )
-)
 
-_PATTERNS = re.compile(
-    r"hami\.io/.+-devices-(?:to-allocate|allocated)"  # every vendor's pair, and every chip's
-    r"|huawei\.com/Ascend[-A-Za-z0-9_.]*"  # a chip's JSON of templates
-    r"|iluvatar\.ai/predicate-gpu-idx-[0-9]+"  # one for each container
-)
+class _Reserved:
+    """What classes of vendors reserve: exact keys, and patterns of more."""
+
+    def __init__(self, classes: tuple[type[Vendor], ...]) -> None:
+        self.classes = classes
+        self.kept = frozenset(key for cls in classes for key in cls.reserved.kept)
+        declared = (key for cls in classes for key in (*getattr(cls, "keys", NO_KEYS).owned, *cls.reserved.keys))
+        self.exact = frozenset((*PLACEMENT_KEYS, *declared, *self.kept))
+        self.pattern = "|".join(sorted({_PAIR, *(cls.reserved.pattern for cls in classes if cls.reserved.pattern)}))
+        self.matches = re.compile(self.pattern).fullmatch
+
+
+_latest = _Reserved(())
+
+
+def _reserved() -> _Reserved:
+    global _latest  # noqa: PLW0603  # read for every annotation of every pod
+    if _latest.classes is not Vendor.classes:
+        _latest = _Reserved(Vendor.classes)
+    return _latest
+
+
+def kept_annotations() -> frozenset[str]:
+    """Those that no placement writes: the device plugin keeps them itself, so none removes them either."""
+    return _reserved().kept
 
 
 def is_scheduler_owned(key: str) -> bool:
     """Whether only the scheduler, the device plugins and our own controller may write the annotation `key`."""
-    return key in _EXACT or _PATTERNS.fullmatch(key) is not None
+    reserved = _reserved()
+    return key in reserved.exact or reserved.matches(key) is not None
 
 
 def owned_expression(more: Iterable[str] = ()) -> str:
     """A regular expression, for RE2 and `re` alike, of the keys that `is_scheduler_owned` and of `more` besides."""
-    exact = sorted(key.replace(".", r"\.") for key in {*_EXACT, *more} if not _PATTERNS.fullmatch(key))
-    return f"^({'|'.join([*exact, _PATTERNS.pattern])})$"
+    reserved = _reserved()
+    exact = sorted(key.replace(".", r"\.") for key in {*reserved.exact, *more} if not reserved.matches(key))
+    return f"^({'|'.join([*exact, reserved.pattern])})$"
 
 
 def owned_in(annotations: Iterable[str]) -> list[str]:

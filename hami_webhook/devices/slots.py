@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_webhook.config import BirenSection, VastaiSection
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.fit_request import ACCESS_CHECKS, WITHIN_QUOTA
 from hami_webhook.devices.model import Device, FixedMemory, MemoryRequest
@@ -17,9 +16,6 @@ class SlotVendor(Vendor):
 
     claims_by_name = True
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA)
-
-    def __init__(self, section: BirenSection | VastaiSection) -> None:
-        self.count_name = section.resource_count_name
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         return FixedMemory(0)

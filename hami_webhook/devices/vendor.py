@@ -6,12 +6,14 @@ how it resolves memory and cores on a card, its selection. Nothing here does I/O
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
-from typing import Protocol
+from functools import cached_property
+from typing import Any, ClassVar
 
+from hami_webhook.config.devices import DeviceSection, Factored
 from hami_webhook.devices import reasons
-from hami_webhook.devices.amounts import MAX_INT32, check_bounds
+from hami_webhook.devices.amounts import MAX_INT32, check_bounds, sixteen_gib
 from hami_webhook.devices.codecs import (
     CardRecord,
     DeviceEntry,
@@ -31,7 +33,7 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.handshake import Health, common_health
-from hami_webhook.devices.keys import DeviceKeys, Dimension, QuotaKey
+from hami_webhook.devices.keys import DeviceKeys, Dimension, QuotaKey, ReservedKeys
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
 from hami_webhook.devices.model import (
     IDLE,
@@ -52,33 +54,21 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, ListRule, order, parse_weights
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 
-class ThreeNames(Protocol):
-    """A section of the configuration with the usual names."""
-
-    @property
-    def resource_count_name(self) -> str: ...
-
-    @property
-    def resource_memory_name(self) -> str: ...
-
-    @property
-    def resource_core_name(self) -> str: ...
-
-
 class Vendor:
     """One accelerator family. Subclasses set the class attributes and override what is peculiar to them.
 
-    `card_fields`: what the register annotation's JSON calls the standard fields, where it is the vendor's own.
-    `drop_on_decode_error`: cards whose registration can't be read are gone, where others' stay as they were last read.
-    `gone_with_allocatable`: the cards are dropped at once when the node's allocatable count falls to 0.
+    A class that sets `section_name` is registered by that: its vendors are enabled by this section of
+    device-config.yaml, of the model `section_type` (a tuple of models for a list of chips).
+
+    `section_fields`: the section's fields of the count's, the memory's and the core's name, in this order.
+    `reserved`: annotations besides those of `keys` that only scheduler and device plugin write.
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
-    `unregistered_hint`: what the owner of a pod is told where no node has the vendor's cards; a whole sentence.
-    `allow_unterminated_list`: a single card may be registered in the colon form without its `:`.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
@@ -86,25 +76,23 @@ class Vendor:
     `multi_is_exclusive`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
-    `empty_allowlist_denies`: an allow list of empty items only (`,`) allows no card.
     `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; more is refused.
     `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
     """
 
+    classes: ClassVar[tuple[type[Vendor], ...]] = ()
+    section_name: ClassVar[str] = ""
+    section_type: ClassVar[Any] = None
+    section_fields: ClassVar[tuple[str, ...]] = ("resource_count_name", "resource_memory_name", "resource_core_name")
+    reserved: ClassVar[ReservedKeys] = ReservedKeys()
     key: str
     count_name: str = ""
     memory_name: str = ""
     core_name: str = ""
     memory_factor: int = 1
     keys: DeviceKeys
-    register_annotation: str = ""
-    card_fields: Mapping[str, str] | None = None
-    handshake_annotation: str = ""
-    allow_unterminated_list: bool = False
-    unregistered_hint: str = ""
-    drop_on_decode_error: bool = False
-    gone_with_allocatable: bool = False
+    registration: NodeRegistration = NodeRegistration()
     touches_every_container: bool = False
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
@@ -117,16 +105,27 @@ class Vendor:
     multi_is_exclusive: bool = False
     explains_memory: bool = False
     limits_only: bool = False
-    empty_allowlist_denies: bool = False
     claims_by_name: bool = False
     most_memory: int = MAX_INT32
     memory_may_be_bytes: bool = False
 
-    def __init__(self, section: ThreeNames | None = None) -> None:
-        if section is not None:
-            self.count_name = section.resource_count_name
-            self.memory_name = section.resource_memory_name
-            self.core_name = section.resource_core_name
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "section_name" in vars(cls):
+            Vendor.classes = (*Vendor.classes, cls)
+
+    def __init__(self, section: DeviceSection | None = None) -> None:
+        if section is None:
+            return
+        names = (getattr(section, field, "") for field in self.section_fields)
+        self.count_name, self.memory_name, self.core_name = (*names, "", "", "")[:3]
+        if isinstance(section, Factored):
+            self.memory_factor = section.factor
+
+    @classmethod
+    def of(cls, section: Any) -> Iterable[Vendor]:
+        """The vendors that a section of `section_type` describes, those included that nothing can ask for."""
+        return (cls(section),)
 
     @property
     def known_as(self) -> str:
@@ -145,46 +144,45 @@ class Vendor:
         """Those that a device plugin advertises in the units that pods ask in: kube-scheduler's own count stands."""
         return ()
 
-    @property
-    def inert(self) -> bool:
-        """Whether nothing can ask for the vendor's cards, so that it registers and manages nothing."""
-        return not self.count_name
-
     def asks(self, container: Container | ContainerDraft) -> bool:
         """Whether the container names any of the vendor's resources."""
-        return any(container.asks_for(name) for name in self.resource_names)
+        names = self._resource_names
+        return not (names.isdisjoint(container.limits) and names.isdisjoint(container.requests))
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    @cached_property
+    def _resource_names(self) -> frozenset[str]:
+        return frozenset(self.resource_names)
+
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
-        self.check_servable(container.container, fleet)
+        self.check_servable(container.container, lister)
         asks = self.request(container.container) is not None
         if asks:
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
         return asks or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
-    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         """What in a container that asks for cards is legal but hardly meant, a sentence each."""
-        count = self.amount(container, self.count_name) or 0
-        if self.multi_is_exclusive and count > 1:
+        if self.multi_is_exclusive and (count := self.amount(container, self.count_name) or 0) > 1:
             for name in (self.memory_name, self.core_name):
                 if container.asks_for(name):
                     yield f"{name} isn't enforced, because {self.count_name} {count} gives whole cards"
 
     def check_amounts(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that can't be meant, in limits or in requests."""
-        check_bounds(container, self.bounds())
+        check_bounds(container, self._bounds)
 
-    def check_servable(self, container: Container, fleet: DeviceLister) -> None:
+    def check_servable(self, container: Container, lister: DeviceLister) -> None:
         """Raises `BadRequest` for an amount that no registered node could serve, however empty it is."""
 
     def check_representable(self, container: Container) -> None:
         """Raises `BadRequest` for an amount that no request can hold."""
-        check_bounds(container, Vendor.bounds(self))
+        check_bounds(container, self._representable)
 
     def check_pod(self, pod: Pod) -> None:
         """Raises `BadRequest` for what can't be meant of a pod that asks for the vendor's cards, amounts aside."""
@@ -192,15 +190,18 @@ class Vendor:
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
-        example = f" (16 GiB is {self.sixteen_gib}, not 16Gi)" if self.explains_memory else ""
+        unit += f" (16 GiB is {sixteen_gib(self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
-        yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}{example}"
+        yield self.memory_name, 0, self.most_memory // self.memory_factor, f"an integer number of {unit}"
         yield self.core_name, 0, MAX_INT32, "an integer"
 
-    @property
-    def sixteen_gib(self) -> int:
-        """The units of the memory resource that are 16 GiB, for an example."""
-        return -(-16 * 1024 // self.memory_factor)
+    @cached_property
+    def _bounds(self) -> tuple[tuple[str, int, int, str], ...]:
+        return tuple(self.bounds())
+
+    @cached_property
+    def _representable(self) -> tuple[tuple[str, int, int, str], ...]:
+        return tuple(Vendor.bounds(self))
 
     def amount(self, container: Container | ContainerDraft, resource: str) -> int | None:
         """The whole number written for a resource, limits before requests; None for no name, nothing or no number."""
@@ -239,7 +240,7 @@ class Vendor:
         blind = bool(self.memory_name) and request.memory.declared is None
         return frozenset((Dimension.MEMORY,)) if blind else frozenset()
 
-    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The least that the request comes to on any node of the fleet, or on any eligible card, but for memory."""
         return request
 
@@ -248,8 +249,8 @@ class Vendor:
     @property
     def source(self) -> str:
         """Where a node tells of the vendor's cards, for people who look for what is missing."""
-        if self.register_annotation:
-            return f"annotation {self.register_annotation}"
+        if self.registration.annotation:
+            return f"annotation {self.registration.annotation}"
         return f"status.capacity[{self.core_name or self.count_name}]"
 
     def inventory(self, node: Node) -> Inventory | None:
@@ -262,14 +263,15 @@ class Vendor:
 
     def registered(self, node: Node) -> tuple[Device, ...]:
         """The cards of the node's register annotation. Raises `RegistrationError`."""
-        text = node.annotations.get(self.register_annotation)
+        how = self.registration
+        text = node.annotations.get(how.annotation)
         if text is None:
             return ()
         try:
-            records = decode_cards(text, self.card_fields, unended=self.allow_unterminated_list)
+            records = decode_cards(text, how.fields, unended=how.unterminated)
             return tuple(self.device(record, position) for position, record in enumerate(records))
         except RegistrationError as error:
-            raise RegistrationError(f"{self.register_annotation}: {error}") from error
+            raise RegistrationError(f"{how.annotation}: {error}") from error
 
     def device(self, record: CardRecord, position: int) -> Device:
         """A registered card as the vendor reads it; `position` is its place in the list."""
@@ -288,9 +290,9 @@ class Vendor:
 
     def health(self, node: Node, now: float, zone: tzinfo | None = None) -> Health:
         """The common handshake rule (docs/spec/core.md#3.2); `zone` is that of handshakes' times (None: local)."""
-        if not self.handshake_annotation:
+        if not self.registration.handshake:
             return Health(healthy=True)
-        handshake = node.annotations.get(self.handshake_annotation, "")
+        handshake = node.annotations.get(self.registration.handshake, "")
         return common_health(handshake, self.allocatable(node), now, zone)
 
     def allocatable(self, node: Node) -> int:
@@ -341,7 +343,7 @@ class Vendor:
 
     def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
         """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
-        keys, shut = self.keys, self.empty_allowlist_denies
+        keys, shut = self.keys, self.keys.empty_allowlist_denies
         return (
             ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, empty_allowlist_denies=shut),
             ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, empty_allowlist_denies=shut),

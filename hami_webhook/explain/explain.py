@@ -310,13 +310,13 @@ def _unregistered(view: NodeView, pod_request: PodRequest, context: ExplainConte
         if key in view.inventories:
             continue
         vendor, node = context.vendors[key], view.node
-        if vendor.register_annotation and vendor.register_annotation not in node.annotations:
-            cause = f"it has no annotation {vendor.register_annotation}"
+        if vendor.registration.annotation and vendor.registration.annotation not in node.annotations:
+            cause = f"it has no annotation {vendor.registration.annotation}"
         elif view.name in unreadable:
             cause = unreadable[view.name]
         elif not vendor.health(node, context.now).healthy:
-            text = node.annotations.get(vendor.handshake_annotation, "")
-            cause = f"its device plugin left the handshake unanswered ({vendor.handshake_annotation}={text})"
+            text = node.annotations.get(vendor.registration.handshake, "")
+            cause = f"its device plugin left the handshake unanswered ({vendor.registration.handshake}={text})"
         else:
             cause = f"its registration has no cards, or kubelet no longer offers {vendor.count_name}"
         causes.append(f"registers no {key} cards: {cause}")

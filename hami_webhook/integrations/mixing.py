@@ -14,10 +14,10 @@ from itertools import combinations
 from typing import Any
 
 from hami_webhook.config import DeviceConfig
-from hami_webhook.config.schedulers import KoordinatorSection, SchedulerSection, VolcanoSection
 from hami_webhook.devices.codecs import CardRecord, decode_cards
 from hami_webhook.devices.foreign_scheduler import Coexistence, NodeLister
 from hami_webhook.devices.model import BadRequest, RegistrationError
+from hami_webhook.integrations.sections import KoordinatorSection, SchedulerSection, VolcanoSection
 from hami_webhook.integrations.volcano import annotation_keys as volcano
 from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
 from hami_webhook.kube.derived import DerivedValues
@@ -72,7 +72,7 @@ class Mixing(Coexistence):
 
     @classmethod
     def from_config(cls, config: DeviceConfig) -> Mixing:
-        nvidia = config.nvidia
+        nvidia, volcano_, koordinator = (config.section(name) for name in ("nvidia", "volcano", "koordinator"))
         shares = (
             ()
             if nvidia is None
@@ -81,9 +81,9 @@ class Mixing(Coexistence):
         return cls(
             "" if nvidia is None else nvidia.resource_count_name,
             frozenset(filter(None, shares)),
-            frozenset() if config.volcano is None else frozenset(config.volcano.resource_names().values()),
-            config.volcano if config.volcano is not None and config.volcano.enabled else None,
-            config.koordinator if config.koordinator is not None and config.koordinator.enabled else None,
+            frozenset() if volcano_ is None else frozenset(volcano_.resource_names().values()),
+            volcano_ if volcano_ is not None and volcano_.enabled else None,
+            koordinator if koordinator is not None and koordinator.enabled else None,
         )
 
     # pods

@@ -350,8 +350,8 @@ class ClusterCache:
         texts: list[str] = []
         for key, vendor in self._vendors.items():
             allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
-            register = node.annotations.get(vendor.register_annotation)
-            if vendor.gone_with_allocatable and allocatable == 0 and entry.allocatable.get(key, 0) > 0:
+            register = node.annotations.get(vendor.registration.annotation)
+            if vendor.registration.gone_with_allocatable and allocatable == 0 and entry.allocatable.get(key, 0) > 0:
                 entry.dropped[key] = register
             elif allocatable > 0 or entry.dropped.get(key, register) != register:
                 entry.dropped.pop(key, None)
@@ -365,7 +365,7 @@ class ClusterCache:
                 inventory = vendor.inventory(node)
             except RegistrationError as error:
                 texts.append(str(error))
-                inventory = None if vendor.drop_on_decode_error else before.get(key)
+                inventory = None if vendor.registration.drop_on_error else before.get(key)
             if inventory is not None:
                 entry.inventories[key] = inventory
                 texts.extend(inventory.warnings)

@@ -16,7 +16,7 @@ from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.devices.reserved_annotations import PLUGIN_KEPT, is_scheduler_owned
+from hami_webhook.devices.reserved_annotations import is_scheduler_owned, kept_annotations
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
@@ -487,7 +487,7 @@ def placement_patch(pod: Pod, node: str, annotations: Mapping[str, str]) -> dict
 
     The node becomes a label too where its name is a legal label value.
     """
-    kept = annotations.keys() | PLUGIN_KEPT
+    kept = annotations.keys() | kept_annotations()
     stale = {key: None for key in pod.annotations if is_scheduler_owned(key) and key not in kept}
     patch: dict[str, Any] = {"metadata": {"annotations": {**stale, **annotations}}}
     if pod.uid:

@@ -185,7 +185,7 @@ def hints(
 ) -> list[str]:
     """What the vendors asked for have to say on there being no cards, and on the labels nodes refused with."""
     asked = [vendors[key] for key in ask.vendors]
-    told = [vendor.unregistered_hint for vendor in asked if not any(fleet.inventories(vendor.key))]
+    told = [vendor.registration.missing for vendor in asked if not any(fleet.inventories(vendor.key))]
     refusing: dict[str, list[NodeView]] = {}
     for view in views:
         for label in failed[view.name].labels() if view.name in failed else ():

@@ -7,11 +7,11 @@ import pytest
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.policy import apply
-from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import Nvidia
+from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule

@@ -40,8 +40,8 @@ TIMES = st.sampled_from(
 )
 NODE_KEYS = sorted(
     {
-        *(vendor.register_annotation for vendor in CHART.values()),
-        *(vendor.handshake_annotation for vendor in CHART.values()),
+        *(vendor.registration.annotation for vendor in CHART.values()),
+        *(vendor.registration.handshake for vendor in CHART.values()),
         *("volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-handshake", "hami.io/mutex.lock"),
     }
     - {""}

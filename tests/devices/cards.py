@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hami_webhook.config import NvidiaSection
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
@@ -16,6 +15,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement
+from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request

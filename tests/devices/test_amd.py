@@ -47,13 +47,6 @@ def test_configured_names(text: str, names: tuple[str, ...], keys: tuple[str, ..
     assert list(vendors.quota_keys) == [f"limits.{key}" for key in keys]
 
 
-@pytest.mark.parametrize("text", ["amd: {}", "amd: {resourceMemoryName: amd.com/gpumem}"])
-def test_without_a_count_name_the_vendor_is_not_there(text: str) -> None:
-    vendors = configured(f"{text}\nnvidia: {{resourceCountName: nvidia.com/gpu}}")
-    assert list(vendors) == ["NVIDIA"]
-    assert MEM not in vendors.resource_names
-
-
 def test_without_the_two_other_names_cards_are_whole() -> None:
     yard = Yard([BOTH], configured("amd: {resourceCountName: amd.com/gpu}"))
     assert record(yard, asks(1, 1, 1)) == f"G1,{MODEL},196288,304:;"

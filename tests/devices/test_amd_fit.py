@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import decode_pod_devices
@@ -271,7 +271,6 @@ def takes(card: dict[str, Any], used: tuple[int, int, int], mem: int | None, per
     return roomy and bool(card["health"])
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(cards, st.lists(askings, min_size=1, max_size=6), st.none() | st.integers(0, 300))
 def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, hard: int | None) -> None:
     records = [{"id": f"g{at}", "index": at, **fields} for at, fields in enumerate(registered)]

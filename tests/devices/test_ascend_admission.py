@@ -12,8 +12,7 @@ from hami_webhook.admission.pods import normalise
 from hami_webhook.device_config import builtin_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import BadRequest, FixedMemory, Request, ShareOfCard
-from hami_webhook.devices.reserved_annotations import is_scheduler_owned
-from hami_webhook.devices.vendors.ascend import vendors
+from hami_webhook.devices.vendors.ascend import Ascend
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
@@ -39,10 +38,9 @@ def memory_of(word=B3, vendors=CHART, annotations=None, **amounts):
 
 def test_the_chart_has_every_model():
     section = builtin_device_config().config.vnpus
-    assert {chip.key for chip in vendors(section)} == {A, B2, B3, B4, B41, P, C} < set(CHART)
-    for chip in vendors(section):
+    assert {chip.key for chip in Ascend.of(section)} == {A, B2, B3, B4, B41, P, C} < set(CHART)
+    for chip in Ascend.of(section):
         assert chip.resource_names == tuple(f"huawei.com/{chip.key}{end}" for end in ("", "-memory", "-core"))
-        assert all(is_scheduler_owned(key) for key in chip.keys.owned)
         assert [key.name for key in chip.quota_keys()] == [f"limits.{name}" for name in chip.resource_names]
 
 
@@ -51,15 +49,6 @@ def test_the_older_layout_makes_the_same_vendors_and_means_no_soft_mode():
     old, new = configured(f"vnpus: [{entry}]"), configured(f"vnpus: {{hamiVnpuCore: true, configs: [{entry}]}}")
     assert list(old) == list(new) == ["X1"]
     assert (old["X1"].nodes_are_soft, new["X1"].nodes_are_soft) == (False, True)
-
-
-def test_a_chip_without_a_count_name_is_inert():
-    found = configured(
-        "vnpus: [{commonWord: X1, resourceMemoryName: a.b/m, memoryAllocatable: 10},"
-        "{commonWord: X2, resourceName: a.b/c, memoryAllocatable: 10}]"
-    )
-    assert list(found) == ["X2"]
-    assert found.resource_names == {"a.b/c"}
 
 
 # 5.1: the environment guard

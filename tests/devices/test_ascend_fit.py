@@ -9,7 +9,7 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import Kind
@@ -245,7 +245,6 @@ soft_amounts = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -294,7 +293,6 @@ def test_fit_never_oversells_an_npu(fields, wishes):
         assert device.healthy or usage.slots == 0
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(soft_amounts, max_size=1), min_size=1, max_size=3))
 def test_what_is_written_reads_back_as_what_was_placed(rows):
     yard = Yard([node(npus(4, devcore=100), soft=True)])

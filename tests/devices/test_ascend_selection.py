@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.scheduling.placer import SchedulingPolicies
@@ -59,7 +59,6 @@ def nodes(draw):
     return cards, draw(st.integers(max(1, healthy - 3), healthy + 1))
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(nodes(), st.sampled_from([B3, B3, P]))
 def test_the_choice_by_group_is_the_rule_read_word_by_word(of, word):
     cards, count = of
@@ -120,7 +119,6 @@ def test_modules_come_by_the_npu_met_first():
     assert chosen(cards, word=C, count=4) == [0, 1, 4, 5]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(nodes(), st.booleans(), st.permutations(range(8)))
 def test_the_choice_of_modules_is_the_rule_read_word_by_word(of, bound, shuffle):
     healthy, count = [card[0] for card in of[0]], max(2, of[1])

@@ -7,7 +7,6 @@ import pytest
 from hami_webhook.devices.capacity_devices import MOST_CARDS
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
-from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
@@ -39,13 +38,7 @@ def request(ask):
 def test_the_charts_names_and_keys():
     assert VENDOR.resource_names == (DEVICES, CORES)
     assert VENDOR.quota_keys() == (QuotaKey(DEVICES_KEY, Dimension.COUNT), QuotaKey(CORES_KEY, Dimension.CORES))
-    assert all(is_scheduler_owned(key) for key in VENDOR.keys.owned)
     assert VENDOR.lock is None
-
-
-@pytest.mark.parametrize("text", ["", "awsneuron: {}", "awsneuron: {resourceCoreName: aws.amazon.com/neuroncore}"])
-def test_without_a_count_name_the_backend_is_inert(text):
-    assert list(configured(f"nvidia: {{resourceCountName: nvidia.com/gpu}}\n{text}")) == ["NVIDIA"]
 
 
 def test_the_configured_names_count():

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import per_vendor
@@ -20,11 +20,9 @@ from hami_webhook.scheduling.scoring import score
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, asks, instance
 from .yard import CHART, NOW, Yard, pod
 
-PACE = settings(deadline=None, derandomize=True, max_examples=300)
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
 
 
-@PACE
 @given(st.integers(1, 6).flatmap(lambda c: st.tuples(st.just(c), st.integers(0, 2**c - 1), st.integers(1, c))))
 def test_the_lowest_run_is_the_first_that_a_finger_finds(case):
     cores, taken, length = case
@@ -114,7 +112,6 @@ def a_device(on, notes, cores, mutex):
     return ", ".join(sorted(f"{n}/{len(devices)} {label}" for label, n in told.items() if n))
 
 
-@PACE
 @given(nodes(), st.sampled_from([2, 2, 3, 4, 4, 5, 8, 16]), lists(), st.booleans(), st.booleans())
 def test_a_block_is_the_first_that_the_chapter_allows(on, count, notes, mutex, by_cores):
     policy = {"hami.io/gpu-scheduler-policy": "mutex"} if mutex else {}
@@ -123,7 +120,6 @@ def test_a_block_is_the_first_that_the_chapter_allows(on, count, notes, mutex, b
     assert given_devices(fitted(on, pod(ask, annotations=notes | policy)), on) == a_block(on, notes, count)
 
 
-@PACE
 @given(nodes(), st.data(), lists(), st.sampled_from(["mutex", "binpack", "binpack,mutex", "topology-aware"]))
 def test_a_single_device_is_the_last_that_the_chapter_allows(on, data, notes, policy):
     per_device = on.inventories["AWSNeuron"].devices[0].cores
@@ -156,7 +152,6 @@ def pods(draw):
 budgets = st.fixed_dictionaries({}, optional={CORES_KEY: st.integers(0, 14), DEVICES_KEY: st.integers(0, 8)})
 
 
-@PACE
 @given(nodes(most=8), pods(), budgets)
 def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
     asking = Pod.from_object(manifest)
@@ -182,7 +177,6 @@ def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
             cacheable |= mine
 
 
-@PACE
 @given(nodes(most=8), pods())
 def test_what_is_written_reads_back_as_what_was_given(on, manifest):
     result = fitted(on, manifest)
@@ -194,7 +188,6 @@ def test_what_is_written_reads_back_as_what_was_given(on, manifest):
     assert set(written) <= set(VENDOR.keys.owned)
 
 
-@PACE
 @given(st.lists(nodes(most=8), min_size=1, max_size=3), pods())
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest):
     named = [replace(view, node=replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
@@ -207,7 +200,6 @@ def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest)
             assert all(amount <= actual[key] for key, amount in charge.amounts.items())
 
 
-@PACE
 @given(nodes())
 def test_the_score_is_ten_times_the_share_of_cores_in_use(on):
     ask = read_pod_request(Pod.from_object(pod(asks(1))), CHART, "spread")

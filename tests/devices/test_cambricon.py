@@ -75,10 +75,6 @@ def test_names_with_the_model_are_a_matter_of_configuration() -> None:
     assert MLU.inventory(on) is None  # the chart's names find nothing there
 
 
-def test_without_a_count_name_there_are_no_mlus() -> None:
-    assert "MLU" not in configured(f"cambricon: {{resourceMemoryName: {MEM}, resourceCoreName: {CORES}}}")
-
-
 # 3: node side
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Device, Usage
@@ -259,7 +259,6 @@ policy_texts = st.lists(
 ).map(" , ".join)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(
     some_ranks,
     policy_texts,

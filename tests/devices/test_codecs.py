@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import (
@@ -336,7 +336,6 @@ entries = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(entries, max_size=3), max_size=4))
 def test_rows_round_trip(rows):
     assert decode_pod_devices(encode_pod_devices(rows)) == rows
@@ -345,7 +344,6 @@ def test_rows_round_trip(rows):
 bus_ids = st.lists(st.text("0123456789abcdef.-", min_size=1, max_size=4), min_size=1, max_size=4).map(":".join)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.builds(DeviceEntry, bus_ids, words, st.just(1), st.just(2)), max_size=3), max_size=4))
 def test_ids_with_colons_round_trip(rows):
     assert decode_pod_devices(encode_pod_devices(rows)) == rows
@@ -368,7 +366,6 @@ near_misses = st.lists(
 texts = st.text() | json_like | near_misses
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(texts)
 def test_any_text_is_read_or_refused_by_its_own_error(text):
     for decode, error in (
@@ -381,7 +378,6 @@ def test_any_text_is_read_or_refused_by_its_own_error(text):
     assert decode_allocations(text) is None or isinstance(decode_allocations(text), list)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(json_like)
 def test_any_mig_profiles_are_read_or_refused_by_their_own_error(text):
     with contextlib.suppress(RegistrationError):

@@ -3,7 +3,7 @@
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device, per_vendor
@@ -43,7 +43,6 @@ kind_lists = st.tuples(
 ).map(lambda parts: [*parts[0], *parts[1]])
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.data(), kind_lists, st.booleans())
 def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_finished):
     hold = st.builds(
@@ -66,7 +65,6 @@ def test_a_debit_is_the_peak_of_each_card_over_the_pods_life(data, kinds, init_f
         assert totals.get(vendor, Debit()) == sum(mine, Debit())
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.data(), kind_lists, st.booleans())
 def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
     """The cores held are a set at each moment of the pod's life; a device's mask has all that are ever held."""

@@ -69,7 +69,7 @@ def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
 
 
 def test_no_form_takes_a_node_lock_or_reads_a_handshake() -> None:
-    assert [(CHART[key].lock, CHART[key].handshake_annotation) for key in ENFLAME] == [(None, "")] * 3
+    assert [(CHART[key].lock, CHART[key].registration.handshake) for key in ENFLAME] == [(None, "")] * 3
 
 
 def test_scheduler_owned_annotations() -> None:

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.vendors.enflame.profiles import Wanted, read_capacity
@@ -86,7 +86,6 @@ sizes = st.sampled_from([1, 1, 3, 6])
 policies = st.sampled_from(["spread", "binpack"])
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
 @given(
     st.lists(st.lists(sizes, max_size=3), min_size=1, max_size=4),
     st.lists(sizes, max_size=2),
@@ -160,7 +159,6 @@ pods = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
 @given(st.permutations(range(3)), st.integers(1, 8), st.lists(st.integers(1, 6), min_size=3, max_size=3), pods)
 def test_no_card_is_oversold_or_in_two_modes(
     minors: list[int], f: int, capacities: list[int], coming: list[Any]
@@ -221,7 +219,6 @@ def _check(yard: Yard, minors: list[int], capacities: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 8))
-@settings(deadline=None, derandomize=True, max_examples=60)
 def test_a_shared_cards_slices_are_never_more_than_it_is_cut_into(percents: list[int], f: int) -> None:
     yard = Yard([node("n", capacity={R.COUNT: 1, R.SHARED_GCU: f})])
     taken = 0

@@ -3,7 +3,7 @@
 from collections import Counter
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.admission.pods import normalise
@@ -140,7 +140,6 @@ def plainly(key, view, wanted, policy, allowed):
     return ", ".join(sorted(f"{n}/{len(devices)} {name}" for name, n in counts.items()))
 
 
-@settings(deadline=None, derandomize=True, max_examples=500)
 @given(st.data())
 def test_the_first_cards_that_pass_are_taken_in_scan_order(data):
     key = data.draw(st.sampled_from(sorted(VENDORS)))
@@ -161,7 +160,6 @@ def test_the_first_cards_that_pass_are_taken_in_scan_order(data):
         assert [(d.uuid, d.booking.memory, d.booking.cores) for d in devices] == expected
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
 @given(st.data())
 def test_no_card_is_oversold_and_what_is_written_is_what_was_given(data):
     key = data.draw(st.sampled_from(sorted(VENDORS)))

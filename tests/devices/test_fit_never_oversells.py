@@ -1,6 +1,6 @@
 """Whatever the node, its usage and the pod: a placement never takes more of a card than there is, nor breaks a rule."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import Debit, per_device
@@ -91,7 +91,6 @@ pods = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(worlds(), pods, st.none() | st.integers(8000, 90000))
 def test_a_placement_keeps_within_every_card_and_every_rule(on, asking, memory):
     budget = None if memory is None else room(asking, memory=memory)
@@ -145,7 +144,6 @@ def disjoint(placements):
     assert len(slices) == len(set(slices))
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(worlds(), pods)
 def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, asking):
     """A budget of exactly what an unlimited placement costs changes nothing."""

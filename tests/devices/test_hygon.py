@@ -62,11 +62,6 @@ def test_the_names_are_the_charts_unless_the_file_says_otherwise() -> None:
     assert UNITS["DCU"].resource_names == ("a.b/dcu", "a.b/mem", "a.b/core")
 
 
-@pytest.mark.parametrize("text", [f"hygon: {{resourceMemoryName: {MEM}}}", "nvidia: {resourceCountName: a.b/gpu}"])
-def test_without_a_count_name_or_a_section_there_are_no_dcus(text: str) -> None:
-    assert "DCU" not in configured(text)
-
-
 def test_the_data_sheet() -> None:
     assert isinstance(DCU, Hygon)
     assert DCU.lock is COMMON_LOCK

@@ -43,7 +43,7 @@ def test_the_charts_four_chips_are_backends_with_keys_of_their_common_words(chip
         f"iluvatar.ai/{chip}.vMem",
         f"iluvatar.ai/{chip}.vCore",
     )
-    assert (vendor.register_annotation, vendor.handshake_annotation) == (
+    assert (vendor.registration.annotation, vendor.registration.handshake) == (
         f"hami.io/node-{chip}-register",
         f"hami.io/node-handshake-{chip}",
     )

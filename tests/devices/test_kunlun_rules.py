@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import decode_pod_devices
@@ -118,7 +118,6 @@ def cards_of(fit, key="XPU"):
     return tuple(int(device.uuid[-1]) for device in fit.rows[0][key].devices)
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
 @given(COUNTS, st.integers(1, 8), st.sets(st.integers(0, 7)))
 def test_whole_cards_are_chosen_by_the_rule(count, registered, used):
     usage = {("kunlun", f"n1-kunlun-{i}"): Usage(1, WHOLE, 100) for i in used}
@@ -133,7 +132,6 @@ def test_whole_cards_are_chosen_by_the_rule(count, registered, used):
         assert cards_of(found, "kunlun") == expected
 
 
-@settings(deadline=None, derandomize=True, max_examples=800)
 @given(COUNTS, SIZES, indices, servers)
 def test_slices_are_chosen_by_the_rule_within_the_handles(count, size, registered, usages):
     usage = dict(zip(range(8), usages, strict=True))
@@ -150,7 +148,6 @@ def test_slices_are_chosen_by_the_rule_within_the_handles(count, size, registere
         assert cards_of(found) == expected
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(
     COUNTS,
     st.sampled_from([QUARTER, HALF, WHOLE]),
@@ -221,7 +218,6 @@ def world(usages, whole, twins):
     return view_of(8, cards=[card(i) for i in range(8) if twins or i not in whole], usage=usage)
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
 @given(worlds, pods)
 def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(state, manifest):
     view, asking = world(*state), Pod.from_object(manifest)
@@ -253,7 +249,6 @@ def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(st
             running = then
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(worlds, pods)
 def test_the_annotations_say_what_was_given(state, manifest):
     view = world(*state)
@@ -274,7 +269,6 @@ def test_the_annotations_say_what_was_given(state, manifest):
             ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(worlds, pods, st.integers(0, 8 * WHOLE), st.integers(0, 12))
 def test_quota_is_never_exceeded_and_its_own_cost_is_always_enough(state, manifest, memory, count):
     view, kinds = world(*state), Pod.from_object(manifest).kinds

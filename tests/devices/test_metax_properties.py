@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.debit import per_device
@@ -106,7 +106,6 @@ def may_have(on: NodeView, device: Device, app: str, qos: str, cores: int, memor
     return ""
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
 @given(
     nodes(most=1),
     st.sampled_from(CLASSES),
@@ -165,7 +164,6 @@ def by_zones(order: list[Device], count: int) -> list[str]:
     return [d.uuid for d in [*linked, *unlinked][:count]]
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.lists(st.sampled_from((-1, 0, 1, 1, 2, 2, 3, 3)), min_size=1, max_size=8), st.integers(1, 6), st.data())
 def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, data: st.DataObject) -> None:
     busy = data.draw(st.sets(st.integers(0, len(zones) - 1)))
@@ -185,7 +183,6 @@ def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, 
     assert [d.uuid for d in found.rows[0][KEY].devices] == by_zones(order, count)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(nodes())
 def test_an_online_pod_takes_the_card_it_disturbs_least(on: NodeView) -> None:
     notes = {APP_CLASS: "online"}
@@ -204,7 +201,6 @@ def test_an_online_pod_takes_the_card_it_disturbs_least(on: NodeView) -> None:
     assert disturbance(next(d for d in fits if d.uuid == taken.uuid)) == min(map(disturbance, fits))
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(nodes(), st.integers(1, 4), st.sampled_from((0, 10, 50)))
 def test_a_share_of_compute_takes_the_first_cards_in_the_order_tried(on: NodeView, count: int, cores: int) -> None:
     amounts, notes = {"vcore": cores, "vmemory": 2}, {QOS: KINDS[0]}
@@ -223,7 +219,6 @@ def test_a_share_of_compute_takes_the_first_cards_in_the_order_tried(on: NodeVie
 # the score
 
 
-@settings(derandomize=True, max_examples=300)
 @given(st.lists(st.sampled_from((-2, 0, 1, 2, 3)), min_size=1, max_size=9), st.data())
 def test_the_topology_score_counts_pairs(zones: list[int], data: st.DataObject) -> None:
     """10 · 10 for each linked pair within, 10 off for each linked pair torn apart."""
@@ -264,7 +259,6 @@ def pods(draw: st.DrawFn, name: str = "p") -> JSON:
     return pod(*apps, last, name=name, init=inits, annotations=notes)
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
 @given(nodes(), pods(), st.none() | st.integers(2000, 150000))
 def test_fit_never_oversells_a_card_nor_the_quota(on: NodeView, manifest: JSON, memory: int | None) -> None:
     asked = Pod.from_object(manifest)
@@ -288,7 +282,6 @@ def test_fit_never_oversells_a_card_nor_the_quota(on: NodeView, manifest: JSON, 
         assert len(set(given)) == len(given) == int(item.limits["metax-tech.com/sgpu"])
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.data())
 def test_what_is_placed_here_never_mixes_classes_or_kinds_of_qos(data: st.DataObject) -> None:
     """Whatever comes and goes, two kinds of QoS never meet on a card, nor ordinary and classed pods."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.device_lister import NO_DEVICES
@@ -213,7 +213,7 @@ def test_the_count_is_read_from_limits_else_from_requests(limits: str | None, re
 
 def test_no_lock_no_lists_no_handshake() -> None:
     assert WHOLE.lock is None
-    assert (WHOLE.keys.use_uuid, WHOLE.keys.nouse_uuid, WHOLE.handshake_annotation) == ((), (), "")
+    assert (WHOLE.keys.use_uuid, WHOLE.keys.nouse_uuid, WHOLE.registration.handshake) == ((), (), "")
     assert [key.name for key in WHOLE.quota_keys()] == [f"limits.{GPU}"]
 
 
@@ -225,7 +225,6 @@ def test_an_empty_name_switches_a_half_off() -> None:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
 @given(
     st.integers(1, 6), st.integers(0, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8)
 )

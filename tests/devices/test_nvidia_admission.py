@@ -2,7 +2,7 @@
 
 import jsonpatch
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.device_lister import NO_DEVICES
@@ -291,7 +291,6 @@ ENV = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
 @given(section=SECTIONS, containers=st.lists(st.tuples(amounts, amounts, ENV), min_size=1, max_size=3))
 def test_a_second_admission_changes_nothing_more(section, containers):
     raw = raw_pod(

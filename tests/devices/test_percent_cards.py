@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.codecs import DeviceEntry, decode_pod_devices
@@ -183,7 +183,6 @@ def fitted(asking: JSON, view: NodeView, budget: PodBudget | None = None) -> Any
 
 
 @BOTH
-@settings(deadline=None, derandomize=True, max_examples=400)
 @given(st.data())
 def test_the_choice_is_that_of_a_plain_reading(vendor: str, data: st.DataObject) -> None:
     world, wanted = data.draw(worlds(vendor)), data.draw(wants(vendor))
@@ -198,7 +197,6 @@ def test_the_choice_is_that_of_a_plain_reading(vendor: str, data: st.DataObject)
 
 
 @BOTH
-@settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.data())
 def test_a_placement_keeps_within_every_card_and_the_quota(vendor: str, data: st.DataObject) -> None:
     world = data.draw(worlds(vendor))
@@ -232,7 +230,6 @@ def test_a_placement_keeps_within_every_card_and_the_quota(vendor: str, data: st
             assert all(view.used(vendor, d.uuid).slots == 0 for d in devices)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.data())
 def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st.DataObject) -> None:
     register = "".join(f"c{n},4,{4 + n},100,DCU-K100_AI,0,true,{n},hami:" for n in range(3))
@@ -258,7 +255,6 @@ def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st
 
 
 @BOTH
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.data())
 def test_what_is_written_is_read_back(vendor: str, data: st.DataObject) -> None:
     entry = st.builds(

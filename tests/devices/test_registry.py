@@ -1,13 +1,11 @@
 """Which vendors a device configuration enables."""
 
-import tomllib
 from itertools import combinations
 from pathlib import Path
 
-from hami_webhook.config.checks import BACKEND_KEYS
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices import vendor
-from hami_webhook.devices.registry import VENDORS
+from hami_webhook.devices.registry import reserved_words, section_types
 from hami_webhook.integrations import SCHEDULERS
 
 from .yard import CHART, configured
@@ -25,15 +23,13 @@ def test_only_vendors_of_one_name_share_their_lists_of_devices() -> None:
 
 
 def test_every_name_of_the_charts_configuration_is_managed() -> None:
-    """Volcano's and Koordinator's are other schedulers' names for NVIDIA cards: see SCHEDULERS in integrations."""
     builtin = builtin_device_config()
     vendors = enabled_vendors(builtin.config)
-    unread = {"volcano", "koordinator"} - SCHEDULERS.keys()
-    parts = {path: part for path, part in builtin.config.parts().items() if path[0] not in unread}
+    parts = builtin.config.parts()
     named = {name for part in parts.values() for name in part.resource_names().values()}
     assert builtin.warnings == ()
     assert named <= vendors.resource_names
-    assert {path[0] for path in parts} | {"iluvatar"} == VENDORS.keys() | SCHEDULERS.keys()
+    assert {path[0] for path in parts} | {"iluvatar"} == section_types().keys() | SCHEDULERS.keys()
     assert not {name for scheduler in vendors.foreign for name in scheduler.resource_names} & vendors.own_names
 
 
@@ -43,14 +39,7 @@ def test_no_chip_can_be_called_what_a_vendor_is_called() -> None:
     assert config.vnpus is not None
     words = {chip.common_word for chip in (*config.vnpus.configs, *config.iluvatars)}
     vendors = (*CHART.values(), *configured("iluvatar: {resourceCountName: iluvatar.ai/vgpu}").values())
-    assert {name for each in vendors for name in (each.key, each.known_as)} - words == BACKEND_KEYS
-
-
-def test_the_import_contract_names_every_vendors_module() -> None:
-    written = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = written["tool"]["importlinter"]["contracts"]
-    (named,) = (set(contract["modules"]) for contract in contracts if contract["type"] == "independence")
-    assert {".".join(type(each).__module__.split(".")[:4]) for each in CHART.values()} <= named
+    assert {name for each in vendors for name in (each.key, each.known_as)} - words <= reserved_words()
 
 
 def test_the_guide_to_a_new_vendor_names_every_hook() -> None:

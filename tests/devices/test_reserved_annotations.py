@@ -3,7 +3,6 @@
 import pytest
 
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned, owned_in
-from hami_webhook.devices.vendors.nvidia import Nvidia
 
 OWNED = {
     "NVIDIA": ["hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-allocations"],
@@ -162,10 +161,6 @@ def test_every_key_of_the_table_is_scheduler_owned(key: str) -> None:
 @pytest.mark.parametrize("key", USERS)
 def test_no_other_key_is(key: str) -> None:
     assert not is_scheduler_owned(key)
-
-
-def test_what_a_vendor_declares_to_write_is_scheduler_owned() -> None:
-    assert [key for key in Nvidia.keys.owned if not is_scheduler_owned(key)] == []
 
 
 def test_owned_keys_among_annotations_are_sorted() -> None:

@@ -42,14 +42,12 @@ def tables(draw, most=10):
     return draw(st.lists(rows, min_size=cards, max_size=cards))
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(tables())
 def test_the_best_combination_is_that_of_brute_force_for_every_count(scores):
     for count in range(len(scores) + 2):
         assert best_combination(scores, count) == brute_force(scores, count)
 
 
-@settings(deadline=None, derandomize=True, max_examples=120)
 @given(tables(8), st.data())
 def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
     costs = data.draw(st.lists(st.integers(0, 5), min_size=len(scores), max_size=len(scores)))
@@ -62,7 +60,6 @@ def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
         assert best_combination(scores, count, within) == brute_force(scores, count, within)
 
 
-@settings(deadline=None, derandomize=True)
 @given(tables())
 def test_the_least_connected_card_is_that_of_brute_force(scores):
     totals = [sum(score for y, score in enumerate(row) if y != x) for x, row in enumerate(scores)]
@@ -81,7 +78,7 @@ def test_a_pair_sum_counts_each_pair_once_in_the_order_of_the_cards():
     assert pair_sum([[9, 1, 2], [50, 9, 4], [60, 70, 9]], [0, 1, 2]) == 7
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(11, 20), st.integers(1, 3), st.randoms(use_true_random=False), st.booleans())
 def test_more_cards_than_fit_into_one_integer_are_searched_exactly_too(cards, count, chance, complement):
     values = chance.choice([(0, 1), (10, 20, 110), range(-50, 50)])

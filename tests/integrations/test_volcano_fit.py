@@ -10,8 +10,8 @@ from devices.yard import NOW, configured, container, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.config.schedulers import PLUGIN_MIG_GEOMETRIES
 from hami_webhook.devices.foreign_scheduler import NoNode, Prediction
+from hami_webhook.integrations.sections import PLUGIN_MIG_GEOMETRIES
 from hami_webhook.integrations.volcano.geometry import Geometries, InstancePlace
 from hami_webhook.integrations.volcano.ids_annotation import decode
 from hami_webhook.quota.pricing import waiting_charge

@@ -9,7 +9,7 @@ from devices.yard import NOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_webhook.config.schedulers import PLUGIN_MIG_GEOMETRIES, VolcanoSection
+from hami_webhook.integrations.sections import PLUGIN_MIG_GEOMETRIES, VolcanoSection
 from hami_webhook.integrations.volcano.geometry import Geometries, InstancePlace
 from hami_webhook.integrations.volcano.ids_annotation import AllocationEntry, decode, encode
 from hami_webhook.integrations.volcano.registration import Registry, VolcanoCard, decode_cards

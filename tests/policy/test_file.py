@@ -5,11 +5,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami_webhook.config import ConfigError, NvidiaSection
+from hami_webhook.config import ConfigError
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import Nvidia
+from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile, PolicySource
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
+from typing import Annotated
 
-from hami_webhook.config import AmdSection
+from hami_webhook.config.devices import MEMORY_PERCENTAGE, CountMemoryCore
+from hami_webhook.config.fields import ResourceName
 from hami_webhook.devices.capacity_devices import capacity
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -23,7 +25,7 @@ from hami_webhook.devices.fit_request import (
     WITHIN_QUOTA,
 )
 from hami_webhook.devices.handshake import Health
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.model import (
     AllocatedDevice,
     BadRequest,
@@ -35,21 +37,36 @@ from hami_webhook.devices.model import (
     ShareOfCard,
     Usage,
 )
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole
 
 
+class AmdSection(CountMemoryCore):
+    """`amd`. Without a memory name cards are whole; without a core name pods get all compute units."""
+
+    resource_memory_percentage_name: Annotated[ResourceName, MEMORY_PERCENTAGE] = ""
+
+    def notes(self) -> Iterator[str]:
+        if not self.resource_memory_name:
+            yield "without a memory name every card is given whole"
+
+
 class Amd(Vendor):
     key = "AMD"
-    register_annotation = "hami.io/node-amd-register"
-    keys = DeviceKeys.usual("amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype")
+    section_name = "amd"
+    section_type = AmdSection
+    reserved = ReservedKeys(kept=("hami.io/amd-cu-allocated",))
+    registration = NodeRegistration("hami.io/node-amd-register")
+    keys = DeviceKeys.usual(
+        "amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype", empty_allowlist_denies=True
+    )
     checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
     default_cores = 100
     limits_only = True
     claims_by_name = True
-    empty_allowlist_denies = True
 
     def __init__(self, section: AmdSection) -> None:
         super().__init__(section)
@@ -61,8 +78,8 @@ class Amd(Vendor):
     def resource_names(self) -> tuple[str, ...]:
         return (*super().resource_names, *((self.percentage_name,) if self.percentage_name else ()))
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
-        ours = super().admit(container, pod, fleet)
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+        ours = super().admit(container, pod, lister)
         if ours and not self.amount(container, self.count_name):
             others = [name for name in self.resource_names if name != self.count_name and name in container.limits]
             if others:

@@ -6,13 +6,26 @@ A container gets whole NPUs, or a slice of one: in template mode one of the few 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import orjson
+from pydantic import Field, field_validator
 
-from hami_webhook.config import AscendChip, AscendTemplate, VnpusSection
+from hami_webhook.config.devices import (
+    FACTOR_MIB,
+    PERCENT,
+    Chip,
+    DeviceSection,
+    Factored,
+    Meaning,
+    runtime_class_note,
+)
+from hami_webhook.config.errors import quoted
+from hami_webhook.config.fields import Flag, Number, Positive, ResourceName, RuntimeClassName, Section, Word
 from hami_webhook.devices import reasons
+from hami_webhook.devices.amounts import sixteen_gib
 from hami_webhook.devices.codecs import CardRecord, custom_info
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -26,14 +39,16 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.groups import LargestGroups, togetherness
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, NodeView, Request, Rows
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.yaml_reader import Path
 
 MODE = "huawei.com/vnpu-mode"
 SOFT_MODE = "hami-core"
@@ -48,9 +63,87 @@ ROUNDED = "hami.io/superpod-rounded"
 """The containers whose count admission rounded up to a module, so that it knows its own work when it sees it again."""
 
 
-def vendors(section: VnpusSection) -> tuple[Ascend, ...]:
-    """A vendor for each chip that can be asked for."""
-    return tuple(Ascend(chip, section) for chip in section.configs if chip.resource_name)
+class AscendTemplate(Section):
+    """A slice the driver can cut: MiB, and the AI cores and CPUs that come with it (information only)."""
+
+    name: Word
+    memory: Positive
+    ai_core: Number = 0
+    ai_cpu: Number = 0
+
+
+class AscendChip(Chip, Factored):
+    """An entry of `vnpus`: a backend of its own, whose key is `common_word`. Memory is MiB, `templates` ascend by
+    memory.
+    """
+
+    COUNT_KEYS: ClassVar[Mapping[str, tuple[str, ...]]] = {"resourceName": ("resourceMemoryName", "resourceCoreName")}
+
+    resource_name: Annotated[ResourceName, Meaning("number of NPUs", "cards")] = ""
+    resource_memory_name: Annotated[ResourceName, Meaning("memory of each NPU", FACTOR_MIB)] = ""
+    resource_core_name: Annotated[ResourceName, Meaning("compute of each NPU, in soft mode only", PERCENT)] = ""
+    memory_allocatable: Positive
+    memory_capacity: Positive = Field(default_factory=lambda chip: chip.get("memory_allocatable", 0))
+    ai_core: Number = 0
+    ai_cpu: Number = 0
+    runtime_class_name: RuntimeClassName = ""
+    overwrite_env: Flag = False
+    super_pod: Flag = False
+    templates: tuple[AscendTemplate, ...] = ()
+    topology_pairs: object = None
+
+    @field_validator("templates")
+    @classmethod
+    def _ascending(cls, templates: tuple[AscendTemplate, ...]) -> tuple[AscendTemplate, ...]:
+        return tuple(sorted(templates, key=lambda template: template.memory))
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.memory_capacity < self.memory_allocatable:
+            yield (
+                "memoryCapacity",
+                f"must be at least memoryAllocatable, {self.memory_allocatable} MiB, found {self.memory_capacity}",
+            )
+        names: set[str] = set()
+        for template in self.templates:
+            if template.memory > self.memory_allocatable:
+                yield (
+                    "templates",
+                    f"template {quoted(template.name)} has {template.memory} MiB, more than memoryAllocatable, "
+                    f"{self.memory_allocatable} MiB",
+                )
+            if template.name in names:
+                yield "templates", f"two templates are called {quoted(template.name)}; names must be unique"
+            names.add(template.name)
+
+    def remarks(self) -> Iterator[tuple[str, str]]:
+        if self.topology_pairs is not None:
+            yield "topologyPairs", "ignored: topology comes from the nodes' registration"
+
+    def notes(self) -> Iterator[str]:
+        yield f"a whole card gives {self.memory_allocatable} of its {self.memory_capacity} MiB"
+        if self.templates:
+            yield "templates: " + ", ".join(f"{template.name} {template.memory} MiB" for template in self.templates)
+        if self.super_pod:
+            yield "the two dies of a module are bound together"
+        if self.overwrite_env:
+            yield "containers that ask for no card see none"
+        yield from runtime_class_note(self.runtime_class_name)
+
+
+class VnpusSection(DeviceSection):
+    """`vnpus`. In HAMi 2.7 and 2.8 it was the list of chips itself, which means `hamiVnpuCore: false`."""
+
+    LIST_KEY: ClassVar[str] = "configs"
+
+    hami_vnpu_core: Flag = False
+    configs: tuple[AscendChip, ...] = ()
+
+    def parts(self) -> Mapping[Path, DeviceSection]:
+        return {("configs", index): chip for index, chip in enumerate(self.configs)}
+
+    def notes_on_parts(self) -> Iterator[str]:
+        if self.hami_vnpu_core:
+            yield "nodes offer soft mode unless they say otherwise"
 
 
 def is_soft(annotations: Mapping[str, str]) -> bool:
@@ -108,22 +201,27 @@ BY_GROUP = LargestGroups(lambda device: device.extra)
 
 
 class Ascend(Vendor):
+    section_name = "vnpus"
+    section_type = VnpusSection
+    reserved = ReservedKeys((PLACED_AT,), pattern=r"huawei\.com/Ascend[-A-Za-z0-9_.]*")  # a chip's JSON of templates
+    section_fields = ("resource_name", "resource_memory_name", "resource_core_name")
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, *AMOUNT_CHECKS)
     explains_memory = True
 
+    @classmethod
+    def of(cls, section: VnpusSection) -> Iterable[Vendor]:
+        """A vendor for each chip."""
+        return [cls(chip, section) for chip in section.configs]
+
     def __init__(self, chip: AscendChip, section: VnpusSection) -> None:
+        super().__init__(chip)
         word = chip.common_word
         self.chip = chip
         self.key = word
-        self.count_name = chip.resource_name
-        self.memory_name = chip.resource_memory_name
-        self.core_name = chip.resource_core_name
-        self.memory_factor = chip.factor
         self.keys = DeviceKeys.usual(
             word, uuid=f"hami.io/[no-]use-{word}-uuid", extra=(f"huawei.com/{word}", PLACED_AT), choices=(MODE,)
         )
-        self.register_annotation = f"hami.io/node-register-{word}"
-        self.handshake_annotation = f"hami.io/node-handshake-{word}"
+        self.registration = NodeRegistration(f"hami.io/node-register-{word}", f"hami.io/node-handshake-{word}")
         self.paired = word == PAIRED
         self.bound_pairs = self.paired and chip.super_pod
         self.modules = WholeModules(splits=not chip.super_pod)
@@ -133,7 +231,7 @@ class Ascend(Vendor):
 
     # admission (docs/spec/ascend.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         self.check_amounts(container.container)
         if self.touches_every_container and not any(self.amount(container, name) for name in self.any_npu):
             container.set_env(VISIBLE_DEVICES, "", once=True)
@@ -201,8 +299,8 @@ class Ascend(Vendor):
             most = chip.memory_capacity // self.memory_factor
             raise BadRequest(
                 f"{name} {units} is invalid: container {container.name} may ask for at most {most}, in units of "
-                f"{self.memory_factor} MiB (16 GiB is {self.sixteen_gib}, not 16Gi), or for none to get whole "
-                f"NPUs"
+                f"{self.memory_factor} MiB (16 GiB is {sixteen_gib(self.memory_factor)}, not 16Gi), or for none to get "
+                "whole NPUs"
             )
         template = self.template(mebibytes)
         carved = (template.memory if template else chip.memory_allocatable) // self.memory_factor

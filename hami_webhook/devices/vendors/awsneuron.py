@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from hami_webhook.config import AwsNeuronSection
+from hami_webhook.config.devices import DeviceSection, Meaning
+from hami_webhook.config.fields import ResourceName
 from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.device_lister import DeviceLister
@@ -130,8 +132,17 @@ USABLE = (*ACCESS_CHECKS, Check(reasons.CARD_INSUFFICIENT_CORE, lambda candidate
 """What a device must pass whatever the quota says."""
 
 
+class AwsNeuronSection(DeviceSection):
+    """`awsneuron`: whole devices, and single NeuronCores."""
+
+    resource_count_name: Annotated[ResourceName, Meaning("number of whole devices", "devices")] = ""
+    resource_core_name: Annotated[ResourceName, Meaning("number of NeuronCores", "cores")] = ""
+
+
 class AwsNeuron(Vendor):
     key = "AWSNeuron"
+    section_name = "awsneuron"
+    section_type = AwsNeuronSection
     keys = DeviceKeys(
         allocated="hami.io/aws-neuron-devices-allocated",
         extra=(IDS, RESOURCE_TYPE, TIME, ALLOCATED, NODE),
@@ -142,10 +153,6 @@ class AwsNeuron(Vendor):
     masks_cores = True
     topology_ranks_nodes = False
     checks = (*USABLE, WITHIN_QUOTA)
-
-    def __init__(self, section: AwsNeuronSection) -> None:
-        self.count_name = section.resource_count_name
-        self.core_name = section.resource_core_name
 
     # admission (docs/spec/awsneuron.md#5)
 
@@ -162,9 +169,9 @@ class AwsNeuron(Vendor):
         if value > most:
             raise BadRequest(f"{name} must not exceed {most}")
 
-    def check_servable(self, container: Container, fleet: DeviceLister) -> None:
+    def check_servable(self, container: Container, lister: DeviceLister) -> None:
         request = self.request(container)
-        geometries = self._geometries(fleet)
+        geometries = self._geometries(lister)
         if request is not None and not any(request.on(cores) for cores in geometries):
             raise BadRequest(f"{self.core_name} must be 1 or a multiple of {min(geometries)}, got {request.cores}")
 
@@ -172,7 +179,7 @@ class AwsNeuron(Vendor):
         if container.asks_for(self.count_name) and container.asks_for(self.core_name):
             yield f"{self.core_name} is ignored, because {self.count_name} is given too"
 
-    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         requests = [self.request(draft.container) for draft in pod.containers]
         if len({request.of_cores for request in requests if request is not None}) > 1:
             pod.warn(
@@ -187,9 +194,9 @@ class AwsNeuron(Vendor):
             return self.count_name, MAX_INT32, devices
         return self.core_name, MOST_CORES_ASKED, container.amount(self.core_name) if self.core_name else None
 
-    def _geometries(self, fleet: DeviceLister) -> list[int]:
+    def _geometries(self, lister: DeviceLister) -> list[int]:
         """The numbers of cores that the registered nodes' devices have."""
-        return sorted({found.devices[0].cores for found in fleet.inventories(self.key)}) or [USUAL_CORES]
+        return sorted({found.devices[0].cores for found in lister.inventories(self.key)}) or [USUAL_CORES]
 
     # request extraction (6)
 
@@ -206,9 +213,9 @@ class AwsNeuron(Vendor):
     def decided_later(self, request: Request) -> frozenset[Dimension]:
         return frozenset((Dimension.COUNT if _neuron(request).of_cores else Dimension.CORES,))
 
-    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         asked = _neuron(request)
-        suiting = [found for cores in self._geometries(fleet) if (found := asked.on(cores)) is not None]
+        suiting = [found for cores in self._geometries(lister) if (found := asked.on(cores)) is not None]
         return min(suiting, key=lambda found: (found.count, found.cores), default=asked)
 
     # node side (3)

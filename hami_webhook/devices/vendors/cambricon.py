@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hami_webhook.config.devices import CountMemoryCore
 from hami_webhook.devices.capacity_devices import index_of, split
 from hami_webhook.devices.device_lister import DeviceLister
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.model import Device, Rows
 from hami_webhook.devices.vendor import Vendor
@@ -28,8 +29,19 @@ PROFILE = "CAMBRICON_DSMLU_PROFILE"
 ASSIGNED = ("CAMBRICON_DSMLU_ASSIGHED", "CAMBRICON_DSMLU_ASSIGNED")
 
 
+class CambriconSection(CountMemoryCore):
+    """`cambricon`. One unit of the memory resource is 256 MiB, whatever the file says."""
+
+    @property
+    def factor(self) -> int:
+        return UNIT
+
+
 class Cambricon(Vendor):
     key = "MLU"
+    section_name = "cambricon"
+    section_type = CambriconSection
+    reserved = ReservedKeys(("CAMBRICON_DSMLU_PROFILE_INSTANCE",))
     keys = DeviceKeys.usual(
         "cambricon-mlu",
         uuid="cambricon.com/[no]use-gpuuuid",
@@ -81,7 +93,7 @@ class Cambricon(Vendor):
                 "marked as assigned and the node's lock stays until it expires"
             )
 
-    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         slices = [container.name for container in pod.containers if self._sliced(container)]
         if len(slices) > 1:
             pod.warn(

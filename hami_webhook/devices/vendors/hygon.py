@@ -7,28 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config import HygonSection
+from hami_webhook.config.devices import CountMemoryCore, Factored
 from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft
 
 
+class HygonSection(CountMemoryCore, Factored):
+    """`hygon`. One unit of the memory resource is `factor` MiB."""
+
+
 class Hygon(Vendor):
     key = "DCU"
-    register_annotation = "hami.io/node-dcu-register"
-    handshake_annotation = "hami.io/node-handshake-dcu"
-    unregistered_hint = (
-        "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, "
-        "Hygon's, which offers hygon.com/dcu, does not"
+    section_name = "hygon"
+    section_type = HygonSection
+    registration = NodeRegistration(
+        "hami.io/node-dcu-register",
+        "hami.io/node-handshake-dcu",
+        missing="no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, "
+        "Hygon's, which offers hygon.com/dcu, does not",
     )
     keys = DeviceKeys.usual("dcu", uuid="hygon.com/[no]use-gpuuuid", model="hygon.com/[no]use-dcutype")
     default_cores = 100
     multi_is_exclusive = True
     explains_memory = True
-
-    def __init__(self, section: HygonSection) -> None:
-        super().__init__(section)
-        self.memory_factor = section.factor
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         """What concerns a single card comes from the defaults: no cores are all cores, no memory is all of it (5)."""

@@ -6,10 +6,11 @@ Iluvatar's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
-from hami_webhook.config import IluvatarChip
+from hami_webhook.config.devices import Chip, CountMemoryCore
 from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import CardRecord
@@ -23,13 +24,17 @@ from hami_webhook.devices.fit_request import (
     Candidate,
     Check,
 )
-from hami_webhook.devices.keys import DeviceKeys
+from hami_webhook.devices.keys import DeviceKeys, ReservedKeys
 from hami_webhook.devices.model import Device, Inventory, Rows
 from hami_webhook.devices.placement_annotations import nanoseconds
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+
+UNIT = 256
+"""MiB of a unit of memory."""
 
 WHOLE = 100
 """Percent of compute that are a card."""
@@ -44,10 +49,28 @@ def _all_cores_alone(candidate: Candidate) -> bool:
 ALL_CORES_ALONE = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _all_cores_alone)
 
 
+class IluvatarNames(CountMemoryCore):
+    """The names of both sections. One unit of memory is 256 MiB."""
+
+    @property
+    def factor(self) -> int:
+        return UNIT
+
+
+class IluvatarChip(IluvatarNames, Chip):
+    """An entry of `iluvatars`: a backend of its own, whose key is `common_word`."""
+
+
+class IluvatarSection(IluvatarNames):
+    """`iluvatar`, the single family of HAMi 2.7, backend key `Iluvatar`."""
+
+    APART_FROM: ClassVar[str] = "iluvatars"
+
+
 class Iluvatar(Vendor):
     """What both families have in common."""
 
-    memory_factor = 256
+    memory_factor = UNIT
     multi_is_exclusive = True
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
@@ -60,9 +83,9 @@ class Iluvatar(Vendor):
         yield self.memory_name, 0, MAX_INT32 // self.memory_factor, "a whole number of 256 MiB units (16 GiB is 64)"
         yield self.core_name, 0, MAX_INT32, "a whole number"
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         """A count of 0 asks too, though it gets no card."""
-        super().admit(container, pod, fleet)
+        super().admit(container, pod, lister)
         count = parse_whole(container.limits.get(self.count_name))
         if count is not None and count > 1:
             container.set_limit(self.core_name, WHOLE * count)
@@ -87,15 +110,21 @@ class Iluvatar(Vendor):
 class PerChip(Iluvatar):
     """A chip of `iluvatars`: its key is its common word, its devices come from Iluvatar's HAMi-aware plugin."""
 
+    section_name = "iluvatars"
+    section_type = tuple[IluvatarChip, ...]
+
+    @classmethod
+    def of(cls, section: Iterable[IluvatarChip]) -> Iterable[Vendor]:
+        return map(cls, section)
+
     def __init__(self, chip: IluvatarChip) -> None:
         super().__init__(chip)
         word = self.key = chip.common_word
-        self.register_annotation = f"hami.io/node-{word}-register"
-        self.handshake_annotation = f"hami.io/node-handshake-{word}"
+        self.registration = NodeRegistration(f"hami.io/node-{word}-register", f"hami.io/node-handshake-{word}")
         self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
-        asks = super().admit(container, pod, fleet)
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+        asks = super().admit(container, pod, lister)
         if asks and container.name:
             container.default_env("SOL_CONTINER_NAME", container.name)  # as Iluvatar's runtime spells it
         return asks
@@ -109,6 +138,9 @@ class OldFamily(Iluvatar):
     """`iluvatar`: devices from capacity, annotations for Iluvatar's gpu-manager, which releases no node lock."""
 
     key = "Iluvatar"
+    section_name = "iluvatar"
+    section_type = IluvatarSection
+    reserved = ReservedKeys(pattern=r"iluvatar\.ai/predicate-gpu-idx-[0-9]+")  # one for each container
     lock = None
     keys = DeviceKeys.usual(
         "iluvatar-vgpu",

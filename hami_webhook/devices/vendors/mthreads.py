@@ -7,7 +7,10 @@ those of all its cards together. The plugin is told of a pod's cards once, so it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
+from hami_webhook.config.devices import CountMemoryCore, Meaning
+from hami_webhook.config.fields import ResourceName
 from hami_webhook.devices import capacity_devices, reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.device_lister import DeviceLister
@@ -46,8 +49,21 @@ SLICES = (2, 4, 8, 16, 32, 64, 96)
 CARDS_ASKED = "mthreads.com/request-gpu-num"
 
 
+class MthreadsSection(CountMemoryCore):
+    """`mthreads`. One unit of memory is 512 MiB and one of compute is a core group, of which a card has 16."""
+
+    resource_memory_name: Annotated[ResourceName, Meaning("memory of all cards of a container together", "512 MiB")] = (
+        ""
+    )
+    resource_core_name: Annotated[
+        ResourceName, Meaning("compute of all cards of a container together", "core groups, 16 a card")
+    ] = ""
+
+
 class Mthreads(Vendor):
     key = "Mthreads"
+    section_name = "mthreads"
+    section_type = MthreadsSection
     memory_factor = 512
     lock = None
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
@@ -90,9 +106,9 @@ class Mthreads(Vendor):
         if count == 1 and units is not None and parse_whole(units) not in SLICES:
             raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         """Whole cards are asked for by what a whole card has, which kube-scheduler itself counts on the node."""
-        if not super().admit(container, pod, fleet):
+        if not super().admit(container, pod, lister):
             return False
         count = self._count(container)
         if container.limits.get(self.count_name) is None:
@@ -103,7 +119,7 @@ class Mthreads(Vendor):
             pod.note(f"container {container.name}: limits set to those of whole cards, {count} of them")
         return True
 
-    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         """The plugin trusts the number of cards it finds on the pod, so a user's own doesn't stay."""
         several = [count for count in map(self._count, pod.containers) if count > 1]
         if several:

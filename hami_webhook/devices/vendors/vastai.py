@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from hami_webhook.config.devices import DeviceSection, Meaning
+from hami_webhook.config.fields import ResourceName
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import CardRecord
 from hami_webhook.devices.fit_request import (
@@ -25,6 +28,7 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.groups import LargestGroups, togetherness
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, NodeView, Rows
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.slots import SlotVendor
 from hami_webhook.kube.objects import Pod
 
@@ -65,10 +69,17 @@ def _not_in_use(candidate: Candidate) -> bool:
 BY_AIC = LargestGroups(_aic)
 
 
+class VastaiSection(DeviceSection):
+    """`vastai`: whole cards, or dies registered as devices."""
+
+    resource_count_name: Annotated[ResourceName, Meaning("number of cards or dies", "devices")] = ""
+
+
 class Vastai(SlotVendor):
     key = "Vastai"
-    register_annotation = "hami.io/node-va-register"
-    handshake_annotation = "hami.io/node-handshake-va"
+    section_name = "vastai"
+    section_type = VastaiSection
+    registration = NodeRegistration("hami.io/node-va-register", "hami.io/node-handshake-va")
     keys = DeviceKeys.usual("Vastai", uuid="vastaitech.com/[no]use-gpuuuid")
     checks = (
         HEALTHY,

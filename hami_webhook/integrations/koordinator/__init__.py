@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hami_webhook.config.schedulers import KoordinatorSection
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.foreign_pods import refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Part, Prediction
@@ -32,6 +31,7 @@ from hami_webhook.integrations.koordinator.keys import (
 from hami_webhook.integrations.koordinator.pod_rules import check_amounts
 from hami_webhook.integrations.koordinator.prediction import KoordinatorConstraints, Load, choose, loads_of, score
 from hami_webhook.integrations.koordinator.request import OWN, Want, pod_total, read
+from hami_webhook.integrations.sections import KoordinatorSection
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hami_webhook.config.schedulers import KOORDINATOR_RESOURCES
+from hami_webhook.integrations.sections import KOORDINATOR_RESOURCES
 
 SHARED, CORE, MEMORY, RATIO, GPU = KOORDINATOR_RESOURCES
 """Different cards; percent; bytes; percent; percent for both. All but the first are totals over a container's cards."""

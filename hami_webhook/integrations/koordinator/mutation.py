@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config.schedulers import KoordinatorSection
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, drop_owned, refuse_node_name
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.model import BadRequest
@@ -24,6 +23,7 @@ from hami_webhook.integrations.koordinator.keys import (
 from hami_webhook.integrations.koordinator.pod_rules import check_amounts
 from hami_webhook.integrations.koordinator.request import OWN, Amounts, Want, cards_of, pod_total, read, whole
 from hami_webhook.integrations.priority import move_priority
+from hami_webhook.integrations.sections import KoordinatorSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.patch import MapDraft

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler, NodeLister, NoNode, Prediction
+from hami_webhook.integrations.sections import VolcanoSection
 from hami_webhook.integrations.volcano.annotation_keys import ALLOCATED, ASCEND, BIND_PHASE, BIND_TIME, NODE, OWNED
 from hami_webhook.integrations.volcano.costs import Costs
 from hami_webhook.integrations.volcano.ids_annotation import node_of, rows_of

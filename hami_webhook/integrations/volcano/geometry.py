@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hami_webhook.config.schedulers import MigGeometries, MigGroup
+from hami_webhook.integrations.sections import MigGeometries, MigGroup
 
 
 @dataclass(frozen=True, slots=True)

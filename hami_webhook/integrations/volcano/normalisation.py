@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices.amounts import check_bounds
 from hami_webhook.devices.foreign_pods import drop_owned, refuse_node_name, refuse_owned
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.integrations.priority import move_priority
+from hami_webhook.integrations.sections import VolcanoSection
 from hami_webhook.integrations.volcano.annotation_keys import (
     MIG,
     MODE,

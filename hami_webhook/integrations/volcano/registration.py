@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices.codecs import parse_bool
 from hami_webhook.devices.foreign_scheduler import NodeLister
 from hami_webhook.devices.handshake import ANSWER_WITHIN, handshake_time
 from hami_webhook.devices.model import Device
 from hami_webhook.devices.pod_preferences import MOST_LETTERS, ListRule
+from hami_webhook.integrations.sections import VolcanoSection
 from hami_webhook.integrations.volcano.annotation_keys import (
     HAMI_CORE,
     HANDSHAKE,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hami_webhook.config.schedulers import VolcanoSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.fit_request import (
@@ -26,6 +25,7 @@ from hami_webhook.devices.model import Device, DeviceReservation, FixedMemory, R
 from hami_webhook.devices.pod_preferences import CardPolicy, Weights
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.integrations.sections import VolcanoSection
 from hami_webhook.integrations.volcano.annotation_keys import (
     ALLOCATED,
     MIG,

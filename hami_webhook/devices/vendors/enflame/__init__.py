@@ -6,7 +6,6 @@ in two modes and have one type word and one annotation on the wire.
 
 from __future__ import annotations
 
-from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
 from hami_webhook.devices.fit_request import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
@@ -14,6 +13,7 @@ from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Inventory
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.enflame.drs import DrsGcu
+from hami_webhook.devices.vendors.enflame.section import EnflameSection
 from hami_webhook.devices.vendors.enflame.shared import SharedGcu
 from hami_webhook.kube.objects import Node
 
@@ -22,14 +22,14 @@ class WholeGcu(Vendor):
     """Cards that the vendor's own plugin picks: their ids aren't hardware, memory and cores are percent."""
 
     key = "GCU"
+    section_name = "enflame"
+    section_type = EnflameSection
+    section_fields = ("resource_name_gcu",)
     keys = DeviceKeys.usual("enflame-gcu")
     lock = None
     without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)
     default_cores = 100
-
-    def __init__(self, section: EnflameSection) -> None:
-        self.count_name = section.resource_name_gcu
 
     def inventory(self, node: Node) -> Inventory | None:
         count = capacity(node, self.count_name)
@@ -37,6 +37,4 @@ class WholeGcu(Vendor):
         return Inventory(cards) if cards else None
 
 
-def gcus(section: EnflameSection) -> tuple[Vendor, ...]:
-    """The three forms."""
-    return WholeGcu(section), SharedGcu(section), DrsGcu(section)
+__all__ = ["DrsGcu", "SharedGcu", "WholeGcu"]

@@ -11,7 +11,6 @@ from typing import cast
 
 import orjson
 
-from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import DeviceEntry
@@ -38,6 +37,7 @@ from hami_webhook.devices.vendors.enflame.profiles import (
     Wanted,
     read_capacity,
 )
+from hami_webhook.devices.vendors.enflame.section import EnflameSection
 from hami_webhook.devices.vendors.enflame.sliced import (
     ASSIGNED_INDEX,
     ASSIGNED_MINOR,
@@ -65,14 +65,11 @@ class DrsGcu(SlicedGcu):
     """Cards `<node>-enflame-drs-<index>`."""
 
     key = DRS
+    section_name = "enflame"
+    section_type = EnflameSection
+    section_fields = ("resource_name_drs_gcu", "resource_name_gcu_memory", "resource_name_gcu_core")
     memory_may_be_bytes = True
     checks = (*SlicedGcu.checks, FREE_SLICES)
-
-    def __init__(self, section: EnflameSection) -> None:
-        super().__init__(section)
-        self.count_name = section.resource_name_drs_gcu
-        self.memory_name = section.resource_name_gcu_memory
-        self.core_name = section.resource_name_gcu_core
 
     # node side (docs/spec/enflame.md#3)
 
@@ -120,11 +117,11 @@ class DrsGcu(SlicedGcu):
                 raise BadRequest(f"{self.core_name} must be in range (0,100]")
         super().check_amounts(container)
 
-    def normalise(self, container: ContainerDraft, fleet: DeviceLister) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
         sliced = container.asks_for(self.count_name)
         for name in (self.count_name,) if sliced else (self.memory_name, self.core_name):
             container.copy_across(name)
-        tables = [inventory.facts for inventory in fleet.inventories(self.key) if inventory.devices]
+        tables = [inventory.facts for inventory in lister.inventories(self.key) if inventory.devices]
         if len({table.shape for table in tables}) != 1:
             why = "nodes have different tables" if tables else "no node has DRS cards"
             so = "until the pod is placed, quota counts the least that a known table gives for it"
@@ -142,7 +139,7 @@ class DrsGcu(SlicedGcu):
                 f"{profile.cores} percent of the cores is the smallest that serves this"
             )
 
-    def admit_pod(self, pod: PodDraft, fleet: DeviceLister) -> None:
+    def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         shared = self.section.resource_name_vgcu
         also = next((container for container in pod.containers if self.amount(container, shared)), None)
         if also is not None:
@@ -195,7 +192,7 @@ class DrsGcu(SlicedGcu):
         by_need = cast("Wanted", request.memory).size is None
         return super().decided_later(request) | {Dimension.COUNT if by_need else Dimension.CORES}
 
-    def least(self, request: Request, fleet: DeviceLister, eligible: Sequence[Device]) -> Request:
+    def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
         """The percent written, or else the least that any table has for the slices."""
         wanted = cast("Wanted", request.memory)
         if wanted.size is None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted
@@ -21,6 +20,7 @@ from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import FitRequest
 from hami_webhook.devices.model import Allocation, BadRequest, FixedMemory, Inventory, MemoryRequest, Request
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.enflame.section import EnflameSection
 from hami_webhook.devices.vendors.enflame.sliced import (
     GCU_COUNT,
     REQUEST_SIZE,
@@ -69,11 +69,9 @@ class SharedGcu(SlicedGcu):
     """Cards `<node>-enflame-<i>` of 100 percent memory. More than one card means whole cards."""
 
     key = SHARED
-
-    def __init__(self, section: EnflameSection) -> None:
-        super().__init__(section)
-        self.count_name = section.resource_name_vgcu
-        self.memory_name = section.resource_name_vgcu_percentage
+    section_name = "enflame"
+    section_type = EnflameSection
+    section_fields = ("resource_name_vgcu", "resource_name_vgcu_percentage")
 
     @property
     def resource_names(self) -> tuple[str, ...]:
@@ -112,8 +110,8 @@ class SharedGcu(SlicedGcu):
                 f"and {self.memory_name}; ask by those"
             )
 
-    def normalise(self, container: ContainerDraft, fleet: DeviceLister) -> Iterator[str]:
-        per_card = self._slices_per_card(fleet)
+    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
+        per_card = self._slices_per_card(lister)
         asked = self.request(container.container)
         assert asked is not None
         assert isinstance(asked.memory, FixedMemory)
@@ -126,10 +124,10 @@ class SharedGcu(SlicedGcu):
             why = "more than one card means whole cards" if asked.count > 1 else f"a card has {per_card} slices"
             yield f"{self.memory_name} {written} becomes {percent}, as {why}"
 
-    def _slices_per_card(self, fleet: DeviceLister) -> int:
+    def _slices_per_card(self, lister: DeviceLister) -> int:
         """f of most cards, of equally many the smaller."""
         cards: Counter[int] = Counter()
-        for inventory in fleet.inventories(self.key):
+        for inventory in lister.inventories(self.key):
             if inventory.devices:
                 cards[inventory.facts] += len(inventory.devices)
         return min(cards, key=lambda per_card: (-cards[per_card], per_card), default=USUAL_SLICES)

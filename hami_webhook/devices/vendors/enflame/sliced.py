@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from hami_webhook.config import EnflameSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import index_of
 from hami_webhook.devices.codecs import DeviceEntry
@@ -29,6 +28,7 @@ from hami_webhook.devices.model import Allocation, Device, NodeView, Rows
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.enflame.profiles import DrsCard
+from hami_webhook.devices.vendors.enflame.section import EnflameSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, ContainerKind, Node, Pod
 
@@ -106,6 +106,7 @@ class SlicedGcu(Vendor):
     )
 
     def __init__(self, section: EnflameSection) -> None:
+        super().__init__(section)
         self.section = section
 
     @property
@@ -114,10 +115,10 @@ class SlicedGcu(Vendor):
 
     # admission (docs/spec/enflame.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         if self.request(container.container) is None:
             return False
-        for told in self.normalise(container, fleet):
+        for told in self.normalise(container, lister):
             pod.warn(f"container {container.name}: {told}")
         if container.kind is not ContainerKind.APP:
             pod.warn(
@@ -126,7 +127,7 @@ class SlicedGcu(Vendor):
             )
         return True
 
-    def normalise(self, container: ContainerDraft, fleet: DeviceLister) -> Iterator[str]:
+    def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
         """Put what the container asks into the plugin's form; what the user should know of that, a sentence each."""
         raise NotImplementedError
 

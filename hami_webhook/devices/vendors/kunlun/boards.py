@@ -61,9 +61,9 @@ WHOLE_CARDS = WholeCards()
 class Kunlunxin(Vendor):
     """What both backends share."""
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         """Whatever the number, a container that limits its count is ours to schedule."""
-        super().admit(container, pod, fleet)
+        super().admit(container, pod, lister)
         return self.count_name in container.limits
 
     def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -25,8 +24,10 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import BadRequest, Device, FixedMemory, Inventory, MemoryRequest, Request
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendors.kunlun import boards, wings
 from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
+from hami_webhook.devices.vendors.kunlun.section import KunlunSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node
 from hami_webhook.kube.quantity import parse_whole
@@ -93,8 +94,10 @@ class KunlunVxpu(Kunlunxin):
     """Slices of P800-OAM cards."""
 
     key = "XPU"
-    register_annotation = "hami.io/node-register-xpu"
-    handshake_annotation = "hami.io/node-handshake-xpu"
+    section_name = "kunlun"
+    section_type = KunlunSection
+    section_fields = ("resource_vcount_name", "resource_vmemory_name")
+    registration = NodeRegistration("hami.io/node-register-xpu", "hami.io/node-handshake-xpu")
     keys = DeviceKeys(
         to_allocate="hami.io/xpu-devices-to-allocate",
         allocated="hami.io/xpu-devices-allocated",
@@ -104,10 +107,6 @@ class KunlunVxpu(Kunlunxin):
     checks = (UUID_LISTS, boards.IN_A_WING, HEALTHY, FREE_MEMORY, SPLIT_ALIKE, boards.UNUSED_BY_TWIN, MUTEX)
     most_memory = 2**50  # what was meant as bytes still gets a whole card, with a warning (docs/spec/kunlun.md#4)
 
-    def __init__(self, section: KunlunSection) -> None:
-        self.count_name = section.resource_vcount_name
-        self.memory_name = section.resource_vmemory_name
-
     # admission (docs/spec/kunlun.md#5)
 
     def check_amounts(self, container: Container) -> None:
@@ -116,8 +115,8 @@ class KunlunVxpu(Kunlunxin):
                 raise BadRequest(f"{self.memory_name} must not be negative")
         super().check_amounts(container)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
-        if not super().admit(container, pod, fleet):
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
+        if not super().admit(container, pod, lister):
             if not container.asks_for(self.count_name):
                 pod.warn(f"container {container.name}: {self.memory_name} means nothing without {self.count_name}")
             return False
@@ -165,7 +164,8 @@ class KunlunVxpu(Kunlunxin):
         for card in self.registered(node):
             if any(card.index == other.index for other in devices):
                 warnings.append(
-                    f"{self.register_annotation}: card {card.uuid} isn't used, as another has its index {card.index}"
+                    f"{self.registration.annotation}: card {card.uuid} isn't used, as another has its index "
+                    f"{card.index}"
                 )
                 card = replace(card, index=-1)
             devices.append(card)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hami_webhook.config import KunlunSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import SHARED_SLOTS, capacity, counted, index_of
 from hami_webhook.devices.fit_request import HEALTHY, UUID_LISTS, Check, FitRequest, Selection
@@ -13,6 +12,7 @@ from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import Device, DeviceReservation, Inventory, NodeView, Request, Rows, Usage
 from hami_webhook.devices.vendors.kunlun import boards, wings
 from hami_webhook.devices.vendors.kunlun.boards import WHOLE, Kunlunxin
+from hami_webhook.devices.vendors.kunlun.section import KunlunSection
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -25,6 +25,9 @@ class KunlunXpu(Kunlunxin):
     """Whole cards, one by one counted by their plugin's capacity."""
 
     key = "kunlun"
+    section_name = "kunlun"
+    section_type = KunlunSection
+    section_fields = ("resource_count_name",)
     lock = None
     keys = DeviceKeys(
         allocated="hami.io/kunlun-allocated",
@@ -33,9 +36,6 @@ class KunlunXpu(Kunlunxin):
         nouse_uuid=boards.NOUSE_UUID,
     )
     checks = (UUID_LISTS, boards.IN_A_WING, HEALTHY, UNUSED, boards.UNUSED_BY_TWIN)
-
-    def __init__(self, section: KunlunSection) -> None:
-        self.count_name = section.resource_count_name
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         yield from boards.misfits(self.count_name, self.amount(container, self.count_name) or 0, whole=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 
-from hami_webhook.config import MetaxSection
 from hami_webhook.devices.amounts import MAX_INT32, bad_amount
 from hami_webhook.devices.codecs import CardRecord, integer_in, parse_bool, string_in
 from hami_webhook.devices.device_lister import DeviceLister
@@ -28,10 +27,12 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
 from hami_webhook.devices.model import AllocatedDevice, Device, DeviceReservation, NodeView, Request, Rows, Usage
 from hami_webhook.devices.placement_annotations import nanoseconds
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.metax import qos
 from hami_webhook.devices.vendors.metax.linkzones import FEWEST_ONLINE, SMALLEST_ZONE, online_score, topology_score
 from hami_webhook.devices.vendors.metax.qos import ALL_CORES, OwnTask, SgpuCard, class_of, is_online
+from hami_webhook.devices.vendors.metax.section import MetaxSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, parse_whole
@@ -80,9 +81,10 @@ def _unless_online(check: Check) -> Check:
 
 class MetaxSgpu(Vendor):
     key = "Metax-SGPU"
-    register_annotation = "metax-tech.com/node-gpu-devices"
-    card_fields = _CARD_FIELDS
-    drop_on_decode_error = True
+    section_name = "metax"
+    section_type = MetaxSection
+    section_fields = ("resource_vcount_name", "resource_vmemory_name", "resource_vcore_name")
+    registration = NodeRegistration("metax-tech.com/node-gpu-devices", fields=_CARD_FIELDS, drop_on_error=True)
     keys = DeviceKeys.usual(
         "metax-sgpu",
         uuid="metax-tech.com/[no]use-gpuuuid",
@@ -107,20 +109,18 @@ class MetaxSgpu(Vendor):
     topology_ranks_nodes = False
 
     def __init__(self, section: MetaxSection) -> None:
-        self.count_name = section.resource_vcount_name
-        self.memory_name = section.resource_vmemory_name
-        self.core_name = section.resource_vcore_name
+        super().__init__(section)
         self.topology_aware = section.sgpu_topology_aware
 
     # admission (docs/spec/metax.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         count = self.amount(container, self.count_name) or 0
         if count > 0:
             qos.check_annotations(pod.annotations, count)
             if pod.annotations.get(qos.APP_CLASS) != qos.ONLINE and qos.QOS not in pod.annotations:
                 pod.annotations[qos.QOS] = qos.BEST_EFFORT
-        return super().admit(container, pod, fleet)
+        return super().admit(container, pod, lister)
 
     def check_pod(self, pod: Pod) -> None:
         for container in pod.containers:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from hami_webhook.config import MetaxSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
 from hami_webhook.devices.fit_request import AMOUNT_CHECKS, FREE_SLOT, HEALTHY, MUTEX, WITHIN_QUOTA, Candidate, Check
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import FixedMemory, Inventory, MemoryRequest, NodeView, Rows
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendors.metax.section import MetaxSection
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
@@ -63,6 +63,9 @@ def _one_more_is_usable(candidate: Candidate) -> bool:
 
 class MetaxGpu(Vendor):
     key = "Metax-GPU"
+    section_name = "metax"
+    section_type = MetaxSection
+    section_fields = ("resource_count_name",)
     keys = DeviceKeys.usual("metax-gpu")
     default_cores = 100
     lock = None
@@ -76,9 +79,6 @@ class MetaxGpu(Vendor):
         *AMOUNT_CHECKS,
         Check(reasons.CARD_NOT_HEALTH, _one_more_is_usable),
     )
-
-    def __init__(self, section: MetaxSection) -> None:
-        self.count_name = section.resource_count_name
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         return FixedMemory(CARD_MEMORY)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 
-from hami_webhook.config import NvidiaSection
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
 from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
@@ -47,9 +46,11 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import mig
+from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
@@ -116,11 +117,12 @@ BEST_LINKED = BestLinked()
 
 
 class Nvidia(Vendor):
+    section_name = "nvidia"
+    section_type = NvidiaSection
     key = "NVIDIA"
-    register_annotation = "hami.io/node-nvidia-register"
-    handshake_annotation = "hami.io/node-handshake"
-    gone_with_allocatable = True
-    allow_unterminated_list = True
+    registration = NodeRegistration(
+        "hami.io/node-nvidia-register", "hami.io/node-handshake", unterminated=True, gone_with_allocatable=True
+    )
     keys = DeviceKeys.usual(
         "vgpu",
         uuid="nvidia.com/[no]use-gpuuuid",
@@ -146,7 +148,6 @@ class Nvidia(Vendor):
         self.section = section
         self.percentage_name = section.resource_memory_percentage_name
         self.priority_name = section.resource_priority_name
-        self.memory_factor = section.factor
         self.default_cores = section.default_cores
         self.touches_every_container = section.overwrite_env
 
@@ -156,7 +157,7 @@ class Nvidia(Vendor):
 
     # admission (docs/spec/nvidia.md#5)
 
-    def admit(self, container: ContainerDraft, pod: PodDraft, fleet: DeviceLister) -> bool:
+    def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         section = self.section
         self.check_amounts(container.container)
         priority = parse_whole(container.limits.get(self.priority_name)) if self.priority_name else None

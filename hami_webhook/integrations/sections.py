@@ -5,8 +5,10 @@ Sources: docs/spec/volcano.md#2, docs/spec/koordinator.md#2.
 HAMi has neither; a key that is absent has the default of its chapter, which for Volcano is that of its device plugin.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
+from hami_webhook.config.devices import FACTOR_MIB, MEMORY_PERCENTAGE, PERCENT, DeviceSection, Meaning
 from hami_webhook.config.fields import (
     Flag,
     LabelValue,
@@ -99,17 +101,23 @@ PLUGIN_MIG_GEOMETRIES = (
 """What the chart of Volcano's device plugin configures; memory in MiB of one instance."""
 
 
-KOORDINATOR_RESOURCES = (
-    "koordinator.sh/gpu.shared",
-    "koordinator.sh/gpu-core",
-    "koordinator.sh/gpu-memory",
-    "koordinator.sh/gpu-memory-ratio",
-    "koordinator.sh/gpu",
-)
+_KOORDINATOR_MEANINGS = {
+    "koordinator.sh/gpu.shared": Meaning("number of cards", "cards"),
+    "koordinator.sh/gpu-core": Meaning("compute of all cards", PERCENT),
+    "koordinator.sh/gpu-memory": Meaning("memory of all cards", "bytes"),
+    "koordinator.sh/gpu-memory-ratio": Meaning("memory of all cards, as a share", PERCENT),
+    "koordinator.sh/gpu": Meaning("compute and memory of all cards, as a share", PERCENT),
+}
+
+KOORDINATOR_RESOURCES = tuple(_KOORDINATOR_MEANINGS)
+
+_VOLCANO_MOST_BLOCKS = 60_000
 
 
-class SchedulerSection(Section):
+class SchedulerSection(DeviceSection):
     """What both sections say: whether they count, and what becomes of pods that name several GPU managers."""
+
+    MAY_NAME_NOTHING: ClassVar[bool] = True
 
     enabled: Flag = True
     inject_scheduler_name: Flag = True
@@ -122,15 +130,26 @@ class SchedulerSection(Section):
         """
         return self.mixed_name_sets == "deny" and "mixed_name_sets" in self.model_fields_set
 
+    def names_of_schedulers(self) -> tuple[str, ...]:
+        """`spec.schedulerName` of the pods that the scheduler places; the first is the one injected."""
+        raise NotImplementedError
+
+    def notes(self) -> Iterator[str]:
+        if not self.enabled:
+            yield "switched off"
+        if self.inject_scheduler_name:
+            yield f"pods without a scheduler get {self.names_of_schedulers()[0]}"
+        yield f"pods that mix several GPU managers' names: {self.mixed_name_sets}"
+
 
 class VolcanoSection(SchedulerSection):
     """`volcano`: pods with Volcano's vGPU resources. Memory is counted in blocks of `factor` MiB."""
 
     scheduler_names: SchedulerNames = ("volcano",)
-    resource_count_name: ResourceName = "volcano.sh/vgpu-number"
-    resource_memory_name: ResourceName = "volcano.sh/vgpu-memory"
-    resource_memory_percentage_name: ResourceName = "volcano.sh/vgpu-memory-percentage"
-    resource_core_name: ResourceName = "volcano.sh/vgpu-cores"
+    resource_count_name: Annotated[ResourceName, Meaning("number of cards", "cards")] = "volcano.sh/vgpu-number"
+    resource_memory_name: Annotated[ResourceName, Meaning("memory of each card", FACTOR_MIB)] = "volcano.sh/vgpu-memory"
+    resource_core_name: Annotated[ResourceName, Meaning("compute of each card", PERCENT)] = "volcano.sh/vgpu-cores"
+    resource_memory_percentage_name: Annotated[ResourceName, MEMORY_PERCENTAGE] = "volcano.sh/vgpu-memory-percentage"
     default_memory: Number = 0
     default_cores: Percent = 0
     default_gpu_num: Number = 1
@@ -164,6 +183,19 @@ class VolcanoSection(SchedulerSection):
         names.pop("resourcePriorityName", None)
         return names
 
+    def names_of_schedulers(self) -> tuple[str, ...]:
+        return self.scheduler_names
+
+    def notes(self) -> Iterator[str]:
+        yield from super().notes()
+        most = _VOLCANO_MOST_BLOCKS * self.factor
+        yield (
+            f"nodes of up to {most} MiB in all are counted right; the smallest safe gpuMemoryFactor is the MiB of all "
+            f"cards of the largest node / {_VOLCANO_MOST_BLOCKS}, rounded up"
+        )
+        if any("A30" in entry.models for entry in self.mig_geometries):
+            yield "the model text A30 also matches A300 and RTX A3000"
+
 
 class KoordinatorSection(SchedulerSection):
     """`koordinator`: pods with Koordinator's GPU share. Its resource names are fixed and its memory is in bytes."""
@@ -179,3 +211,10 @@ class KoordinatorSection(SchedulerSection):
     def resource_names(self) -> dict[str, str]:
         """The fixed names; no key of the file stands for them."""
         return {name: name for name in KOORDINATOR_RESOURCES}
+
+    @classmethod
+    def meanings(cls) -> Mapping[str, Meaning]:
+        return _KOORDINATOR_MEANINGS
+
+    def names_of_schedulers(self) -> tuple[str, ...]:
+        return self.scheduler_names

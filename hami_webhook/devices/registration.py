@@ -1,0 +1,27 @@
+"""How nodes register a vendor's cards (docs/spec/node-registration.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistration:
+    """The annotations of a node in which the device plugin lists a vendor's cards, and how they are read.
+
+    `annotation`: the list, in JSON or in the colon form; empty where cards come from elsewhere. `handshake`: the
+    annotation of the common health rule, empty for none. `fields`: what the JSON calls the standard fields, where it is
+    the vendor's own. `unterminated`: a single card in the colon form may lack its `:`. `drop_on_error`: cards whose
+    registration can't be read are gone, where others' stay as they were last read. `gone_with_allocatable`: the cards
+    are dropped at once when the node's allocatable count falls to 0. `missing`: what the owner of a pod is told where
+    no node has the vendor's cards; a whole sentence.
+    """
+
+    annotation: str = ""
+    handshake: str = ""
+    fields: Mapping[str, str] | None = None
+    unterminated: bool = False
+    drop_on_error: bool = False
+    gone_with_allocatable: bool = False
+    missing: str = ""

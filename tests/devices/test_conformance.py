@@ -1,0 +1,255 @@
+"""What holds for every vendor, whichever it is: one suite for all that are registered.
+
+The nodes and the requests are those of the vendor's example in `manifests/examples`, so that a new vendor is in here
+with its example. What a vendor's chapter says beyond this is in the vendor's own tests.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS, is_scheduler_owned
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Node, Pod
+
+from .yard import CHART, JSON, Placed, Yard, configured, container, node, pod
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+OLD_ILUVATAR = configured(
+    "iluvatar: {resourceCountName: iluvatar.ai/vgpu, resourceMemoryName: iluvatar.ai/vcuda-memory, "
+    "resourceCoreName: iluvatar.ai/vcuda-core}"
+)
+"""HAMi 2.7's section, which the chart has no longer."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A vendor with its nodes, and what containers request of it: requests and the annotations of their pods."""
+
+    vendors: Vendors
+    key: str
+    nodes: Sequence[Node]
+    requests: Sequence[tuple[JSON, Mapping[str, str]]]
+
+    @property
+    def vendor(self) -> Vendor:
+        return self.vendors[self.key]
+
+    def yard(self, nodes: Sequence[Node] | None = None, **quota: Any) -> Yard:
+        return Yard(self.nodes if nodes is None else nodes, self.vendors, **quota)
+
+    def first(self, **annotations: str) -> JSON:
+        """A pod that requests what the first pod of the example does."""
+        limits, notes = self.requests[0]
+        return pod(annotations={**notes, **annotations}, **limits)
+
+
+@functools.cache
+def documents() -> list[JSON]:
+    return [each for path in sorted(EXAMPLES.glob("*.yaml")) for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+def registers(vendor: Vendor, found: Node) -> bool:
+    try:
+        return vendor.inventory(found) is not None
+    except RegistrationError:
+        return False
+
+
+def requests_of(vendor: Vendor) -> Iterator[tuple[JSON, Mapping[str, str]]]:
+    for each in documents():
+        if each["kind"] == "Pod":
+            notes = each["metadata"].get("annotations", {})
+            for item in each["spec"]["containers"]:
+                limits = item.get("resources", {}).get("limits", {})
+                named = {name: amount for name, amount in limits.items() if name in vendor.resource_names}
+                if named:
+                    yield named, {key: text for key, text in notes.items() if not is_scheduler_owned(key)}
+
+
+def cases() -> list[Case]:
+    nodes = {each["metadata"]["name"]: Node.from_object(each) for each in documents() if each["kind"] == "Node"}
+    found = [
+        Case(CHART, key, [each for each in nodes.values() if registers(vendor, each)], list(requests_of(vendor)))
+        for key, vendor in CHART.items()
+    ]
+    capacity = {"iluvatar.ai/vcuda-memory": 256, "iluvatar.ai/vcuda-core": 200, "iluvatar.ai/vgpu": 200}
+    old = {"iluvatar.ai/vgpu": 1, "iluvatar.ai/vcuda-memory": 16, "iluvatar.ai/vcuda-core": 30}
+    requests: list[tuple[JSON, Mapping[str, str]]] = [(old, {}), ({"iluvatar.ai/vgpu": 2}, {})]
+    found.append(Case(OLD_ILUVATAR, "Iluvatar", [node("old-1", capacity=capacity)], requests))
+    return [case for case in found if case.nodes]
+
+
+CASES = cases()
+every_vendor = pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
+
+
+def test_every_vendor_has_an_example() -> None:
+    """Of chips at least one of a section."""
+    assert {type(case.vendor) for case in CASES} == set(Vendor.classes)
+    assert all(case.requests for case in CASES)
+
+
+@every_vendor
+def test_without_its_section_or_its_count_name_it_is_not_there(case: Case) -> None:
+    """Nor are its resources, memory and cores included."""
+    name, field = case.vendor.section_name, case.vendor.section_fields[0]
+    config = builtin_device_config().config
+    section = config.section(name)
+    without = [config.without([name])]
+    if section is not None:
+        without.append(config.model_copy(update={name: unnamed(section, field)}))
+    for each in without:
+        vendors = enabled_vendors(each)
+        assert case.key not in vendors
+        assert set(case.vendor.resource_names).isdisjoint(vendors.own_names)
+
+
+def unnamed(section: Any, field: str) -> Any:
+    """A section whose count has no name, or in which no chip's has."""
+    if isinstance(section, tuple):
+        return tuple(unnamed(chip, field) for chip in section)
+    if "configs" in type(section).model_fields:
+        return section.model_copy(update={"configs": unnamed(section.configs, field)})
+    return section.model_copy(update={field: ""})
+
+
+@every_vendor
+def test_all_that_it_writes_is_reserved(case: Case) -> None:
+    assert all(
+        is_scheduler_owned(key)
+        for key in (*case.vendor.keys.owned, *case.vendor.reserved.keys, *case.vendor.reserved.kept)
+    )
+    assert set(case.vendor.keys.owned) <= case.vendors.owned_annotations
+
+
+@every_vendor
+def test_a_node_that_registers_nothing_has_none_of_its_cards(case: Case) -> None:
+    assert not registers(case.vendor, node("bare"))
+    refused = case.yard([node("bare")]).place(case.first())
+    assert not isinstance(refused, Placed)
+
+
+@every_vendor
+@pytest.mark.parametrize("amount", ["-1", "x", "9223372036854775808"])
+@pytest.mark.parametrize("where", ["limits", "requests"])
+def test_an_amount_that_cant_be_meant_is_refused_by_its_name(case: Case, where: str, amount: str) -> None:
+    name = case.vendor.count_name
+    bad = container("c", **{name: amount}) if where == "limits" else container("c", requests={name: amount})
+    assert name in case.yard([]).admit(pod(bad)).message
+
+
+@every_vendor
+def test_a_pod_that_names_nothing_of_it_is_left_alone(case: Case) -> None:
+    manifest = pod(container(cpu=1, memory="1Gi"))
+    admitted = case.yard().admit(manifest)
+    assert (admitted.pod, list(admitted.warnings)) == (manifest, [])
+
+
+@every_vendor
+def test_what_placement_writes_is_reserved_and_read_back(case: Case) -> None:
+    yard = case.yard()
+    placed = yard.place(pod(container("side"), container(**case.requests[0][0]), annotations=case.requests[0][1]))
+    assert isinstance(placed, Placed), placed
+    assert {case.vendor.keys.allocated, *PLACEMENT_KEYS[:2]} <= placed.annotations.keys()
+    assert all(is_scheduler_owned(key) for key in placed.annotations)
+    (bound,) = yard.state.pods()
+    rows = case.vendor.decode(bound)
+    assert rows is not None
+    view = yard.state.view(placed.node)
+    assert view is not None
+    devices = {device.uuid for device in view.inventories[case.key].devices}
+    assert {entry.uuid for row in rows for entry in row} <= devices
+    assert not rows[0], "the container without cards has an empty row"
+    assert placed.debits.keys() <= {key.name for key in case.vendor.quota_keys()}
+    assert placed.debits[f"limits.{case.vendor.count_name}"] >= 1
+
+
+@every_vendor
+def test_its_lists_of_devices_hold(case: Case) -> None:
+    """An allow list of one device gives that one or none, and a deny list of all of them gives none."""
+    keys = case.vendor.keys
+    if not keys.use_uuid:
+        return
+    for each in case.nodes:
+        yard = case.yard([each])
+        view = yard.state.view(each.name)
+        assert view is not None
+        if case.key not in view.inventories:
+            continue  # its plugin is gone
+        uuids = [device.uuid for device in view.inventories[case.key].devices]
+        for use in keys.use_uuid:
+            placed = yard.place(case.first(**{use: uuids[0]}), keep=False)
+            if isinstance(placed, Placed):
+                assert {entry for entry in uuids if entry in placed.annotations[keys.allocated]} == {uuids[0]}
+        for nouse in keys.nouse_uuid:
+            refused = yard.place(case.first(**{nouse: ", ".join(uuids)}), keep=False)
+            assert not isinstance(refused, Placed)
+
+
+@every_vendor
+@given(data=st.data())
+def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case, data: st.DataObject) -> None:
+    """Pod after pod, with and without init containers."""
+    count = f"limits.{case.vendor.count_name}"
+    hard = data.draw(st.none() | st.integers(1, 8), "quota")
+    yard = case.yard(hard={} if hard is None else {count: hard})
+    names = []
+    for number in range(data.draw(st.integers(1, 6), "pods")):
+        limits, notes = data.draw(st.sampled_from(case.requests))
+        policy = data.draw(st.sampled_from(["spread", "binpack", "mutex", "topology-aware", "numa"]))
+        first = [container("init", **limits)] if data.draw(st.booleans()) else []
+        apps = [container("main", **limits), *([container("side")] if data.draw(st.booleans()) else [])]
+        notes = {**notes, "hami.io/gpu-scheduler-policy": policy}
+        manifest = pod(*apps, name=f"p{number}", init=first, annotations=notes)
+        admitted = yard.admit(manifest)
+        if admitted.pod is None:
+            assert admitted.message
+            continue
+        if not any(case.vendor.asked(each, pod_of(admitted.pod)) for each in pod_of(admitted.pod).containers):
+            continue
+        assert yard.waiting(manifest).keys() <= case.vendors.quota_keys.keys()
+        placed = yard.place(manifest)
+        if isinstance(placed, Placed):
+            names.append(f"p{number}")
+        else:
+            assert all(placed.values()), "every node says why"
+        stays_within(yard)
+        assert hard is None or yard.charged()[count] <= hard
+    for name in names:
+        yard.remove(name)
+    assert not +yard.charged()
+    assert all(yard.used(*card) == (0, 0, 0) for card in all_cards(yard))
+
+
+def pod_of(manifest: JSON) -> Pod:
+    return Pod.from_object(manifest)
+
+
+def all_cards(yard: Yard) -> Iterator[tuple[str, str, str]]:
+    for view in yard.state.views():
+        for key, inventory in view.inventories.items():
+            yield from ((key, device.uuid, view.node.name) for device in inventory.devices)
+
+
+def stays_within(yard: Yard) -> None:
+    for view in yard.state.views():
+        for key, inventory in view.inventories.items():
+            for device in inventory.devices:
+                slots, memory, cores = yard.used(key, device.uuid, view.node.name)
+                assert slots <= device.slots, device
+                assert memory <= device.memory, device
+                rounded_up = slots if key == "Enflame-DRS" else 0  # sixths of a card, a slot each
+                assert cores <= device.cores + rounded_up or device.mode == "mig", device
