@@ -1,6 +1,6 @@
 """The certificate authority and the serving certificate of the webhook.
 
-The API server trusts the authority through a webhook configuration's ``caBundle`` and asks for the name
+The API server trusts the authority through a webhook configuration's ``caBundle`` and connects with the server name
 ``<service>.<namespace>.svc`` (https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/).
 Everything here is a pure function of its arguments except `write`. The profile of the certificates is RFC 5280's.
 """
@@ -67,14 +67,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """From when to when a certificate is valid (both in UTC), and which one it is."""
+    """The validity of a certificate (both times in UTC) and its serial number."""
 
     not_before: datetime
     not_after: datetime
     serial: int
 
     def remaining(self, now: datetime) -> float:
-        """The share of the whole life still ahead at ``now``: 1 or more when just begun, 0 or less when over."""
+        """The share of the validity that is left at ``now``: 1 or more before its start, 0 or less after its end."""
         life = self.not_after - self.not_before
         return (self.not_after - now) / life if life > timedelta(0) else 0.0
 
@@ -197,7 +197,7 @@ def check_authority(ca: KeyPair, now: datetime) -> None:
 
 
 def check_serving(serving: KeyPair, authority_pem: bytes, service: str, namespace: str) -> None:
-    """Raise `PkiError` unless the pair is one that the authority signed for the Service. Its time isn't looked at."""
+    """Raise `PkiError` unless the pair is one that the authority signed for the Service. Its validity isn't checked."""
     certificate, issuer = read_certificate(serving.certificate), read_certificate(authority_pem)
     if _private_key(serving.key, "the serving key").public_key() != certificate.public_key():
         raise PkiError("the serving key does not belong to its certificate")
@@ -242,7 +242,7 @@ def write(directory: Path, pair: Pair, *, force: bool) -> list[Path]:
             raise PkiError(f"{directory} already has {', '.join(existing)}: use --force to replace them")
         for path, content in files.items():
             staged[path] = _stage(path, content)
-        # Keys first: whoever watches the certificate finds its key already there.
+        # Keys first: a process that watches the certificate finds its key in place.
         for path in sorted(staged, key=lambda path: path.suffix != ".key"):
             staged[path].replace(path)
     except OSError as error:

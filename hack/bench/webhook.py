@@ -29,14 +29,16 @@ from starlette.routing import Route
 from hack.bench import load
 from hack.bench.figures import Figure, Goal, run, tell
 from hack.bench.load import Load, Outcome, Plan
-from hack.bench.scenery import NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
+from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings, add_flags, resolve
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.quota.ledger import LEDGER
-from hami_webhook.server.listener import Listener, ListenerLimits, read_body
+from hami_webhook.server.bodies import read_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
 from hami_webhook.server.run import Running, running
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
@@ -71,7 +73,7 @@ async def _measured(size: str) -> list[Figure]:
             tls=ReloadingTls(files),
         )
         async with running(cluster, vendors, _settings(files)) as process:
-            await process.feed.wait_synced()
+            await process.informers.wait_synced()
             await constant.start()
             emptying = asyncio.create_task(_emptying(cluster))
             try:
@@ -86,11 +88,14 @@ async def _measured(size: str) -> list[Figure]:
 async def _figures(generator: Load, process: Running, constant: int, authority: Path, size: str) -> list[Figure]:
     served = process.main.port
     percent = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+    different = review(_different())
     kinds: dict[str, tuple[str, bytes, float | None]] = {
         "nothing managed": ("/mutate", review(asking("p", {"cpu": "1", "memory": "1Gi"})), 0.85),
-        "plain GPU": ("/mutate", review(asking("p", gpu())), 0.6),
+        "plain GPU": ("/mutate", review(asking("p", gpu())), None),
         "percentage": ("/mutate", review(asking("p", percent)), None),
         "charge": ("/validate", await _charged(process), None),
+        "different pods": ("/mutate", different, 0.45),
+        "different pods, mutated and validated at once": ("/webhook", different, 0.45),
     }
     figures = []
     for kind, (path, body, goal) in kinds.items():
@@ -113,7 +118,7 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
         figures.append(Figure("webhook", kind, own, "per second", "constant answer", base, bound))
         cost, base_cost = map(statistics.median, costs)
         figures.append(Figure("webhook", f"{kind}, CPU", cost, "µs each", "constant answer", base_cost))
-        if kind != "plain GPU":
+        if goal is None or kind == "nothing managed":
             continue
         late: list[list[float]] = [[], []]
         for _ in range(SLOW_ROUNDS[size]):
@@ -123,6 +128,14 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
         name = f"{kind}, p99 at half that rate"
         figures.append(Figure("webhook", name, min(late[0]), "ms", "constant answer", min(late[1]), below))
     return figures
+
+
+def _different() -> JSON:
+    """A pod of which no two that are sent have the same name, labels or environment."""
+    pod = asking(load.UID, gpu())
+    pod["metadata"]["labels"]["job"] = load.UID
+    pod["spec"]["containers"][0]["env"] = [{"name": "RUN", "value": load.UID}]
+    return pod
 
 
 async def _charged(process: Running) -> bytes:

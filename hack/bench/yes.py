@@ -19,7 +19,9 @@ from starlette.routing import Route
 
 from hack.bench.scenery import SCHEDULER
 from hami_webhook.admission.review import API_VERSIONS, UNCHANGED, Answer, allowed
-from hami_webhook.server.listener import Listener, ListenerLimits, read_body
+from hami_webhook.server.bodies import read_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 LIMITS = ListenerLimits()

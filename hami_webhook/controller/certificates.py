@@ -1,16 +1,16 @@
 """Self-managed certificates: one Secret with the authority and the serving pair, trusted by both configurations.
 
-The leader alone writes the Secret and the `caBundle`s. Replicas of the webhook mount the Secret, so that what they
-serve lags behind it by as long as kubelet takes. A new authority is therefore trusted before anything is signed with
-it, and a former one stays trusted until it expires:
+The leader alone writes the Secret and the `caBundle`s. Replicas of the webhook mount the Secret, so that they serve a
+new certificate only after kubelet has updated the volume. A new authority is therefore trusted before it signs
+anything, and a former one stays trusted until it expires:
 
 1. `next.crt`, `next.key` appear in the Secret; the bundles hold the authority and the next one.
 2. 30 s after both configurations read back so, the next one becomes `ca.crt` and signs a new pair. The former one stays
    in the bundles as part of `old.crt`; its key is dropped, so it signs nothing any more.
 
-What is unusable is replaced, and reported by an event: a serving pair is signed anew at once; an authority whose key is
-lost is succeeded in the order above as long as the pair it signed is trusted, else at once. A Secret that is deleted is
-made anew, and what was trusted before isn't any longer.
+Unusable content is replaced and reported by an event: a serving pair is signed again at once; an authority whose key is
+lost is replaced in the order above as long as the pair it signed is trusted, else at once. A deleted Secret is created
+again, and former authorities aren't trusted any longer.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.webhooks import CONFIGURATIONS, webhooks_of
 
 logger = logging.getLogger(__name__)
 
 EVERY = 10.0
-"""Seconds between two looks at the Secret."""
+"""Seconds between two reconciliations of the Secret."""
 _SETTLE = 30.0
-"""Seconds after which every API server surely trusts what both configurations say (docs/spec/quota.md#3.7)."""
-_AFTER_CONFLICT = 1.0
+"""Seconds after which every API server trusts the bundles of both configurations (docs/spec/quota.md#3.7)."""
 _TRUSTED_SINCE = "hami.io/next-ca-trusted-since"
 _MANAGED_BY = {"app.kubernetes.io/managed-by": "hami-webhook"}
 _NEXT, _NEXT_KEY, _FORMER = "next.crt", "next.key", "old.crt"
@@ -42,7 +42,7 @@ _NEXT, _NEXT_KEY, _FORMER = "next.crt", "next.key", "old.crt"
 
 @dataclass(frozen=True, slots=True)
 class CertificateTarget:
-    """Where things are: the Secret, the Service the pair is for, and the configurations' name."""
+    """The Secret, the Service that the pair is for, and the configurations' name."""
 
     namespace: str
     secret: str
@@ -58,7 +58,7 @@ class Lifetimes:
 
 @dataclass(slots=True)
 class _Repairs:
-    """What is wrong with the Secret, and what its data and annotations must become; None deletes."""
+    """The faults of a Secret, and the data and annotations to write; None deletes."""
 
     faults: list[str] = field(default_factory=list)
     data: dict[str, bytes | None] = field(default_factory=dict)
@@ -66,16 +66,16 @@ class _Repairs:
 
 
 class CertRotator:
-    """Keeps the Secret and the bundles.
+    """Reconciles the Secret and the bundles.
 
-    A Secret is ours if it has our label or an authority's key, which cert-manager's never have; another one of this
-    name is reported and left alone.
+    A Secret is ours if it has our label or an authority's key, which cert-manager's never have; any other Secret of
+    this name is reported and left alone.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        place: CertificateTarget,
+        target: CertificateTarget,
         *,
         clock: Callable[[], float],
         object_events: ObjectEvents,
@@ -83,7 +83,7 @@ class CertRotator:
         settle: float = _SETTLE,
     ) -> None:
         self._cluster = cluster
-        self._place = place
+        self._target = target
         self._clock = clock
         self._object_events = object_events
         self._lifetimes = lifetimes or Lifetimes()
@@ -92,24 +92,27 @@ class CertRotator:
         self.injected = False
         """Whether both configurations trusted the authority when the leader last looked."""
 
-    async def lead(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Renew, repair and inject, until cancelled: what the leader does."""
-        while True:
-            problem, pause = "", EVERY
-            try:
-                await self.reconcile()
-            except Conflict:
-                pause = _AFTER_CONFLICT
-            except (ClusterError, pki.PkiError) as error:
-                problem = str(error)
-            if problem not in ("", self._logged):
-                logger.warning("certificates: %s", problem)
-            self._logged = problem
-            await sleep(pause)
+    async def lead(self, sleep: Sleep = asyncio.sleep) -> None:
+        """Reconcile until cancelled, as the leader."""
+        await repeat(self._attempt, EVERY, sleep)
+
+    async def _attempt(self) -> bool:
+        """Reconcile once and log what fails, once for as long as it stays the same; False after a conflict."""
+        problem, conflict = "", False
+        try:
+            await self.reconcile()
+        except Conflict:
+            conflict = True
+        except (ClusterError, pki.PkiError) as error:
+            problem = str(error)
+        if problem not in ("", self._logged):
+            logger.warning("certificates: %s", problem)
+        self._logged = problem
+        return not conflict
 
     async def reconcile(self) -> None:
-        """One step of what is due: repairs, then the bundles, then renewals. Raises `ClusterError`, `PkiError`."""
-        secret = await self._read_or_make()
+        """Repair the Secret, inject the bundles, then renew what is due. Raises `ClusterError`, `PkiError`."""
+        secret = await self._read_or_create()
         configurations = [(kind, found) for kind in CONFIGURATIONS if (found := await self._configuration(kind))]
         repairs = self._repairs(secret, [found for _, found in configurations])
         await self._report(secret, "CertificateUnusable", "; ".join(repairs.faults))
@@ -120,19 +123,19 @@ class CertRotator:
         bundle = pki.ca_bundle(*authorities)
         injected = [await self._inject(kind, found, bundle) for kind, found in configurations]
         self.injected = bool(injected) and all(injected)
-        changes = self._due(data, _texts(secret, "annotations")) if self.injected else None
+        changes = self._next_changes(data, _texts(secret, "annotations")) if self.injected else None
         if changes is not None:
             await self._write(secret, *changes)
 
     def _repairs(self, secret: JSON, configurations: Iterable[JSON]) -> _Repairs:
-        """What is unusable, and what to put in its place."""
-        data, now, place = _data(secret), self._now(), self._place
+        """What is unusable in the Secret, and its replacement."""
+        data, now, target = _data(secret), self._now(), self._target
         found = _Repairs()
         ca = pki.KeyPair(data.get(pki.CA_CERTIFICATE, b""), data.get(pki.CA_KEY, b""))
         serving = pki.KeyPair(data.get(pki.SERVING_CERTIFICATE, b""), data.get(pki.SERVING_KEY, b""))
         former = pki.valid_authorities(data.get(_FORMER, b""), now)
         if _FORMER in data and b"".join(former) != data[_FORMER]:
-            found.data[_FORMER] = b"".join(former) or None  # what is left of it; expired ones go without a word
+            found.data[_FORMER] = b"".join(former) or None  # expired authorities are removed without a report
         succession = _NEXT in data or _NEXT_KEY in data
         if succession:
             fault = _fault(pki.check_authority, pki.KeyPair(data.get(_NEXT, b""), data.get(_NEXT_KEY, b"")), now)
@@ -146,7 +149,7 @@ class CertRotator:
             found.notes[_TRUSTED_SINCE] = None
         fault = _fault(pki.check_authority, ca, now)
         if not fault:
-            fault = _fault(pki.check_serving, serving, ca.certificate, place.service, place.namespace)
+            fault = _fault(pki.check_serving, serving, ca.certificate, target.service, target.namespace)
             if fault:
                 found.faults.append(f"{pki.SERVING_CERTIFICATE} and {pki.SERVING_KEY}: {fault}")
                 found.data |= self._signed(ca, now)
@@ -154,7 +157,7 @@ class CertRotator:
         found.faults.append(f"{pki.CA_CERTIFICATE} and {pki.CA_KEY}: {fault}")
         trusted = [each for bundle in _bundles(configurations) for each in pki.valid_authorities(bundle, now)]
         issuers = [*pki.valid_authorities(ca.certificate, now), *trusted]
-        issuer = next((i for i in issuers if not _fault(_check_served, serving, i, place, now)), None)
+        issuer = next((i for i in issuers if not _fault(_check_served, serving, i, target, now)), None)
         if issuer is None:
             new = pki.authority(now=now, lifetime=self._lifetimes.authority)
             known = b"".join(dict.fromkeys([*former, *trusted]))
@@ -163,13 +166,13 @@ class CertRotator:
         if issuer != ca.certificate:
             found.data[pki.CA_CERTIFICATE] = issuer
         if not succession:
-            found.data |= self._announced(now)
+            found.data |= self._next_authority(now)
         return found
 
-    def _due(
+    def _next_changes(
         self, data: Mapping[str, bytes], notes: Mapping[str, str]
     ) -> tuple[dict[str, bytes | None], dict[str, str | None]] | None:
-        """What the data and annotations of a usable Secret become next, None if all is well."""
+        """The next changes of a usable Secret's data and annotations, None if none are due."""
         now = self._now()
         ca = pki.KeyPair(data[pki.CA_CERTIFICATE], data.get(pki.CA_KEY, b""))
         if _NEXT in data:
@@ -181,11 +184,11 @@ class CertRotator:
             new = pki.KeyPair(data[_NEXT], data[_NEXT_KEY])
             logger.warning("certificates: serving with the new authority from now on")
             former = pki.valid_authorities(data.get(_FORMER, b"") + ca.certificate, now)
-            gone = {_NEXT: None, _NEXT_KEY: None, _FORMER: b"".join(former) or None}
-            return {**self._signed(new, now), **gone}, {_TRUSTED_SINCE: None}
+            removed = {_NEXT: None, _NEXT_KEY: None, _FORMER: b"".join(former) or None}
+            return {**self._signed(new, now), **removed}, {_TRUSTED_SINCE: None}
         if pki.needs_renewal(ca.certificate, now):
             logger.warning("certificates: the authority nears its end; a new one is announced")
-            return self._announced(now), {}
+            return self._next_authority(now), {}
         if pki.needs_renewal(data[pki.SERVING_CERTIFICATE], now):
             logger.warning("certificates: the serving certificate nears its end and is renewed")
             return dict(self._signed(ca, now)), {}
@@ -195,41 +198,41 @@ class CertRotator:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def _signed(self, ca: pki.KeyPair, now: datetime) -> dict[str, bytes]:
-        serving = pki.issue(ca, self._place.service, self._place.namespace, now=now, lifetime=self._lifetimes.serving)
+        serving = pki.issue(ca, self._target.service, self._target.namespace, now=now, lifetime=self._lifetimes.serving)
         return pki.Pair(ca, serving).files()
 
-    def _announced(self, now: datetime) -> dict[str, bytes | None]:
+    def _next_authority(self, now: datetime) -> dict[str, bytes | None]:
         new = pki.authority(now=now, lifetime=self._lifetimes.authority)
         return {_NEXT: new.certificate, _NEXT_KEY: new.key}
 
-    async def _read_or_make(self) -> JSON:
-        """Our Secret. Raises `PkiError` for one that somebody else made of something else."""
-        place = self._place
+    async def _read_or_create(self) -> JSON:
+        """Our Secret. Raises `PkiError` for one that isn't ours."""
+        target = self._target
         try:
-            secret = await self._cluster.get(Kind.SECRETS, place.secret, place.namespace)
+            secret = await self._cluster.get(Kind.SECRETS, target.secret, target.namespace)
         except NotFound:
             now = self._now()
             made = {
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "type": "kubernetes.io/tls",
-                "metadata": {"name": place.secret, "namespace": place.namespace, "labels": dict(_MANAGED_BY)},
+                "metadata": {"name": target.secret, "namespace": target.namespace, "labels": dict(_MANAGED_BY)},
                 "data": _encoded(self._signed(pki.authority(now=now, lifetime=self._lifetimes.authority), now)),
             }
             try:
                 secret = await self._cluster.create(Kind.SECRETS, made)
             except AlreadyExists:
-                secret = await self._cluster.get(Kind.SECRETS, place.secret, place.namespace)
+                secret = await self._cluster.get(Kind.SECRETS, target.secret, target.namespace)
         ours = pki.CA_KEY in _data(secret) or _MANAGED_BY.items() <= _texts(secret, "labels").items()
-        problem = f"Secret {place.namespace}/{place.secret} isn't ours; delete it, and it is made anew"
+        problem = f"Secret {target.namespace}/{target.secret} isn't ours; delete it, and it is made anew"
         await self._report(secret, "CertificateSecretForeign", "" if ours else problem)
         if not ours:
             raise pki.PkiError(problem)
         return secret
 
     async def _report(self, secret: JSON, reason: str, problem: str) -> None:
-        place, uid = self._place, str(secret["metadata"].get("uid", ""))
-        await self._object_events.tell("Secret", place.namespace, place.secret, uid, reason, problem)
+        target, uid = self._target, str(secret["metadata"].get("uid", ""))
+        await self._object_events.warn("Secret", target.namespace, target.secret, uid, reason, problem)
 
     async def _write(self, secret: JSON, data: Mapping[str, bytes | None], notes: Mapping[str, str | None]) -> JSON:
         meta: JSON = {"resourceVersion": secret["metadata"].get("resourceVersion"), "labels": dict(_MANAGED_BY)}
@@ -238,39 +241,39 @@ class CertRotator:
         patch: JSON = {"metadata": meta}
         if data:
             patch["data"] = _encoded(data)
-        return await self._cluster.patch(Kind.SECRETS, self._place.secret, patch, self._place.namespace)
+        return await self._cluster.patch(Kind.SECRETS, self._target.secret, patch, self._target.namespace)
 
     async def _configuration(self, kind: Kind) -> JSON | None:
         try:
-            return await self._cluster.get(kind, self._place.configuration)
+            return await self._cluster.get(kind, self._target.configuration)
         except NotFound:
             return None
 
     async def _inject(self, kind: Kind, found: JSON, bundle: bytes) -> bool:
-        """Have a configuration trust the bundle; whether it read back so."""
-        wanted = base64.b64encode(bundle).decode()
+        """Write the bundle into a configuration; True if it has it already."""
+        encoded = base64.b64encode(bundle).decode()
         changed = []
         for hook in webhooks_of(found):
             client = hook.get("clientConfig")
             changed.append(
-                {**hook, "clientConfig": {**(client if isinstance(client, dict) else {}), "caBundle": wanted}}
+                {**hook, "clientConfig": {**(client if isinstance(client, dict) else {}), "caBundle": encoded}}
             )
         if changed == webhooks_of(found):
             return True
         meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
-        await self._cluster.patch(kind, self._place.configuration, {"metadata": meta, "webhooks": changed})
+        await self._cluster.patch(kind, self._target.configuration, {"metadata": meta, "webhooks": changed})
         return False
 
 
-def _check_served(serving: pki.KeyPair, authority: bytes, place: CertificateTarget, now: datetime) -> None:
+def _check_served(serving: pki.KeyPair, authority: bytes, target: CertificateTarget, now: datetime) -> None:
     """Raise `PkiError` unless the API server accepts the pair now if it trusts the authority."""
-    pki.check_serving(serving, authority, place.service, place.namespace)
+    pki.check_serving(serving, authority, target.service, target.namespace)
     if pki.read_lifetime(serving.certificate).remaining(now) <= 0:
         raise pki.PkiError("the serving certificate has expired")
 
 
 def _fault(check: Callable[..., None], *arguments: object) -> str:
-    """What a check complains of, empty if nothing."""
+    """The complaint of a check, empty if there is none."""
     try:
         check(*arguments)
     except pki.PkiError as error:
@@ -279,7 +282,7 @@ def _fault(check: Callable[..., None], *arguments: object) -> str:
 
 
 def _seconds(text: str) -> int:
-    """Whole seconds as written; -1 for anything else."""
+    """Whole seconds as text; -1 for any other text."""
     return int(text) if text.isdecimal() and len(text) <= 12 else -1
 
 
@@ -295,7 +298,7 @@ def _data(secret: JSON) -> dict[str, bytes]:
 
 
 def _decoded(text: Any) -> bytes:
-    """Base64 decoded; empty if it is none."""
+    """Base64 decoded; empty for anything else."""
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Informers that keep the caches, and tell the reconciler what changed."""
+"""Informers that keep the caches and notify the reconciler of changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
 
 class SharedInformers:
-    """One informer for each kind that the core reads; Koordinator's Devices count where there are any."""
+    """One informer for each kind that the core reads; Koordinator's Devices where they are installed."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class SharedInformers:
         self._reconciler = reconciler
         self._requeue_trigger = requeue_trigger
         self._loops = Loops(core.failures, sleep=sleep)
+        self._pod_handlers: dict[tuple[str, str], Callable[[], None]] = {}
         optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
         self._informers = {
             kind: Informer(
@@ -51,12 +52,16 @@ class SharedInformers:
 
     @property
     def synced(self) -> bool:
-        """Every cache has had its first list, or knows that it won't get one."""
+        """Whether every cache has had its first list, or its kind can't be listed."""
         return all(informer.synced.is_set() for informer in self._informers.values())
 
     async def wait_synced(self) -> None:
         for informer in self._informers.values():
             await informer.synced.wait()
+
+    def on_pod_change(self, namespace: str, name: str, handler: Callable[[], None]) -> None:
+        """Call `handler` after each change of one pod in the cache."""
+        self._pod_handlers[namespace, name] = handler
 
     async def run(self) -> None:
         """Keep the caches until cancelled."""
@@ -90,6 +95,8 @@ class SharedInformers:
         device_before = core.state.device(name) if kind is Kind.DEVICES else None
         namespace_before = core.known(name) if kind is Kind.NAMESPACES else None
         (caches.drop if gone else caches.put)(kind, obj)
+        if kind is Kind.PODS and (namespace, name) in self._pod_handlers:
+            self._pod_handlers[namespace, name]()
         if self._requeue_trigger is not None:
             if kind is Kind.PODS:
                 pod = core.state.pod(uid)
@@ -100,7 +107,7 @@ class SharedInformers:
                 view = core.state.view(name)
                 cards_before = view_before.inventories if view_before is not None else {}
                 freed = view is not None and view.inventories != cards_before
-            elif kind is Kind.NAMESPACES:  # what it allows its pods may be more
+            elif kind is Kind.NAMESPACES:  # its annotations may allow its pods more
                 freed = namespace_before is not None and core.known(name) != namespace_before
             else:
                 freed = self._quota_freed(quota_before, caches.quota(namespace, name))
@@ -113,7 +120,7 @@ class SharedInformers:
         elif kind is Kind.RESOURCE_QUOTAS:
             reconciler.quota_changed(quota_before, caches.quota(namespace, name))
         elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
-            for pod in core.state.foreign_pods_on(name):  # what they cost may have to be completed from their cards
+            for pod in core.state.foreign_pods_on(name):  # their charges may be completed from the registered cards
                 reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
@@ -130,14 +137,14 @@ class SharedInformers:
 
 
 def _name(obj: JSON) -> str:
-    """What a log calls an object."""
+    """The name of an object in logs."""
     meta = obj.get("metadata")
     found = meta if isinstance(meta, dict) else {}
     return f"{found.get('namespace', '')}/{found.get('name', '')}".removeprefix("/")
 
 
 def _pod_freed(before: Pod | None, after: Pod | None) -> bool:
-    """Whether a pod let go of something: it is gone, it ended, or its init containers are over."""
+    """Whether a pod released devices: it was deleted, it ended, or its init containers finished."""
     if before is None or before.terminal:
         return False
     return after is None or after.terminal or (after.init_finished and not before.init_finished)

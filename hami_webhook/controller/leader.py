@@ -1,6 +1,6 @@
-"""Leader election on a Lease, by client-go's protocol: one holder, renewed, taken over only when it stopped renewing.
+"""Leader election on a Lease, by client-go's protocol: one holder that renews, taken over only when it stops.
 
-Times of other holders are never compared with our clock: what counts is how long *we* saw their record unchanged.
+Times of other holders are never compared with our clock: what counts is for how long we saw their record unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_TRANSITIONS = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class LeaseDurations:
-    """Seconds: how long a lease holds unrenewed, after how long without success a leader gives up, between tries."""
+    """Seconds: a lease without renewal, the time after which a leader that can't renew stops, and between tries."""
 
     lease: float = 15.0
     renew: float = 10.0
@@ -34,8 +34,8 @@ class LeaseDurations:
 class LeaderElection:
     """Competes for one Lease. `run(lead)` runs `lead` while this process is the leader, and cancels it when it isn't.
 
-    `clock` gives Unix seconds (written into the lease), `monotonic` seconds for measuring. `report` is given the
-    lease's UID and what was unusable in it, empty if nothing, whenever this process has written it.
+    `clock` returns Unix seconds (written into the lease), `monotonic` seconds for measuring. After each write `report`
+    is called with the lease's UID and what was unusable in it, empty if nothing.
     """
 
     def __init__(
@@ -64,32 +64,38 @@ class LeaderElection:
         self._report = report
         self._seen: tuple[Any, float] | None = None
         self.leading = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of `leading`."""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Compete until cancelled; then the lease is given back. What `lead` raises is raised."""
+        """Compete until cancelled, then release the lease. What `lead` raises is raised."""
         while True:
             while not await self._try():
                 await self._sleep(self._terms.retry * (1 + 0.2 * self._jitter()))
             logger.warning("leader: %s has the lease %s/%s", self._identity, self._namespace, self._name)
-            self.leading = True
+            self._set_leading(True)
             work = asyncio.ensure_future(lead())
             renewing = asyncio.ensure_future(self._keep())
             try:
                 await asyncio.wait((work, renewing), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self.leading = False
+                self._set_leading(False)
                 for task in (work, renewing):
                     if not task.done():
                         task.cancel()
                         with contextlib.suppress(asyncio.CancelledError):
                             await task
-                await self._give_back()
+                await self._release()
             if work.done() and not work.cancelled():
                 work.result()
             logger.warning("leader: %s lost the lease %s/%s", self._identity, self._namespace, self._name)
 
+    def _set_leading(self, leading: bool) -> None:
+        self.leading = leading
+        self.on_change()
+
     async def _keep(self) -> None:
-        """Renew the lease; returns when that didn't succeed for too long."""
+        """Renew the lease; returns when that failed for too long."""
         renewed = self._monotonic()
         while True:
             await self._sleep(self._terms.retry)
@@ -145,8 +151,8 @@ class LeaderElection:
             "leaseTransitions": transitions if same or before is None or before.empty else transitions + 1,
         }
 
-    async def _give_back(self) -> None:
-        """Let the next one have it at once, if it is still ours."""
+    async def _release(self) -> None:
+        """Release the lease, if it is still ours, so that another replica can take it at once."""
         with contextlib.suppress(ClusterError):
             lease = await self._cluster.get_lease(self._namespace, self._name)
             record = _Record.read(lease, 2 * self._terms.lease)
@@ -157,7 +163,7 @@ class LeaderElection:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a Lease says. A field that is unusable has its default, and a sentence in `faults`."""
+    """The spec of a Lease. A field that is unusable has its default, and a sentence in `faults`."""
 
     holder: str = ""
     duration: float = 0.0
@@ -168,7 +174,7 @@ class _Record:
 
     @classmethod
     def read(cls, lease: JSON, longest: float) -> _Record:
-        """`longest` is the most seconds that anybody of ours holds a Lease unrenewed: a longer time counts as that."""
+        """`longest` is the most seconds that one of our replicas holds a Lease unrenewed; longer ones count as that."""
         spec = lease.get("spec")
         if not isinstance(spec, dict) or not spec:
             return cls(faults=() if not spec else ("spec must be an object",))

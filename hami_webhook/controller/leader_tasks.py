@@ -1,4 +1,4 @@
-"""What one replica at a time does: quotas, handshakes, remarks on nodes and namespaces, certificates, webhooks."""
+"""The tasks of the leader: quotas, handshakes, audits of nodes and namespaces, certificates, webhooks."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 
 _LEASE_SUFFIX = "-controller"
-"""Sets our lease apart from that of the kube-scheduler beside us, which has the name the settings give."""
+"""Distinguishes our Lease from that of the kube-scheduler beside us, which has the name in the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderTasks:
-    """What one replica at a time does; `each_for_itself`: but for the quotas, which every one keeps in its memory."""
+    """The tasks of the leader; `quotas_in_memory`: without quotas, which every replica then keeps by itself."""
 
     core: Core
-    feed: SharedInformers
+    informers: SharedInformers
     reconciler: QuotaReconciler
-    keeper: CertRotator | None
+    rotator: CertRotator | None
     webhooks: WebhookReconciler
     loops: Loops
-    each_for_itself: bool = False
+    quotas_in_memory: bool = False
 
-    async def do(self) -> None:
-        """Work until cancelled."""
+    async def run(self) -> None:
+        """Run all tasks until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if self.keeper is not None:
-                tasks.create_task(self.loops.keep("certificates", self.keeper.lead))
+            if self.rotator is not None:
+                tasks.create_task(self.loops.keep("certificates", self.rotator.lead))
             tasks.create_task(self.loops.keep(webhooks.LOOP, self.webhooks.lead))
-            await self.feed.wait_synced()
+            await self.informers.wait_synced()
             tasks.create_task(self.loops.keep(handshakes.LOOP, Handshakes(self.core).run))
             tasks.create_task(self.loops.keep(mixed_managers.LOOP, MixedManagerAudit(self.core).run))
             tasks.create_task(self.loops.keep("namespace annotations", NamespaceAnnotations(self.core).run))
-            if not self.each_for_itself:
-                tasks.create_task(self.loops.keep(quotas.LOOP, lambda: reconcile(self.feed, self.reconciler)))
+            if not self.quotas_in_memory:
+                tasks.create_task(self.loops.keep(quotas.LOOP, lambda: reconcile(self.informers, self.reconciler)))
 
 
-async def reconcile(feed: SharedInformers, reconciler: QuotaReconciler) -> None:
-    """Keep the quotas right until cancelled."""
-    await feed.wait_synced()
+async def reconcile(informers: SharedInformers, reconciler: QuotaReconciler) -> None:
+    """Reconcile the quotas until cancelled."""
+    await informers.wait_synced()
     reconciler.resync()
     await reconciler.run()
 
@@ -64,7 +64,7 @@ def leader_election(core: Core, settings: Settings) -> LeaderElection:
     object_events = ObjectEvents(core.cluster, core.problems)
 
     async def report(uid: str, problem: str) -> None:
-        await object_events.tell("Lease", namespace, name, uid, "LeaseUnusable", problem)
+        await object_events.warn("Lease", namespace, name, uid, "LeaseUnusable", problem)
 
     return LeaderElection(
         core.cluster,
@@ -77,11 +77,11 @@ def leader_election(core: Core, settings: Settings) -> LeaderElection:
     )
 
 
-def certificate_keeper(core: Core, settings: Settings) -> CertRotator:
-    place = CertificateTarget(
+def cert_rotator(core: Core, settings: Settings) -> CertRotator:
+    target = CertificateTarget(
         settings.pod_namespace, settings.certificate_secret, settings.webhook_service, settings.webhook_configuration
     )
-    return CertRotator(core.cluster, place, clock=core.clock, object_events=ObjectEvents(core.cluster, core.problems))
+    return CertRotator(core.cluster, target, clock=core.clock, object_events=ObjectEvents(core.cluster, core.problems))
 
 
 def webhook_reconciler(core: Core, settings: Settings) -> WebhookReconciler:

@@ -1,4 +1,4 @@
-"""Loops that must not end: whatever an object or a programming error makes them raise is logged, counted, survived."""
+"""Loops that must not end: what an object or a programming error makes them raise is logged, counted and survived."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a loop that failed starts again; doubled with each failure until it ran for the longest pause."""
 
+Sleep = Callable[[float], Awaitable[None]]
+
+_AFTER_CONFLICT = 1.0
+
 
 @contextmanager
 def contained(failures: Counter[str], loop: str, about: str) -> Iterator[None]:
-    """Keep what is raised about one object from ending the loop that goes through all of them."""
+    """Keep what one object raises from ending the loop over all of them."""
     try:
         yield
     except Exception:
         failures[loop] += 1
         logger.exception("%s: %s failed; going on without it", loop, about)
+
+
+async def repeat(step: Callable[[], Awaitable[object]], seconds: float, sleep: Sleep) -> NoReturn:
+    """Run `step` every `seconds` until cancelled; after a step that returns False, which met a conflict, after 1 s."""
+    while True:
+        conflict = await step() is False
+        await sleep(_AFTER_CONFLICT if conflict else seconds)
 
 
 class Loops:
@@ -32,7 +44,7 @@ class Loops:
         self,
         failures: Counter[str],
         *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._failures = failures

@@ -27,7 +27,7 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
     """The conditions of each of our webhooks by its name."""
     keys = vendors.owned_annotations | vendors.foreign_annotations
     owned = owned_expression(keys).replace("\\", "\\\\")  # as a CEL string has it
-    asks = _asks(_CONTAINERS, vendors.resource_names)
+    asks = _requests_any(_CONTAINERS, vendors.resource_names)
     forges = _forges(owned)
     governed = _changes_any(governed_keys(vendors.governed.values()))
     return {
@@ -36,26 +36,26 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
         "guard.webhook.hami.io": {"changes-an-allocation": _changes_allocation(owned)},
         "bindings.webhook.hami.io": {"brings-an-allocation": f"{forges}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"},
         "amounts.webhook.hami.io": {
-            "concerns-a-managed-resource": _asks(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
+            "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
         },
         "policy.webhook.hami.io": {"changes-what-policy-governs": governed, "asks-for-a-managed-resource": asks},
     }
 
 
-def _asks(containers: str, names: Collection[str]) -> str:
-    """Some container names one of the resources, in limits or in requests."""
+def _requests_any(containers: str, names: Collection[str]) -> str:
+    """A container names one of the resources, in limits or in requests."""
     maps = "[c.?resources.limits.orValue({}), c.?resources.requests.orValue({})]"
-    return f"({containers}).exists(c,\n{maps}.exists(m, m.exists(r, r in [\n{_listed(names)}])))"
+    return f"({containers}).exists(c,\n{maps}.exists(m, m.exists(r, r in [\n{_list_items(names)}])))"
 
 
 def _forges(owned: str) -> str:
-    """What is created has what only schedulers write."""
+    """The new object has an annotation or label that only schedulers write."""
     labels = "".join(f"\n|| '{label}' in object.{_LABELS}" for label in sorted(OWNED_LABELS))
     return f"object.{_ANNOTATIONS}.exists(k, k.matches('{owned}')){labels}"
 
 
 def _changes_allocation(owned: str) -> str:
-    """What only schedulers write changes, comes or goes."""
+    """An annotation or label that only schedulers write is changed, added or removed."""
     keys = [f"'{label}'" for label in sorted(OWNED_LABELS)]
     labels = "".join(f"\n|| {_changes('labels', key)}" for key in keys)
     return (
@@ -68,16 +68,16 @@ def _changes_allocation(owned: str) -> str:
 
 
 def _changes(entries: str, key: str) -> str:
-    """An annotation or a label changes, comes or goes; its key is a CEL expression."""
+    """An annotation or a label is changed, added or removed; its key is a CEL expression."""
     return f"object.metadata.?{entries}[?{key}] != oldObject.metadata.?{entries}[?{key}]"
 
 
 def _changes_any(keys: Collection[str]) -> str:
-    """One of the annotations changes, comes or goes."""
-    return f"[\n{_listed(keys)}].exists(k,\n{_changes('annotations', 'k')})"
+    """One of the annotations is changed, added or removed."""
+    return f"[\n{_list_items(keys)}].exists(k,\n{_changes('annotations', 'k')})"
 
 
-def _listed(names: Collection[str]) -> str:
+def _list_items(names: Collection[str]) -> str:
     """The items of a CEL list, four a line."""
     items = [f"'{name}'" for name in sorted(names)]
     return ",\n".join(f"  {', '.join(items[i : i + 4])}" for i in range(0, len(items), 4))

@@ -1,11 +1,12 @@
-"""Warning events on Namespaces for annotations that mean nothing there."""
+"""Warning events on Namespaces for annotations that have no effect there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from hami_webhook.assembly import Core, ignored_annotations
+from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.reserved_annotations import owned_in
 
@@ -13,20 +14,18 @@ EVERY = 30.0
 
 
 class NamespaceAnnotations:
-    """Reports scheduler-owned annotations on Namespaces, again only when they changed."""
+    """Reports scheduler-owned annotations of Namespaces; again only when they changed."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._object_events = ObjectEvents(core.cluster, core.problems)
         self._reported: frozenset[str] = frozenset()
 
-    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """A pass every 30 seconds, until cancelled."""
-        while True:
-            await self.look()
-            await sleep(EVERY)
+        await repeat(self.audit, EVERY, sleep)
 
-    async def look(self) -> None:
+    async def audit(self) -> None:
         """One pass over the namespaces."""
         found: Mapping[str, str] = {
             name: ignored_annotations(keys)
@@ -34,7 +33,7 @@ class NamespaceAnnotations:
             if (keys := self._owned(namespace.annotations))
         }
         for name in sorted(self._reported | found.keys()):
-            await self._object_events.tell("Namespace", "", name, "", "PolicyIgnored", found.get(name, ""), topic=name)
+            await self._object_events.warn("Namespace", "", name, "", "PolicyIgnored", found.get(name, ""), topic=name)
         self._reported = frozenset(found)
 
     def _owned(self, annotations: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Warning events for what a person should know, each once as long as it says the same."""
+"""Warning events about objects, each recorded once for as long as its message stays the same."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ logger = logging.getLogger(__name__)
 
 
 class ObjectEvents:
-    """Remembers what was told of each object, by UID, and tells what is new; `counts` are such problems by reason."""
+    """Keeps the last messages of each object, by UID, and records new ones; `counts` are the events by reason."""
 
     def __init__(self, cluster: Cluster, counts: Counter[str]) -> None:
         self._cluster = cluster
         self._counts = counts
-        self._told: dict[str, dict[str, str]] = {}
+        self._recorded: dict[str, dict[str, str]] = {}
 
-    async def tell(
+    async def warn(
         self, kind: str, namespace: str, name: str, uid: str, reason: str, message: str, topic: str = ""
     ) -> None:
-        """Record an event, unless it was the last of its reason; an empty message: there is nothing to say now.
+        """Record an event unless its message is the last one of its reason, or of its reason and `topic`.
 
-        With a `topic`: the last of its reason and topic.
+        An empty message means that the problem is over, so that the next one is recorded whatever it is.
         """
-        told = self._told.setdefault(uid, {})
-        subject = f"{reason} {topic}".strip()
-        if told.get(subject, "") == message:
+        recorded = self._recorded.setdefault(uid, {})
+        key = f"{reason} {topic}".strip()
+        if recorded.get(key, "") == message:
             return
-        told[subject] = message
+        recorded[key] = message
         if not message:
             return
         try:
             await self._cluster.record_event(EventNote(kind, namespace, name, uid, "Warning", reason, message))
         except ClusterError as error:
-            del told[subject]
+            del recorded[key]
             logger.warning(
                 "can't record event %s on %s %s: %s", reason, kind, f"{namespace}/{name}".removeprefix("/"), error
             )
@@ -44,13 +44,13 @@ class ObjectEvents:
             self._counts[reason] += 1
 
     def reasons(self, uid: str) -> Collection[str]:
-        """Of what was told of an object."""
-        return tuple(self._told.get(uid, ()))
+        """The reasons of the last messages of an object."""
+        return tuple(self._recorded.get(uid, ()))
 
     def forget(self, uid: str) -> None:
-        """An object is gone."""
-        self._told.pop(uid, None)
+        """Forget an object that was deleted."""
+        self._recorded.pop(uid, None)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other objects are there any longer."""
-        self._told = {uid: told for uid, told in self._told.items() if uid in uids}
+        """Forget all other objects."""
+        self._recorded = {uid: recorded for uid, recorded in self._recorded.items() if uid in uids}

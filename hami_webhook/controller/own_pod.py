@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NoReturn
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import ClusterError, Kind
+from hami_webhook.cluster.api import ClusterError, EventNote, Kind
+from hami_webhook.controller.loops import Sleep
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.kube.objects import Pod
 
@@ -18,47 +20,63 @@ _COMPONENT = ("app.kubernetes.io/component", "hami-scheduler")
 """The label of the pods that HAMi's chart makes for its scheduler."""
 _ROLE = "hami.io/scheduler-role"
 _PAUSE = 2.0
-"""Seconds between two looks at the cached pod."""
+"""Seconds until a label that couldn't be written is tried again, and between two looks for a pod that isn't cached."""
 
 
 class OwnPod:
-    """The process's own pod, as the cache has it."""
+    """The process's own pod, as the cache has it. `changed` is called after each change of it."""
 
-    def __init__(
-        self, core: Core, namespace: str, name: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
+    def __init__(self, core: Core, namespace: str, name: str, *, sleep: Sleep = asyncio.sleep) -> None:
         self._core = core
         self._namespace = namespace
         self._name = name
         self._sleep = sleep
         self._object_events = ObjectEvents(core.cluster, core.problems)
+        self._changed = asyncio.Event()
 
     async def warn(self, reason: str, message: str) -> None:
-        """Record a Warning event on the pod, once it is known."""
+        """Record a Warning event on the pod, once it is in the cache."""
         while (pod := self._find()) is None:
             await self._sleep(_PAUSE)
-        await self._object_events.tell("Pod", self._namespace, self._name, pod.uid, reason, message)
+        await self._object_events.warn("Pod", self._namespace, self._name, pod.uid, reason, message)
+
+    async def record(self, reason: str, message: str) -> None:
+        """Record a Warning event on the pod now, each time; without its UID while it isn't in the cache."""
+        pod = self._find()
+        uid = pod.uid if pod is not None else ""
+        with contextlib.suppress(ClusterError):
+            note = EventNote("Pod", self._namespace, self._name, uid, "Warning", reason, message)
+            await self._core.cluster.record_event(note)
+
+    def changed(self) -> None:
+        """Have `keep_role` compare the label: the pod, or what the role depends on, may have changed."""
+        self._changed.set()
 
     async def keep_role(self, answers: Callable[[], bool]) -> NoReturn:
-        """Keep the pod's role label until cancelled: `leader` while this process shall get reviews, else `follower`.
+        """Keep the pod's role label until cancelled: `leader` while this process may answer reviews, else `follower`.
 
-        HAMi's Service has one endpoint, the leader, and none while a new one is elected; pods then pass unseen. Every
-        replica of ours can answer, so every one that may carries the label.
+        HAMi's Service has one endpoint, the leader, and none while a new one is elected; pods are then admitted without
+        a review. Every replica of ours can answer, so every one that may carries the label.
         """
         while True:
-            await self.label("leader" if answers() else "follower")
-            await self._sleep(_PAUSE)
+            self._changed.clear()
+            if await self.label("leader" if answers() else "follower"):
+                await self._changed.wait()
+            else:
+                await self._sleep(_PAUSE)
 
-    async def label(self, role: str) -> None:
-        """Have the pod carry the role, if it is one of HAMi's chart."""
+    async def label(self, role: str) -> bool:
+        """Set the role on the pod, if it is one of HAMi's chart; False if that failed."""
         pod = self._find()
         if pod is None or pod.labels.get(_COMPONENT[0]) != _COMPONENT[1] or pod.labels.get(_ROLE) == role:
-            return
+            return True
         patch = {"metadata": {"uid": pod.uid, "labels": {_ROLE: role}}}
         try:
             await self._core.cluster.patch(Kind.PODS, self._name, patch, self._namespace)
         except ClusterError as error:
             logger.warning("the label %s of this pod can't be set to %s: %s", _ROLE, role, error)
+            return False
+        return True
 
     def _find(self) -> Pod | None:
         pods = self._core.state.pods_in(self._namespace)

@@ -226,7 +226,7 @@ class QuotaReconciler:
             await self._tell("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
 
     async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
-        await self._object_events.tell(kind, about.namespace, about.name, about.uid, reason, message, topic)
+        await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:
         """What of a pod a quota depends on."""

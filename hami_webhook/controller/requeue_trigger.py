@@ -1,9 +1,9 @@
-"""Waking kube-scheduler: whatever frees devices must lead to a prompt retry of pods that were refused.
+"""Triggering kube-scheduler: pods that were refused must be retried soon after devices or quota are freed.
 
-A stock kube-scheduler tries a pod that an extender refused again after any cluster event it watches, and then not for
-minutes. Its own events come too early for us: it hears of a deletion before our caches or the quota's books have it. So
-once *we* know that something was freed, and somebody was refused before, an annotation of one node is touched; a change
-of a node's annotations is such an event.
+A stock kube-scheduler retries a pod that an extender refused after any cluster event it watches, and else not for
+minutes. Its own events come too early for us: it sees a deletion before our caches or the quota's account do. So when
+our caches show that something was freed, and pods were refused before, an annotation of one node is updated, which is
+such an event.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TOUCHED = "hami.io/devices-freed"
 _GATHER = 0.2
 _BETWEEN = 1.0
 _LATE = 5.0
-"""Seconds for which something freed may have been missed by who was refused: they were judged before, told after."""
+"""Seconds for which a refusal may be reported that was decided before something was freed."""
 
 
 class RequeueTrigger:
-    """`refused` and `settled` follow the pods that wait; `freed` says that it may be worth trying again."""
+    """`refused` and `settled` follow the pods that wait; `freed` reports that a retry may succeed."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class RequeueTrigger:
         self.touches = 0
 
     def refused(self, uid: str) -> None:
-        """No node took the pod."""
+        """No node fits the pod."""
         self._waiting.add(uid)
         if self._freed_at is not None and self._clock() - self._freed_at < _LATE:
             self._freed.set()
 
     def settled(self, uid: str) -> None:
-        """The pod has a place, or is gone."""
+        """The pod is placed or deleted."""
         self._waiting.discard(uid)
 
     def freed(self) -> None:
-        """Devices or quota were freed, as far as our own caches know."""
+        """Devices or quota were freed, by our own caches."""
         self._freed_at = self._clock()
         if self._waiting:
             self._freed.set()
 
     async def run(self) -> None:
-        """Touch a node for what was freed, at most once a second, until cancelled."""
+        """Update a node's annotation after something was freed, at most once a second, until cancelled."""
         while True:
             await self._freed.wait()
             await self._sleep(_GATHER)
@@ -69,7 +69,7 @@ class RequeueTrigger:
             await self._sleep(_BETWEEN)
 
     async def touch(self) -> None:
-        """Give kube-scheduler an event to try again after."""
+        """Update a node's annotation, so that kube-scheduler has an event to retry after."""
         node = self._a_node()
         if node is None or not self._waiting:
             return

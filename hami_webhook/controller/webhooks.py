@@ -1,17 +1,16 @@
-"""Our webhook configurations, compared with the device configuration and put right by the leader.
+"""Reconciling our webhook configurations with the device configuration, which the leader does.
 
-Match conditions are ours: an API server that goes by others sends us too few pods, or every one. So those of our
-webhooks, which are known by their names, become what they must be. What else somebody edited is reported only: it may
-be meant.
+With other match conditions the API server sends us too few pods, or all of them. So the match conditions of our
+webhooks, which are known by their names, are restored. Other edits may be on purpose and are only reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
+from hami_webhook.controller.loops import Sleep, repeat
 from hami_webhook.controller.match_conditions import match_conditions
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.registry import Vendors
@@ -20,8 +19,7 @@ logger = logging.getLogger(__name__)
 
 LOOP = "webhook configurations"
 EVERY = 10.0
-"""Seconds between two looks."""
-_AFTER_CONFLICT = 1.0
+"""Seconds between two comparisons."""
 
 CONFIGURATIONS = {
     Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
@@ -36,9 +34,9 @@ def webhooks_of(configuration: JSON) -> list[JSON]:
 
 
 class WebhookReconciler:
-    """Keeps the match conditions of the configurations called `name`, of which there may be one, both or none.
+    """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
-    `problem` says what is wrong and can't be put right with our rights; empty if nothing.
+    `problem` is what is wrong and can't be restored with our rights; empty if nothing.
     """
 
     def __init__(self, cluster: Cluster, name: str, vendors: Vendors, object_events: ObjectEvents) -> None:
@@ -58,21 +56,20 @@ class WebhookReconciler:
 
     @property
     def problems(self) -> int:
-        """The configurations that can't be put right."""
+        """The number of configurations that can't be restored."""
         return sum(map(bool, self._problems.values()))
 
-    async def lead(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Compare and put right, until cancelled: what the leader does. Without a name there are none to look at."""
+    async def lead(self, sleep: Sleep = asyncio.sleep) -> None:
+        """Reconcile until cancelled, as the leader; returns at once without a name."""
         if not self._name:
             return
         try:
-            while True:
-                await sleep(EVERY if await self.reconcile() else _AFTER_CONFLICT)
+            await repeat(self.reconcile, EVERY, sleep)
         finally:
             self._problems.clear()
 
     async def reconcile(self) -> bool:
-        """Look at the configurations once; False if somebody else wrote one meanwhile."""
+        """Reconcile the configurations once; False if somebody else wrote one meanwhile."""
         settled = True
         for kind in CONFIGURATIONS:
             try:
@@ -88,13 +85,13 @@ class WebhookReconciler:
         return settled
 
     def _log(self, kind: Kind, problem: str) -> None:
-        """Log what is wrong with a configuration, once as long as it is the same."""
+        """Log the problem of a configuration, once for as long as it stays the same."""
         if problem not in ("", self._logged.get(kind)):
             logger.warning("%s", problem)
         self._logged[kind] = problem
 
     async def _reconcile(self, kind: Kind) -> str:
-        """Put a configuration right; what is wrong with it that can't be."""
+        """Restore a configuration; the problem with it that remains, empty if none."""
         subject = f"{CONFIGURATIONS[kind]} {self._name}"
         try:
             found = await self._cluster.get(kind, self._name)
@@ -102,10 +99,10 @@ class WebhookReconciler:
             return ""
         except Forbidden as error:
             problem = f"{subject} can't be compared with the device configuration: {error}"
-            await self._tell(kind, "", "WebhookConditionsUnknown", problem)
+            await self._warn(kind, "", "WebhookConditionsUnknown", problem)
             return problem
         uid = str(found["metadata"].get("uid", ""))
-        await self._tell(kind, uid, "WebhookConfigurationEdited", self._edited(kind, found))
+        await self._warn(kind, uid, "WebhookConfigurationEdited", self._edited(kind, found))
         hooks = webhooks_of(found)
         changed = [self._corrected(hook) for hook in hooks]
         names = [str(new["name"]) for old, new in zip(hooks, changed, strict=True) if old != new]
@@ -116,9 +113,9 @@ class WebhookReconciler:
                 await self._cluster.patch(kind, self._name, {"metadata": meta, "webhooks": changed})
             except Forbidden as error:
                 problem = f"{subject}: {_differ(names)}, and can't be put right: {error}"
-        mended = f"{_differ(names)}, and were put right" if names and not problem else ""
-        await self._tell(kind, uid, "WebhookConditionsMended", mended)
-        await self._tell(kind, uid, "WebhookConditionsDiffer", problem)
+        restored = f"{_differ(names)}, and were put right" if names and not problem else ""
+        await self._warn(kind, uid, "WebhookConditionsMended", restored)
+        await self._warn(kind, uid, "WebhookConditionsDiffer", problem)
         return problem
 
     def _corrected(self, hook: JSON) -> JSON:
@@ -128,7 +125,7 @@ class WebhookReconciler:
         return {**hook, "matchConditions": wanted}
 
     def _edited(self, kind: Kind, found: JSON) -> str:
-        """What somebody changed that we leave as it is."""
+        """Edits that are reported and left as they are."""
         hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
         mutating = "mutate.webhook.hami.io"
         ours = [mutating] if kind is Kind.MUTATING_WEBHOOKS else sorted(self._wanted.keys() - {mutating})
@@ -142,8 +139,8 @@ class WebhookReconciler:
             sentences.append(f"failurePolicy of {', '.join(ignoring)} is Ignore: {danger}")
         return "; ".join(sentences)
 
-    async def _tell(self, kind: Kind, uid: str, reason: str, message: str) -> None:
-        await self._object_events.tell(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
+    async def _warn(self, kind: Kind, uid: str, reason: str, message: str) -> None:
+        await self._object_events.warn(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
 
 
 def _differ(names: list[str]) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from prometheus_client import Histogram
+
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
@@ -26,7 +28,7 @@ from hami_webhook.quota.account import (
     refuse_now,
     verify,
 )
-from hami_webhook.quota.durations import Durations
+from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import Entry, State
 
 ATTEMPTS = 20
@@ -96,7 +98,9 @@ class ChargeCounts:
 
     conflicts: int = 0
     writes: int = 0
-    durations: Durations = field(default_factory=Durations)
+    durations: Histogram = field(
+        default_factory=lambda: durations("hami_webhook_quota_charge_seconds", "Time to charge a pod.")
+    )
     denied: dict[str, int] = field(default_factory=dict)
 
     def deny(self, refusal: Refusal) -> None:
@@ -190,7 +194,7 @@ class AdmissionCharger:
             outcome = await future  # cancelled with whoever waits for it, so that nothing is charged
         finally:
             giving_up.cancel()
-        self.counts.durations.add(self._clock() - began)
+        self.counts.durations.observe(self._clock() - began)
         if isinstance(outcome, Refusal):
             self.counts.deny(outcome)
         return outcome

@@ -1,21 +1,17 @@
-"""How long something takes, for a histogram."""
+"""Histograms of how long something takes."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds in seconds of the buckets; one more takes the rest."""
+from prometheus_client import CollectorRegistry, Histogram
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds; one more bucket takes the rest."""
 
 
-@dataclass(slots=True)
-class Durations:
-    """How many took how long: a count for each bucket, and the sum in seconds."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    total: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.total += seconds
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+def durations(
+    name: str, documentation: str, labels: Sequence[str] = (), registry: CollectorRegistry | None = None
+) -> Histogram:
+    """A histogram of seconds; without a registry it is collected by whoever holds it."""
+    return Histogram(name, documentation, labels, registry=registry, buckets=_BUCKETS)

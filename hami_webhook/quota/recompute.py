@@ -15,7 +15,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, verify
-from hami_webhook.quota.durations import Durations
+from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, admission_charge, charge_of, overrun
 
@@ -212,7 +212,7 @@ class Recomputer:
         self._catalog = catalog
         self._clock = clock
         self._times = times
-        self.durations = Durations()
+        self.durations = durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
         self._told = told
         self._sleep = sleep
         self._jitter = jitter
@@ -239,7 +239,7 @@ class Recomputer:
             result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books), gone)
             patch = books.patch(result.after)
             if patch is None or not write:
-                self.durations.add(self._clock() - began)
+                self.durations.observe(self._clock() - began)
                 return result
             try:
                 verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
@@ -248,7 +248,7 @@ class Recomputer:
                     raise
                 await self._sleep(self._jitter() * min(_LONGEST_PAUSE, _PAUSE * 2**attempt))
                 continue
-            self.durations.add(self._clock() - began)
+            self.durations.observe(self._clock() - began)
             return result
         raise AssertionError("unreachable")
 

@@ -1,1 +1,1 @@
-"""The process's doors: the ASGI application, TLS and its reload, health, metrics."""
+"""The process: its ASGI applications, listeners and TLS, readiness and metrics, and how it is put together."""

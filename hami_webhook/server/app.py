@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -31,32 +31,22 @@ from hami_webhook.admission.review import (
 )
 from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
-from hami_webhook.quota.durations import Durations
+from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
 from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
-from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, header, receive_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import RequestMetrics
 from hami_webhook.server.timeouts import within
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Review, float | None], Coroutine[Any, Any, Answer]]
+
 _ANSWERING = 0.5
 """Seconds kept back for the way of an answer; a charge keeps back as much again, so that it is the one to say why."""
 
 
 _LARGE_REVIEWS = 2
 """How many of the largest reviews there may be at a time: what is read of one takes several times its bytes."""
-
-
-class ReviewCounts:
-    """What was answered, by path and status code, and how long it took."""
-
-    def __init__(self) -> None:
-        self.answers: Counter[tuple[str, int]] = Counter()
-        self.durations: dict[str, Durations] = defaultdict(Durations)
-
-    def count(self, path: str, code: int, seconds: float) -> None:
-        self.answers[path, code] += 1
-        self.durations[path].add(seconds)
 
 
 class Sources:
@@ -85,49 +75,49 @@ def _read_address(text: str) -> IPv4Address | IPv6Address:
 
 
 class WebhookApp:
-    """The routes, over a gate.
+    """The routes, over an admission handler.
 
     `ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see to
     although it may. That is in the answer of `/readyz` and doesn't make it fail: no replica gets better by being taken
-    out of service, and a rollout would stop for what only an administrator can change.
+    out of service, and a rollout would stop for what only an administrator can change. `/metrics` shows `registry`.
     """
 
     def __init__(
         self,
-        gate: AdmissionHandler,
+        handler: AdmissionHandler,
         limits: ListenerLimits,
         *,
         ready: Callable[[], str | None],
-        metrics: Callable[[], bytes],
+        registry: CollectorRegistry,
         remark: Callable[[], str] = lambda: "",
         sources: Sources | None = None,
     ) -> None:
-        self._gate = gate
+        self._handler = handler
         self._limits = limits
         self._ready = ready
-        self._metrics = metrics
+        self._registry = registry
         self._remark = remark
         self._sources = sources or Sources()
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
-        self.counts = ReviewCounts()
+        self._requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
 
     def application(self, *more: Route) -> Starlette:
         """The main application, with more routes."""
 
-        gate = self._gate
+        handler = self._handler
 
         async def only_mutate(review: Review, time_left: float | None) -> Answer:
-            return await gate.mutate(review)
+            return await handler.mutate(review)
 
-        steps = {"/mutate": only_mutate, "/validate": gate.validate, "/webhook": gate.webhook}
+        steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
         return _application(
-            *(Route(path, self._door(path, step), methods=["POST"]) for path, step in steps.items()),
+            *(Route(path, self._review_route(path, step), methods=["POST"]) for path, step in steps.items()),
             *self._plain_routes(),
             *more,
         )
 
-    def _door(self, path: str, step: Step) -> _ReviewRoute:
-        return _ReviewRoute(path, step, self._limits, self.counts, self._sources, self._large)
+    def _review_route(self, path: str, step: Step) -> _ReviewRoute:
+        return _ReviewRoute(path, step, self._limits, self._requests, self._sources, self._large)
 
     def metrics_application(self, *more: Route) -> Starlette:
         """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
@@ -151,7 +141,7 @@ class WebhookApp:
         return PlainTextResponse(f"{remark}\n") if remark else Response()
 
     async def _show_metrics(self, _: Request) -> Response:
-        return Response(self._metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 _IS_JSON = (b"content-type", b"application/json")
@@ -165,14 +155,14 @@ class _ReviewRoute:
         path: str,
         step: Step,
         limits: ListenerLimits,
-        counts: ReviewCounts,
+        requests: RequestMetrics,
         sources: Sources,
         large: LargeReviews,
     ) -> None:
         self._path = path
         self._step = step
         self._limits = limits
-        self._counts = counts
+        self._requests = requests
         self._sources = sources
         self._large = large
 
@@ -180,7 +170,7 @@ class _ReviewRoute:
         started = perf_counter()
         address = scope["client"][0]
         if not self._sources.accepts(address):
-            self._counts.count(self._path, 403, perf_counter() - started)
+            self._requests.answered(self._path, 403, perf_counter() - started)
             text = f"reviews are accepted from --api-server-cidrs only, and {address} isn't in them\n"
             await PlainTextResponse(text, 403)(scope, receive, send)
             return
@@ -194,7 +184,7 @@ class _ReviewRoute:
             code, content = refusal.code, denied(*read_start(error.start), refusal)
         except BadReview as error:
             code, content = error.code, denied(error.api_version, error.uid, error, error.name)
-        self._counts.count(self._path, code, perf_counter() - started)
+        self._requests.answered(self._path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
@@ -214,9 +204,9 @@ class _ReviewRoute:
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         """The status code inside the answer, and the answer. Raises `BadReview`."""
-        return await self._judged(parse_review(body, header(scope, b"content-type")), left)
+        return await self._reviewed(parse_review(body, header(scope, b"content-type")), left)
 
-    async def _judged(self, review: Review, left: float | None) -> tuple[int, bytes]:
+    async def _reviewed(self, review: Review, left: float | None) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
         seconds = min(self._limits.request_timeout, left or math.inf)
         try:

@@ -1,4 +1,4 @@
-"""The open connections of a listener, and which of them are closed for the sake of others.
+"""The open connections of a listener, and which of them are closed in favour of others (docs/security.md).
 
 Two things are bounded: how many connections there are, and how many bytes they hold of requests that aren't complete
 and of answers that aren't read. Beyond a bound, the source address that takes most of it loses its connection that has
@@ -20,7 +20,7 @@ _HEADROOM = 768
 
 
 class Connection(Protocol):
-    """What has to be known of a connection."""
+    """A connection as `Connections` sees it: its client's address, and the bytes that it holds."""
 
     source: str
     held: int
@@ -30,8 +30,8 @@ class Connection(Protocol):
         """Whether a complete request is with the application."""
         ...
 
-    def cut(self) -> None:
-        """Close the connection soon, without another word to the client."""
+    def abort(self) -> None:
+        """Close the connection soon, without an answer."""
         ...
 
 
@@ -112,7 +112,7 @@ class Connections:
     def _evict(self, connection: Connection) -> None:
         self.discard(connection)
         self.evicted += 1
-        connection.cut()
+        connection.abort()
 
 
 def connection_limit() -> int:

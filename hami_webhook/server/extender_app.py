@@ -26,8 +26,10 @@ from hami_webhook.scheduling.extender import (
     decode_binding,
     encode_filtered,
 )
-from hami_webhook.server.app import ReviewCounts, is_loopback
-from hami_webhook.server.listener import BodyError, BodyTooLarge, ListenerLimits, read_body
+from hami_webhook.server.app import is_loopback
+from hami_webhook.server.bodies import BodyError, BodyTooLarge, read_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +47,13 @@ _FROM_ELSEWHERE = (
 class ExtenderApp:
     """The routes, over an extender. `token_file` is read with every request, so it can be changed at any time."""
 
-    def __init__(self, extender: Extender, limits: ListenerLimits, token_file: str = "") -> None:
+    def __init__(
+        self, extender: Extender, limits: ListenerLimits, requests: RequestMetrics, token_file: str = ""
+    ) -> None:
         self._extender = extender
         self._limits = limits
         self._token_file = token_file
-        self.counts = ReviewCounts()
+        self._requests = requests
 
     def application(self) -> Starlette:
         """The application of the extender's own listener, which lets only trusted clients connect."""
@@ -78,15 +82,15 @@ class ExtenderApp:
         async def answer(request: Request) -> Response:
             started = perf_counter()
             if loopback_only and not is_loopback(request.scope["client"][0]):
-                self.counts.count(path, 403, perf_counter() - started)
+                self._requests.answered(path, 403, perf_counter() - started)
                 return PlainTextResponse(_FROM_ELSEWHERE.format(path, request.scope["client"][0]), 403)
-            if not self._may(request):
-                self.counts.count(path, 401, perf_counter() - started)
+            if not self._is_authorized(request):
+                self._requests.answered(path, 401, perf_counter() - started)
                 return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
             try:
                 body = await read_body(request, self._limits)
             except BodyError as error:
-                self.counts.count(path, error.status, perf_counter() - started)
+                self._requests.answered(path, error.status, perf_counter() - started)
                 words = "too large: " if isinstance(error, BodyTooLarge) else ""
                 return PlainTextResponse(f"{words}{error}\n", error.status)
             if not body:
@@ -101,13 +105,13 @@ class ExtenderApp:
             except Exception:
                 logger.exception("%s failed", path)
                 answered, code = {"Error": "hami-webhook failed; its log says why"}, 500
-            self.counts.count(path, code, perf_counter() - started)
+            self._requests.answered(path, code, perf_counter() - started)
             return Response(orjson.dumps(answered), media_type="application/json")
 
         return answer
 
-    def _may(self, request: Request) -> bool:
-        """Whether the request brings the token, if one is asked for."""
+    def _is_authorized(self, request: Request) -> bool:
+        """Whether the request brings the token, if one is required."""
         if not self._token_file:
             return True
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from hami_webhook.assembly import Core
@@ -15,9 +16,10 @@ from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
-from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
-from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
+from hami_webhook.server.request_metrics import RequestMetrics
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 
@@ -29,7 +31,6 @@ class ExtenderServer:
     """
 
     extender: Extender
-    counts: ReviewCounts
     listener: Listener | None
     tls: ReloadingTls | None
     main_routes: Sequence[Route]
@@ -42,17 +43,18 @@ def a_node(core: Core) -> str | None:
 
 def extender_server(
     core: Core,
-    feed: SharedInformers,
+    informers: SharedInformers,
     requeue_trigger: RequeueTrigger,
     settings: Settings,
     limits: ListenerLimits,
     policies: Callable[[], PolicyRules],
+    registry: CollectorRegistry,
 ) -> ExtenderServer:
-    """The extender that the settings ask for. Raises `TlsError`."""
+    """The extender as the settings describe it. Raises `TlsError`."""
 
     def lock_seen(node: str, annotation: str) -> str | None:
-        view = core.state.view(node)
-        return view.node.annotations.get(annotation) if view is not None else None
+        found = core.state.node(node)
+        return found.annotations.get(annotation) if found is not None else None
 
     def schedulers() -> set[str]:
         """The names that admission gives: of the settings, and of policies; none where it leaves the pod's own."""
@@ -76,7 +78,7 @@ def extender_server(
         locks,
         single=settings.extender_mode == "single",
         clock=core.clock,
-        ready=feed.wait_synced,
+        ready=informers.wait_synced,
         quotas=core.caches.quotas,
         schedulers=schedulers,
         refused=requeue_trigger.refused,
@@ -84,13 +86,14 @@ def extender_server(
         freed=requeue_trigger.freed,
     )
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
-    door = ExtenderApp(extender, generous, settings.extender_token_file)
+    requests = RequestMetrics(registry, "hami_webhook_extender", "extender request")
+    app = ExtenderApp(extender, generous, requests, settings.extender_token_file)
     # who isn't on loopback has shown a certificate to the main server, or has to send the token
     guarded = bool(settings.extender_token_file or settings.client_ca_file)
-    main_routes = door.routes(loopback_only=not guarded) if settings.extender_on_main else ()
+    main_routes = app.routes(loopback_only=not guarded) if settings.extender_on_main else ()
     address = settings.extender_bind_address
     if address is None:
-        return ExtenderServer(extender, door.counts, None, None, main_routes)
+        return ExtenderServer(extender, None, None, main_routes)
     tls = None
     if settings.extender_client_ca_file:
         files = CertificateFiles(
@@ -99,5 +102,5 @@ def extender_server(
         tls = ReloadingTls(files)
     elif settings.tls and not address.is_loopback:
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
-    listener = Listener(door.application(), host=address.host, port=address.port, limits=generous, tls=tls)
-    return ExtenderServer(extender, door.counts, listener, tls, main_routes)
+    listener = Listener(app.application(), host=address.host, port=address.port, limits=generous, tls=tls)
+    return ExtenderServer(extender, listener, tls, main_routes)

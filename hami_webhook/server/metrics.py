@@ -6,20 +6,17 @@ Source: docs/spec/quota.md#11.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from hami_webhook import __version__
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
-from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.legacy_metrics import with_legacy
-from hami_webhook.server.metric_families import gauge, histogram
 from hami_webhook.server.quota_metrics import quota_metrics
 
 _MIB = 1 << 20
@@ -40,37 +37,16 @@ _MIG = (
 _POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A metric without labels; a counter if its name ends in `_total`."""
+class CoreCollector(Collector):
+    """The metrics of the core, made anew at each scrape; with `legacy`, under HAMi's old names too."""
 
-    name: str
-    text: str
-    value: float
-
-
-class CoreCollector:
-    """Gives every metric anew at each scrape; `numbers` gives what else the process has to tell."""
-
-    def __init__(
-        self,
-        core: Core,
-        counts: ReviewCounts,
-        numbers: Callable[[], Iterable[Number]] = tuple,
-        *,
-        extender: ReviewCounts | None = None,
-        legacy: bool = False,
-        quota_backend: str = "status",
-    ) -> None:
+    def __init__(self, core: Core, *, legacy: bool = False, quota_backend: str = "status") -> None:
         self._core = core
-        self._counts = counts
-        self._numbers = numbers
-        self._extender = extender
         self._legacy = legacy
         self._quota_backend = quota_backend
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; the old names too, if they are asked for."""
+        """Every metric."""
         yield from with_legacy(self._collect()) if self._legacy else self._collect()
 
     def _collect(self) -> Iterator[Metric]:
@@ -86,25 +62,31 @@ class CoreCollector:
         yield from self._pods()
         yield from quota_metrics(self._core, _ZONE)
         yield from self._charges()
-        yield from _answers(self._counts, "hami_webhook_review", "admission review")
-        if self._extender is not None:
-            yield from _answers(self._extender, "hami_webhook_extender", "extender request")
-        for number in self._numbers():
-            family = CounterMetricFamily if number.name.endswith("_total") else GaugeMetricFamily
-            yield family(number.name.removesuffix("_total"), number.text, value=number.value)
 
     def _cards(self) -> Iterator[Metric]:
-        memory_limit = gauge("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD)
-        core_limit = gauge("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", _CARD)
-        memory = gauge("hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", _CARD_CORES)
-        shared = gauge("hami_gpu_shared_count", "Containers on a card.", _CARD)
-        cores = gauge("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", _CARD)
-        overview = gauge(
+        memory_limit = GaugeMetricFamily("hami_gpu_memory_limit_bytes", "Memory of a card.", labels=_CARD)
+        core_limit = GaugeMetricFamily("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", labels=_CARD)
+        memory = GaugeMetricFamily(
+            "hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", labels=_CARD_CORES
+        )
+        shared = GaugeMetricFamily("hami_gpu_shared_count", "Containers on a card.", labels=_CARD)
+        cores = GaugeMetricFamily("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", labels=_CARD)
+        overview = GaugeMetricFamily(
             "hami_node_gpu_overview",
             "Memory of a card that is allocated, with what the card has.",
-            ("zone", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
+            labels=(
+                "zone",
+                "node",
+                "device_uuid",
+                "device_index",
+                "device_cores",
+                "device_memory_limit",
+                "device_type",
+            ),
         )
-        ratio = gauge("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD)
+        ratio = GaugeMetricFamily(
+            "hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", labels=_CARD
+        )
         for view in self._core.state.views():
             for key, inventory in view.inventories.items():
                 vendor = self._core.vendors[key]
@@ -126,12 +108,18 @@ class CoreCollector:
         yield from (memory_limit, core_limit, memory, shared, cores, overview, ratio)
 
     def _pods(self) -> Iterator[Metric]:
-        memory = gauge("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
-        cores = gauge("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
-        instances = gauge("hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", _MIG)
-        now, lapse = self._core.clock(), self._core.lapse
+        memory = GaugeMetricFamily(
+            "hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", labels=_POD
+        )
+        cores = GaugeMetricFamily(
+            "hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", labels=_POD
+        )
+        instances = GaugeMetricFamily(
+            "hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", labels=_MIG
+        )
+        now, placement_ttl = self._core.clock(), self._core.lapse
         for pod in self._core.state.pods():
-            if pod.terminal or not placement_counts(pod, now, lapse):
+            if pod.terminal or not placement_counts(pod, now, placement_ttl):
                 continue
             node = pod.node_name or pod.annotations[NODE]
             view = self._core.state.view(node)
@@ -168,13 +156,11 @@ class CoreCollector:
         for reason, number in sorted(counts.denied.items()):
             refused.add_metric((reason,), number)
         yield refused
-        yield histogram("hami_webhook_quota_charge_seconds", "Time to charge a pod.", {(): counts.durations})
-        yield histogram(
-            "hami_webhook_quota_recompute_seconds",
-            "Time to recompute a quota.",
-            {(): self._core.recomputer.durations},
+        yield from counts.durations.collect()
+        yield from self._core.recomputer.durations.collect()
+        backend = GaugeMetricFamily(
+            "hami_webhook_quota_backend", "1 for where the books are kept: status or memory.", labels=("backend",)
         )
-        backend = gauge("hami_webhook_quota_backend", "1 for where the books are kept: status or memory.", ("backend",))
         backend.add_metric((self._quota_backend,), 1)
         yield backend
         yield _counter("hami_webhook_problems", "Events recorded about objects.", "reason", self._core.problems)
@@ -186,7 +172,9 @@ class CoreCollector:
             "Namespaces of pods found with annotations that mean nothing there.",
             value=len(self._core.ignored),
         )
-        unreadable = gauge("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
+        unreadable = GaugeMetricFamily(
+            "hami_webhook_unreadable_objects", "Objects that can't be read.", labels=("kind",)
+        )
         problems = [problem.kind for problem in self._core.state.problems()]
         problems += [_SINGULAR[Kind(kind)] for kind, _, _ in self._core.caches.unreadable]
         for kind in sorted(set(problems)):
@@ -200,24 +188,3 @@ def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> Met
     for value, number in sorted(values.items()):
         family.add_metric((value,), number)
     return family
-
-
-def _answers(counts: ReviewCounts, name: str, what: str) -> Iterator[Metric]:
-    """How many requests of a kind were answered, by path and code, and how long it took."""
-    answers = CounterMetricFamily(f"{name}s", f"Answers to an {what}.", labels=("path", "code"))
-    for (path, code), number in sorted(counts.answers.items()):
-        answers.add_metric((path, str(code)), number)
-    yield answers
-    yield histogram(
-        f"{name}_seconds",
-        f"Time to answer an {what}.",
-        {(path,): durations for path, durations in counts.durations.items()},
-        ("path",),
-    )
-
-
-def exposition(collector: CoreCollector) -> bytes:
-    """All metrics in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return generate_latest(registry)

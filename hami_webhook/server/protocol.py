@@ -1,35 +1,22 @@
-"""uvicorn's HTTP/1.1 protocol, with bounds on what a client may take: time, and memory."""
+"""uvicorn's HTTP/1.1 protocol, with bounds on the time and the memory that a client may take (docs/security.md)."""
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import httptools
-from uvicorn.config import Config
+from uvicorn import Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from hami_webhook.server.connections import Connections
+from hami_webhook.server.limits import ListenerLimits
 
 _LOG: Final = logging.getLogger(__name__)
 
 # Bytes that the frame of a chunk may have, on average: a size has up to 16 digits, and there are two line ends.
 _CHUNK_FRAME: Final = 20
 _BODY_HEADERS: Final = frozenset((b"content-length", b"transfer-encoding"))
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """``head_bytes`` of headers, or around a body's own bytes; the others are seconds for what the name says."""
-
-    head_bytes: int
-    headers: float
-    body: float
-    unwanted_body: float
-    reader: float
-    keep_alive: float
 
 
 class _Reading(Enum):
@@ -40,18 +27,15 @@ class _Reading(Enum):
     BODY = auto()
 
 
-class _Forgiving:
-    """A transport on which it is no error to write after its end: uvloop tells of that end a moment later."""
+class _WritableTransport:
+    """A transport on which it is no error to write after its end, which uvloop reports a moment later."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self.close = transport.close
-        self.abort = transport.abort
-        self.is_closing = transport.is_closing
-        self.get_extra_info = transport.get_extra_info
-        self.get_write_buffer_size = transport.get_write_buffer_size
-        self.pause_reading = transport.pause_reading
-        self.resume_reading = transport.resume_reading
+        self.is_closing = transport.is_closing  # several times a request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -64,52 +48,49 @@ class BoundedProtocol(HttpToolsProtocol):
     What the parser keeps of a head, or of what is around a chunked body's bytes, is bounded too. A client that sends
     a request before it has the answer to the one before gets that answer, and the end of the connection.
 
-    It is one of `connections`, which it keeps informed, and which may call `cut`.
+    It reports the bytes that it holds to `connections`, which may call `abort`. `task` is what serves it.
     """
 
     def __init__(
         self,
-        config: Config,
-        state: ServerState,
-        bounds: ConnectionBounds,
-        loop: asyncio.AbstractEventLoop,
-        source: str,
+        server: Server,
+        limits: ListenerLimits,
         connections: Connections,
+        source: str,
     ) -> None:
-        super().__init__(config, state, {}, loop)
+        super().__init__(server.config, server.server_state, {}, asyncio.get_running_loop())
         self.source = source
         self.held = 0
         self.task: asyncio.Task[None] | None = None
         self._connections = connections
         self._body_held = 0
         self._answer_held = 0
-        self.timeout_keep_alive = bounds.keep_alive  # type: ignore[assignment]  # int there, only given to call_later
         self.connected = False
         self.ended = asyncio.Event()
-        self._bounds = bounds
-        self._awaited: str | None = None
+        self._limits = limits
+        self._expected: tuple[str, float] | None = None
         self._read_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._reading = _Reading.NOTHING
-        # Bytes read of a head, or of a body's frame.
-        self._beside = 0
-        self._deaf = False
-        self._ending = False
+        # Bytes read of a head, or of what is around the chunks of a body.
+        self._framing_bytes = 0
+        self._ignores_input = False
+        self._close_after_response = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        super().connection_made(_Forgiving(transport))  # type: ignore[arg-type]  # all of it that is used
+        super().connection_made(_WritableTransport(transport))  # type: ignore[arg-type]  # all of it that is used
         self.connected = True
-        # `pause_writing` shall start the clock at the first bytes the client doesn't take. (With 0, asyncio's TLS
+        # `pause_writing` is to be called at the first bytes that the client doesn't take. (With 0, asyncio's TLS
         # transport would pause on an empty buffer.)
         transport.set_write_buffer_limits(high=1)
-        self._mind_reading()
+        self._update_read_deadline()
 
     @property
     def working(self) -> bool:
         """Whether a complete request is with the application."""
         return self._in_flight() and self._reading is _Reading.NOTHING
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close the connection, in its handshake or later."""
         if self.task is not None:
             # Not at once: a task cancelled before its first step would leave its socket open.
@@ -125,18 +106,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.ended.set()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or self._deaf:
+        if self.transport.is_closing() or self._ignores_input:
             return
-        self._beside = len(data) + (self._beside if self._reading is not _Reading.NOTHING else 0)
+        self._framing_bytes = len(data) + (self._framing_bytes if self._reading is not _Reading.NOTHING else 0)
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse()
+            self._reject_input()
         else:
-            if self._reading is not _Reading.NOTHING and self._beside > self._bounds.head_bytes:
-                self._refuse()
-        self._beside = max(self._beside, 0)
-        self._mind_reading()
+            if self._reading is not _Reading.NOTHING and self._framing_bytes > self._limits.max_header_bytes:
+                self._reject_input()
+        self._framing_bytes = max(self._framing_bytes, 0)
+        self._update_read_deadline()
 
     def on_message_begin(self) -> None:
         if self._in_flight():
@@ -154,13 +135,13 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the parser passes over a body after which another protocol shall begin")
         super().on_headers_complete()
         self._reading = _Reading.BODY
-        self._beside = 0
+        self._framing_bytes = 0
 
     def on_chunk_header(self) -> None:
-        self._beside -= _CHUNK_FRAME
+        self._framing_bytes -= _CHUNK_FRAME
 
     def on_body(self, body: bytes) -> None:
-        self._beside -= len(body)
+        self._framing_bytes -= len(body)
         super().on_body(body)
         if self._in_flight():
             self._body_held += len(body)
@@ -168,23 +149,25 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._reading = _Reading.NOTHING
-        self._beside = 0
-        self._release_body()
+        self._framing_bytes = 0
+        self._drop_held_body()
         super().on_message_complete()
-        if self._ending and not self._in_flight():
+        if self._close_after_response and not self._in_flight():
             self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._release_body()
+        self._drop_held_body()
         self._connections.used(self)
-        self._mind_reading()
+        self._update_read_deadline()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._answer_held = self.transport.get_write_buffer_size()
         self._connections.hold(self, self._answer_held)
-        self._write_deadline = self.loop.call_later(self._bounds.reader, self._cut_off, "reader")
+        self._write_deadline = self.loop.call_later(
+            self._limits.request_timeout, self._time_out, "reading of the answer"
+        )
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -196,13 +179,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close the connection after the request in flight; at once if there is none, not even half a one."""
-        self._ending = True
+        self._close_after_response = True
         if self._in_flight():
             self.cycle.keep_alive = False
         elif self._reading is _Reading.NOTHING:
             self.transport.close()
 
-    def _release_body(self) -> None:
+    def _drop_held_body(self) -> None:
         self._connections.hold(self, -self._body_held)
         self._body_held = 0
 
@@ -211,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return False
 
     def _feed(self, data: bytes) -> None:
-        """Give bytes to the parser, which stops after a request that wishes for another protocol."""
+        """Give bytes to the parser, which stops after a request that asks for another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)
@@ -220,13 +203,13 @@ class BoundedProtocol(HttpToolsProtocol):
             else:
                 return
 
-    def _refuse(self) -> None:
-        """End a connection whose client sent what can't be taken, with 400 if that can be the next answer."""
+    def _reject_input(self) -> None:
+        """End a connection whose client sent what is refused, with 400 if that can be the next answer."""
         in_flight = self._in_flight()
         if in_flight and self._reading is _Reading.NOTHING:
-            # It is a later request that is at fault.
+            # The fault is in a later request.
             self.cycle.keep_alive = False
-            self._deaf = True
+            self._ignores_input = True
         elif self._reading is _Reading.BODY and (not in_flight or self.cycle.response_started):
             self.transport.abort()
         else:
@@ -239,27 +222,31 @@ class BoundedProtocol(HttpToolsProtocol):
     def _in_flight(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
-    def _mind_reading(self) -> None:
-        """Start, keep or stop the clock, by what the client owes now."""
-        awaited = self._owed()
-        if awaited == self._awaited:
+    def _update_read_deadline(self) -> None:
+        """Start, keep or cancel the deadline, by what the client has to send now."""
+        expected = self._expected_input()
+        if expected == self._expected:
             return
-        self._awaited = awaited
+        self._expected = expected
         if self._read_deadline is not None:
             self._read_deadline.cancel()
             self._read_deadline = None
-        if awaited is not None:
-            self._read_deadline = self.loop.call_later(getattr(self._bounds, awaited), self._cut_off, awaited)
+        if expected is not None:
+            what, seconds = expected
+            self._read_deadline = self.loop.call_later(seconds, self._time_out, what)
 
-    def _owed(self) -> str | None:
-        if self.transport.is_closing() or self._deaf:
+    def _expected_input(self) -> tuple[str, float] | None:
+        """What the client has to send next, and within how many seconds from the moment when that became so."""
+        idle = self._reading is _Reading.NOTHING and self.cycle is not None
+        if idle or self._ignores_input or self.transport.is_closing():
             return None
-        if self._reading is _Reading.HEAD or self.cycle is None:
-            return "headers"
-        if self._reading is _Reading.BODY:
-            return "body" if self._in_flight() else "unwanted_body"
-        return None
+        limits = self._limits
+        if self._reading is not _Reading.BODY:
+            return "headers", limits.header_read_timeout
+        return (
+            ("body", limits.request_timeout + limits.linger) if self._in_flight() else ("unwanted body", limits.linger)
+        )
 
-    def _cut_off(self, awaited: str) -> None:
-        _LOG.debug("client %s cut off: %s not in time", self.client, awaited)
+    def _time_out(self, what: str) -> None:
+        _LOG.debug("connection of %s aborted: %s not in time", self.client, what)
         self.transport.abort()

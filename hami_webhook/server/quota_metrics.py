@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import Dimension
@@ -13,7 +13,6 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
 from hami_webhook.quota.pricing import Charge, charge_of
-from hami_webhook.server.metric_families import gauge
 
 _BY_KEY = ("namespace", "quota", "key")
 
@@ -24,9 +23,9 @@ _Charges = Mapping[str, list[tuple[Pod, Charge]]]
 def quota_metrics(core: Core, zone: str) -> Iterator[Metric]:
     """Every metric of a quota; `zone` is the label that HAMi's have."""
     charges = _charges(core)
-    books = [QuotaAccount.read(quota, core.vendors) for quota in core.caches.all_quotas()]
-    yield from _ours(core, books, charges)
-    yield from _hamis(core, books, charges, zone)
+    accounts = [QuotaAccount.read(quota, core.vendors) for quota in core.caches.all_quotas()]
+    yield from _ours(core, accounts, charges)
+    yield from _hamis(core, accounts, charges, zone)
 
 
 def _charges(core: Core) -> _Charges:
@@ -40,47 +39,57 @@ def _charges(core: Core) -> _Charges:
     return found
 
 
-def _ours(core: Core, every: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
-    used = gauge("hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", _BY_KEY)
-    hard = gauge("hami_webhook_quota_hard", "Hard limit of a managed quota key.", _BY_KEY)
-    waiting = gauge("hami_webhook_quota_waiting", "What pods without a placement are charged.", _BY_KEY)
-    placed = gauge("hami_webhook_quota_placed", "What placed pods cost.", _BY_KEY)
-    entries = gauge("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
-    for books in every:
-        namespace, name = books.quota.namespace, books.name
-        sums = {False: dict.fromkeys(books.hard, 0), True: dict.fromkeys(books.hard, 0)}
+def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
+    used = GaugeMetricFamily(
+        "hami_webhook_quota_used", "Used of a managed quota key, in the quota's units.", labels=_BY_KEY
+    )
+    hard = GaugeMetricFamily("hami_webhook_quota_hard", "Hard limit of a managed quota key.", labels=_BY_KEY)
+    waiting = GaugeMetricFamily(
+        "hami_webhook_quota_waiting", "What pods without a placement are charged.", labels=_BY_KEY
+    )
+    placed = GaugeMetricFamily("hami_webhook_quota_placed", "What placed pods cost.", labels=_BY_KEY)
+    entries = GaugeMetricFamily(
+        "hami_webhook_quota_ledger_entries", "Ledger entries.", labels=("namespace", "quota", "state")
+    )
+    for account in accounts:
+        namespace, name = account.quota.namespace, account.name
+        sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
         for pod, charge in charges.get(namespace, ()):
-            if scopes.matches(books.quota, pod):
-                cost = charge.only(books.hard) if charge.placed else _while_waiting(core, books, pod)
-                for key, amount in books.counted(cost).items():
+            if scopes.matches(account.quota, pod):
+                cost = charge.only(account.hard) if charge.placed else _while_waiting(core, account, pod)
+                for key, amount in account.counted(cost).items():
                     sums[charge.placed][key] += amount
-        for key, limit in books.hard.items():
-            used.add_metric((namespace, name, key), books.used.get(key, 0))
+        for key, limit in account.hard.items():
+            used.add_metric((namespace, name, key), account.used.get(key, 0))
             hard.add_metric((namespace, name, key), limit)
             waiting.add_metric((namespace, name, key), sums[False][key])
             placed.add_metric((namespace, name, key), sums[True][key])
         by_state: dict[str, int] = {}
-        for entry in books.ledger.values():
+        for entry in account.ledger.values():
             by_state[entry.state.value] = by_state.get(entry.state.value, 0) + 1
         for state, number in by_state.items():
             entries.add_metric((namespace, name, state), number)
     yield from (used, hard, waiting, placed, entries)
 
 
-def _while_waiting(core: Core, books: QuotaAccount, pod: Pod) -> Mapping[str, int]:
-    return charged(books, pod, core.vendors, core.state, core.clock(), core.lapse)
+def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
+    return charged(account, pod, core.vendors, core.state, core.clock(), core.lapse)
 
 
-def _hamis(core: Core, every: list[QuotaAccount], charges: _Charges, zone: str) -> Iterator[Metric]:
+def _hamis(core: Core, accounts: list[QuotaAccount], charges: _Charges, zone: str) -> Iterator[Metric]:
     smallest: dict[tuple[str, str], tuple[int, int]] = {}
-    for books in every:
-        if books.quota.scopes:
+    for account in accounts:
+        if account.quota.scopes:
             continue
-        for key, limit in books.hard.items():
-            this, place = (books.exact_hard(key), limit), (books.quota.namespace, key)
+        for key, limit in account.hard.items():
+            this, place = (account.exact_hard(key), limit), (account.quota.namespace, key)
             smallest[place] = min(this, smallest.get(place, this))
-    used = gauge("hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit"))
-    limits = gauge("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
+    used = GaugeMetricFamily(
+        "hami_resource_quota_used", "Used, memory in MiB.", labels=("zone", "namespace", "quota_name", "limit")
+    )
+    limits = GaugeMetricFamily(
+        "hami_resource_quota_limit", "Written limit.", labels=("zone", "namespace", "quota_name")
+    )
     totals: dict[tuple[str, str], int] = {}
     for namespace, found in charges.items():
         for _, charge in found:

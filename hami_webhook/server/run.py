@@ -1,4 +1,4 @@
-"""Running the roles of one process until it is told to stop."""
+"""Running the roles of one process until it is signalled to stop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from prometheus_client import CollectorRegistry
+
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import Cluster, ClusterError, EventNote
+from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
-from hami_webhook.config import ConfigError, Settings, read_text
+from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
 from hami_webhook.controller.certificates import CertRotator
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
 from hami_webhook.controller.leader_tasks import (
     LeaderTasks,
-    certificate_keeper,
+    cert_rotator,
     leader_election,
     reconcile,
     webhook_reconciler,
@@ -44,9 +46,13 @@ from hami_webhook.quota.recompute import Times
 from hami_webhook.scheduling import placer
 from hami_webhook.server.app import Sources, WebhookApp
 from hami_webhook.server.connections import connection_limit
-from hami_webhook.server.extender_server import ExtenderServer, a_node, extender_server
-from hami_webhook.server.listener import Listener, ListenerLimits
-from hami_webhook.server.metrics import CoreCollector, Number, exposition
+from hami_webhook.server.extender_server import a_node, extender_server
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
+from hami_webhook.server.metrics import CoreCollector
+from hami_webhook.server.policy_reload import PolicyReload
+from hami_webhook.server.process_metrics import ProcessCollector
+from hami_webhook.server.request_metrics import new_registry
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 logger = logging.getLogger(__name__)
@@ -56,9 +62,6 @@ _TICK = 5.0
 _POLICY_POLL = 5.0
 _LEAVING = 5.0
 """Seconds until every API server knows that a replica has left its Service."""
-
-_Reading = tuple[str | None, str]
-"""What a file holds, or why it can't be read."""
 
 
 def options_of(settings: Settings) -> Options:
@@ -91,68 +94,19 @@ def limits_of(settings: Settings) -> ListenerLimits:
     )
 
 
-class PolicyReload:
-    """Puts a changed policy file in force, and calls `replaced` then.
-
-    A text that can't be used changes nothing but `failures` and `problem`.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        source: PolicySource,
-        report: Callable[[str], Awaitable[None]],
-        replaced: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._path = path
-        self._source = source
-        self._report = report
-        self._replaced = replaced
-        self._before: _Reading | None = None
-        self._judged: _Reading | None = None
-        self.failures = 0
-        self.problem: str | None = None
-
-    async def look(self) -> None:
-        """Read the file once. What was read twice alike counts, so that half a file doesn't."""
-        try:
-            now: _Reading = (read_text(self._path), "")
-        except ConfigError as error:
-            now = (None, str(error))
-        stable, self._before = now == self._before, now
-        if not stable or now == self._judged:
-            return
-        self._judged = now
-        text, problem = now
-        self.problem = problem if text is None else self._source.replace_from(text)
-        if self.problem is None:
-            logger.info("policy file %s is in force: %d rules", self._path, len(self._source.current.rules))
-            self._replaced()
-            return
-        self.failures += 1
-        logger.warning("policy file not reloaded, the rules before stay in force: %s", self.problem)
-        await self._report(self.problem)
-
-    async def watch(self, interval: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> NoReturn:
-        """`look` every `interval` seconds, until cancelled."""
-        while True:
-            await sleep(interval)
-            await self.look()
-
-
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process at work: its core and the caches' feed, and its servers with the ports they got.
+    """A process at work: its core and the informers of its caches, and its servers with the ports they got.
 
     `leave` lets readiness fail and ends connections with their next answer, ahead of the end.
     """
 
     core: Core
-    feed: SharedInformers
+    informers: SharedInformers
     main: Listener
     metrics: Listener
     extender: Listener | None
-    collector: CoreCollector
+    registry: CollectorRegistry
     leave: Callable[[], None]
 
 
@@ -165,27 +119,23 @@ async def running(
     policies: PolicyRules = PolicyRules.EMPTY,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Running]:
-    """The servers and loops of a process, up while the block runs; ready once `feed` is synced.
+    """The servers and loops of a process, up while the block runs; ready once `informers` is synced.
 
     `policies` are those of the policy file as first read. Raises `ConfigError` where an address can't be listened on,
     and `TlsError`.
     """
     leaving = asyncio.Event()
-    feed: SharedInformers | None = None
+    informers: SharedInformers | None = None
     source = PolicySource(settings.policy_file, vendors.governed, policies)
 
     def not_ready() -> str | None:
         if leaving.is_set():
             return "shutting down"
-        return None if feed is not None and feed.synced else "caches are not synced yet"
+        return None if informers is not None and informers.synced else "caches are not synced yet"
 
     async def report(problem: str) -> None:
-        if settings.pod_name and "controller" in settings.roles:
-            note = EventNote(
-                "Pod", settings.pod_namespace, settings.pod_name, "", "Warning", "PolicyFileRefused", problem
-            )
-            with contextlib.suppress(ClusterError):
-                await cluster.record_event(note)
+        if own_pod is not None and "controller" in settings.roles:
+            await own_pod.record("PolicyFileRefused", problem)
 
     core = Core(
         cluster,
@@ -193,8 +143,10 @@ async def running(
         options_of(settings),
         clock=clock,
         policies=lambda: source.current,
-        synced=lambda: feed is not None and feed.synced,
+        synced=lambda: informers is not None and informers.synced,
     )
+    may_record = settings.roles != {"webhook"}
+    own_pod = OwnPod(core, settings.pod_namespace, settings.pod_name) if settings.pod_name and may_record else None
     reconciler = None
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
@@ -202,52 +154,49 @@ async def running(
     requeue_trigger = (
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     )
-    feed = SharedInformers(core, reconciler, requeue_trigger)
+    informers = SharedInformers(core, reconciler, requeue_trigger)
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
-    doors = WebhookApp(
+    registry = new_registry()
+    webhook = WebhookApp(
         core.admission,
         limits,
         ready=not_ready,
         remark=lambda: webhooks.problem,
-        metrics=lambda: exposition(collector),
+        registry=registry,
         sources=Sources(settings.api_server_cidrs),
     )
     replaced = requeue_trigger.freed if requeue_trigger is not None else lambda: None
     reload = PolicyReload(settings.policy_file, source, report, replaced)
-    keeper = certificate_keeper(core, settings) if settings.certificate_secret else None
+    rotator = cert_rotator(core, settings) if settings.certificate_secret else None
     extended = None
     if requeue_trigger is not None:
-        extended = extender_server(core, feed, requeue_trigger, settings, limits, lambda: source.current)
+        extended = extender_server(core, informers, requeue_trigger, settings, limits, lambda: source.current, registry)
     main_routes = extended.main_routes if extended is not None else ()
     tls = None
     if settings.tls:
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file), client_ca))
     main = Listener(
-        (doors.application if "webhook" in settings.roles else doors.metrics_application)(*main_routes),
+        (webhook.application if "webhook" in settings.roles else webhook.metrics_application)(*main_routes),
         host=settings.http_bind.host,
         port=settings.http_bind.port,
         limits=replace(limits, max_connections=connection_limit()),
         tls=tls,
     )
     metrics = Listener(
-        doors.metrics_application(),
+        webhook.metrics_application(),
         host=settings.metrics_bind_address.host,
         port=settings.metrics_bind_address.port,
         limits=limits,
     )
-    alone = isinstance(cluster, QuotasInMemory)  # then nobody else can put these books right
+    alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
     election = leader_election(core, settings) if settings.leader_elect else None
     extender = extended.listener if extended is not None else None
-    collector = CoreCollector(
-        core,
-        doors.counts,
-        lambda: _numbers(main, tls, source, reload, reconciler, webhooks, election, extended),
-        extender=extended.counts if extended is not None else None,
-        legacy=settings.legacy_metrics,
-        quota_backend="memory" if alone else "status",
-    )
+    backend = "memory" if alone else "status"
+    registry.register(CoreCollector(core, legacy=settings.legacy_metrics, quota_backend=backend))
+    counts = extended.extender.counts if extended is not None else None
+    registry.register(ProcessCollector(main, tls, source, reload, reconciler, webhooks, election, counts))
 
     def leave() -> None:
         leaving.set()
@@ -262,8 +211,9 @@ async def running(
             loops = Loops(core.failures)
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, requeue_trigger)}
             if reconciler is not None:
-                kept |= _controlling(core, feed, reconciler, keeper, webhooks, loops, election, alone)
-            kept |= _about_own_pod(core, feed, settings, election, alone)
+                kept |= _controlling(core, informers, reconciler, rotator, webhooks, loops, election, alone)
+            if own_pod is not None:
+                kept |= _own_pod_loops(own_pod, informers, settings, election, alone)
             if requeue_trigger is not None:
                 kept["scheduler wake-up"] = requeue_trigger.run
             if extended is not None and extended.tls is not None:
@@ -272,10 +222,10 @@ async def running(
                 kept["certificate files"] = partial(tls.watch, _CERTIFICATE_POLL)
             if settings.policy_file:
                 kept["policy file"] = partial(reload.watch, _POLICY_POLL)
-            jobs = [tasks.create_task(feed.run())]
+            jobs = [tasks.create_task(informers.run())]
             jobs += [tasks.create_task(loops.keep(name, loop)) for name, loop in kept.items()]
             try:
-                yield Running(core, feed, main, metrics, extender, collector, leave)
+                yield Running(core, informers, main, metrics, extender, registry, leave)
                 await asyncio.gather(*(each.drain_and_stop() for each in (main, extender) if each is not None))
             finally:
                 for job in jobs:
@@ -286,39 +236,39 @@ async def running(
 
 def _controlling(
     core: Core,
-    feed: SharedInformers,
+    informers: SharedInformers,
     reconciler: QuotaReconciler,
-    keeper: CertRotator | None,
+    rotator: CertRotator | None,
     webhooks: WebhookReconciler,
     loops: Loops,
     election: LeaderElection | None,
     alone: bool,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """The controller's loops."""
-    duties = LeaderTasks(core, feed, reconciler, keeper, webhooks, loops, alone)
+    tasks_of_leader = LeaderTasks(core, informers, reconciler, rotator, webhooks, loops, alone)
     if election is None:
-        kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": duties.do}
+        kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": tasks_of_leader.run}
     else:
-        kept = {"leader election": partial(election.run, duties.do)}
-    return kept | ({"quotas": lambda: reconcile(feed, reconciler)} if alone else {})
+        kept = {"leader election": partial(election.run, tasks_of_leader.run)}
+    return kept | ({"quotas": lambda: reconcile(informers, reconciler)} if alone else {})
 
 
-def _about_own_pod(
-    core: Core, feed: SharedInformers, settings: Settings, election: LeaderElection | None, alone: bool
+def _own_pod_loops(
+    own_pod: OwnPod, informers: SharedInformers, settings: Settings, election: LeaderElection | None, alone: bool
 ) -> dict[str, Callable[[], Awaitable[None]]]:
-    """What is told of the process's own pod, and the label that has HAMi's chart send it reviews."""
+    """The event on the process's own pod, and the label by which the Service of HAMi's chart selects it."""
     kept: dict[str, Callable[[], Awaitable[None]]] = {}
-    if not settings.pod_name or settings.roles == {"webhook"}:  # which may record no event
-        return kept
-    own = OwnPod(core, settings.pod_namespace, settings.pod_name)
     if alone:
-        kept["event on own pod"] = partial(own.warn, "QuotaStatusForbidden", WITHOUT_STATUS)
+        kept["event on own pod"] = partial(own_pod.warn, "QuotaStatusForbidden", WITHOUT_STATUS)
     if settings.roles >= {"webhook", "extender"}:  # without the extender it may not write pods
+        informers.on_pod_change(settings.pod_namespace, settings.pod_name, own_pod.changed)
+        if election is not None:
+            election.on_change = own_pod.changed
 
         async def keep_role() -> None:
-            await feed.wait_synced()
-            # books in memory are exact for one replica, which then gets all reviews
-            await own.keep_role(lambda: not alone or election is None or election.leading)
+            await informers.wait_synced()
+            # accounts in memory are exact for one replica, which then gets all reviews
+            await own_pod.keep_role(lambda: not alone or election is None or election.leading)
 
         kept["scheduler role"] = keep_role
     return kept
@@ -336,7 +286,7 @@ async def _ticking(core: Core, requeue_trigger: RequeueTrigger | None) -> NoRetu
 
 
 @asynccontextmanager
-async def _caches_set_aside(feed: SharedInformers) -> AsyncIterator[None]:
+async def _caches_set_aside(informers: SharedInformers) -> AsyncIterator[None]:
     """Keep the garbage collector from going through the caches: most of them lives as long as the process.
 
     In a large cluster each full collection would stop everything for a second, and make the start take longer.
@@ -345,7 +295,7 @@ async def _caches_set_aside(feed: SharedInformers) -> AsyncIterator[None]:
     async def set_aside() -> None:
         gc.disable()
         try:
-            await feed.wait_synced()
+            await informers.wait_synced()
         finally:
             gc.enable()
         gc.freeze()
@@ -366,47 +316,6 @@ async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None
         raise ConfigError([f"{flag} {address}: can't be listened on: {cause}"]) from error
 
 
-def _numbers(
-    main: Listener,
-    tls: ReloadingTls | None,
-    source: PolicySource,
-    reload: PolicyReload,
-    reconciler: QuotaReconciler | None,
-    webhooks: WebhookReconciler,
-    election: LeaderElection | None,
-    extended: ExtenderServer | None,
-) -> Iterator[Number]:
-    """What the process itself has to tell."""
-    leading = 1.0 if reconciler is not None and (election is None or election.leading) else 0.0
-    if extended is not None:
-        counts = extended.extender.counts
-        yield Number("hami_webhook_extender_filtered_total", "Pods that nodes were sought for.", counts.filtered)
-        yield Number("hami_webhook_extender_refused_total", "Pods that no node took.", counts.refused)
-        yield Number("hami_webhook_extender_bound_total", "Pods bound.", counts.bound)
-        yield Number("hami_webhook_extender_bind_failures_total", "Binds that failed.", counts.bind_failures)
-    yield Number("hami_webhook_leader", "1 while this process reconciles quotas.", leading)
-    if reconciler is not None:
-        yield Number("hami_webhook_quota_expired_total", "Charges whose pod never came.", reconciler.expired)
-        yield Number(
-            "hami_webhook_quota_drift_total", "Recomputes that corrected used for no event.", reconciler.drifted
-        )
-        yield Number(
-            "hami_webhook_wrong_webhook_configurations",
-            "Webhook configurations whose conditions aren't known to be right and can't be put right.",
-            webhooks.problems,
-        )
-    yield Number("hami_webhook_refused_total", "Requests and connections beyond the limits.", main.refused)
-    yield Number("hami_webhook_policy_rules", "Rules of the policy file in force.", len(source.current.rules))
-    yield Number("hami_webhook_policy_failures_total", "Policy files that could not be used.", reload.failures)
-    if tls is not None:
-        yield Number("hami_webhook_tls_failed_handshakes_total", "TLS handshakes that failed.", main.failed_handshakes)
-        yield Number("hami_webhook_tls_reloads_total", "Certificates taken into use since the start.", tls.reloads)
-        yield Number("hami_webhook_tls_failures_total", "Certificates that could not be used.", tls.failures)
-        yield Number(
-            "hami_webhook_tls_not_after_seconds", "End of the certificate's life.", tls.leaf.not_after.timestamp()
-        )
-
-
 async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: PolicyRules) -> None:
     """Run until SIGINT or SIGTERM. Requests in flight are finished, for `settings.shutdown_grace` at most.
 
@@ -416,16 +325,19 @@ async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, polic
     leaving = min(settings.shutdown_grace, _LEAVING) if "webhook" in settings.roles else 0.0
     stop, at_once = asyncio.Event(), asyncio.Event()
 
-    def told(number: signal.Signals) -> None:
+    def signalled(number: signal.Signals) -> None:
         if stop.is_set() or number == signal.SIGINT:
             at_once.set()
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told, number)
+        loop.add_signal_handler(number, signalled, number)
     try:
-        async with running(cluster, vendors, settings, policies=policies) as process, _caches_set_aside(process.feed):
+        async with (
+            running(cluster, vendors, settings, policies=policies) as process,
+            _caches_set_aside(process.informers),
+        ):
             logger.warning(
                 "serving %s on %s://%s:%d, metrics on port %d",
                 ", ".join(sorted(settings.roles)),

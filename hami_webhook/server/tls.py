@@ -31,7 +31,7 @@ class TlsError(Exception):
 class CertificateFiles:
     """Where the PEM files are: leaf first in ``cert``, its unencrypted key, and whom clients must be certified by.
 
-    With ``client_ca`` every client has to present a certificate one of its authorities signed; without, none is asked.
+    With ``client_ca`` every client has to present a certificate one of its authorities signed; without, none has to.
     """
 
     cert: Path

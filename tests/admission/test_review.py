@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.review import Answer, allowed, denied
 from hami_webhook.server.app import WebhookApp
-from hami_webhook.server.listener import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import new_registry
 
 from .reviews import GPU, MEM, VENDORS, Surroundings, body, container, cpu, gate, gpu, pod, review, vendors
 
@@ -29,7 +30,7 @@ UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 def application(known=VENDORS, surroundings=None):
     doors = WebhookApp(
-        gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, metrics=bytes
+        gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, registry=new_registry()
     )
     return doors.application()
 

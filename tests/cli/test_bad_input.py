@@ -83,9 +83,11 @@ UNUSABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("where", "content", "told"), [row[1:] for row in UNUSABLE], ids=[row[0] for row in UNUSABLE])
+@pytest.mark.parametrize(
+    ("where", "content", "expected"), [row[1:] for row in UNUSABLE], ids=[row[0] for row in UNUSABLE]
+)
 def test_a_file_that_cannot_be_used_ends_the_run_with_one_line(
-    command: Simulate, tmp_path: Path, where: str, content: str | bytes, told: str
+    command: Simulate, tmp_path: Path, where: str, content: str | bytes, expected: str
 ) -> None:
     path = tmp_path / "given"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -94,7 +96,7 @@ def test_a_file_that_cannot_be_used_ends_the_run_with_one_line(
     run = command.main("simulate", "-o", "json", *flags, str(path), *pods)
     assert (run.status, run.out) == (2, "")
     (line,) = run.err.splitlines()
-    assert line.startswith("hami-webhook: " + told.replace("{path}", str(path)))
+    assert line.startswith("hami-webhook: " + expected.replace("{path}", str(path)))
 
 
 COMMANDS = [
@@ -125,16 +127,16 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), COMMANDS, ids=[" ".join(row[0]) or "no verb" for row in COMMANDS])
+@pytest.mark.parametrize(("arguments", "expected"), COMMANDS, ids=[" ".join(row[0]) or "no verb" for row in COMMANDS])
 def test_a_command_that_cannot_be_meant_ends_with_one_line(
-    command: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], told: str
+    command: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(POD.encode())))
     run = command.main(*arguments)
     assert (run.status, run.out) == (2, "")
     (line,) = run.err.splitlines()
-    assert line.startswith(told)
+    assert line.startswith(expected)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,14 +232,18 @@ REGISTRATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), [row[1:] for row in REGISTRATIONS], ids=[row[0] for row in REGISTRATIONS])
-def test_a_malformed_registration_takes_only_its_node_out_and_says_so(command: Simulate, text: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"), [row[1:] for row in REGISTRATIONS], ids=[row[0] for row in REGISTRATIONS]
+)
+def test_a_malformed_registration_takes_only_its_node_out_and_says_so(
+    command: Simulate, text: str, expected: str
+) -> None:
     bad = node("n0")
     bad["metadata"]["annotations"]["hami.io/node-nvidia-register"] = text
     run = command([bad, NODE], pod("p", container(gpu=1, mem=1)))
     assert run.status == 0
     (line,) = run.err.splitlines()
-    assert line.startswith(f"hami-webhook: warning: node n0: hami.io/node-nvidia-register: {told}")
+    assert line.startswith(f"hami-webhook: warning: node n0: hami.io/node-nvidia-register: {expected}")
     assert run.pods[0]["placement"]["node"] == "n1"
     assert run.pods[0]["failed"] == {"n0": "node unregistered"}
 

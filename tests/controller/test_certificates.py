@@ -308,7 +308,7 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
     spoilt: dict[str, bytes | None], message: str
 ) -> None:
     @story
-    async def told(scene: Scene) -> None:
+    async def body(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(**spoilt)
         await scene.keeper.reconcile()
@@ -322,7 +322,7 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
         await scene.settled()
         assert scene.problems == {"CertificateUnusable": 2}
 
-    told()
+    body()
 
 
 @story
@@ -352,7 +352,7 @@ def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair
     spoilt: dict[str, bytes | None],
 ) -> None:
     @story
-    async def told(scene: Scene) -> None:
+    async def body(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(**spoilt)
         await scene.keeper.reconcile()
@@ -371,14 +371,14 @@ def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair
         assert set(reasons) == {("CertificateUnusable", "ca.crt and ca.key")}
         assert all(count == 1 for _, _, count in scene.events)
 
-    told()
+    body()
 
 
 def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_trusted_stays_trusted() -> None:
     """A replica goes on with the last pair that it could use."""
 
     @story
-    async def told(scene: Scene) -> None:
+    async def body(scene: Scene) -> None:
         before = await scene.secret()
         await scene.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
         await scene.keeper.reconcile()
@@ -391,7 +391,7 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
         await scene.check_trust()
         assert [count for _, _, count in scene.events] == [1]
 
-    told()
+    body()
 
 
 @story
@@ -420,7 +420,7 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
     """The last is a day ahead."""
 
     @story
-    async def told(scene: Scene) -> None:
+    async def body(scene: Scene) -> None:
         await scene.annotate(value)
         await scene.keeper.reconcile()
         assert SINCE not in ((await scene.stored())["metadata"].get("annotations") or {})
@@ -436,7 +436,7 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
 
     if value == "1767312000":
         assert int(value) == 1_767_225_600 + DAY
-    told()
+    body()
 
 
 @story
@@ -465,13 +465,13 @@ HOOKS = ANY | st.lists(
 NOTES = ANY | st.fixed_dictionaries({SINCE: ANY})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=DATA | ANY, notes=NOTES, labels=ANY, hooks=HOOKS, version=st.none() | ANY)
 def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_again(
     data: Any, notes: Any, labels: Any, hooks: Any, version: Any
 ) -> None:
     @story
-    async def told(scene: Scene) -> None:
+    async def body(scene: Scene) -> None:
         scene.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
         scene.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
         for _ in range(3):
@@ -482,4 +482,4 @@ def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_
         await scene.keeper.reconcile()
         await scene.settled()
 
-    told()
+    body()

@@ -148,12 +148,12 @@ def test_a_debit_is_completed_once_its_card_is_known() -> None:
         await scene.cluster.create(Kind.PODS, running({"gpu": [{"minor": 0, "resources": {RATIO: "50"}}]}))
         await scene.pass_time()
         assert scene.used() == {MEMORY: "0"}
-        (told,) = scene.events("BadAllocation")
-        assert "has no koordinator.sh/gpu-memory for minor 0" in told
+        (message,) = scene.events("BadAllocation")
+        assert "has no koordinator.sh/gpu-memory for minor 0" in message
         await scene.cluster.create(Kind.DEVICES, device(CARD))
         await scene.pass_time()
         assert scene.used() == {MEMORY: str(5 * 2**30)}
-        # what Koordinator changes on a pod is told too
+        # what Koordinator changes on a pod is reported too
         more = {"gpu": [{"minor": 0, "resources": {RATIO: "60"}}]}
         await scene.cluster.patch(
             Kind.PODS, "p", {"metadata": {"annotations": {ALLOCATED: json.dumps(more)}}}, "default"

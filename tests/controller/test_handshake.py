@@ -18,7 +18,7 @@ REGISTER, HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
 
 
 def looked_at(allocatable: str, **annotations: str) -> tuple[int, dict[str, Any]]:
-    """How many nodes one pass asked, and the node's annotations after it."""
+    """The number of requests of one pass, and the node's annotations after it."""
 
     async def run() -> tuple[int, dict[str, Any]]:
         cluster = MemoryCluster(lambda: NOW)
@@ -26,22 +26,22 @@ def looked_at(allocatable: str, **annotations: str) -> tuple[int, dict[str, Any]
         amounts = {"nvidia.com/gpu": allocatable}
         made = {"metadata": {"name": "n", "annotations": annotations}, "status": {"allocatable": amounts}}
         core.caches.put(Kind.NODES, await cluster.create(Kind.NODES, made))
-        asked = await Handshakes(core, UTC).look()
-        return asked, (await cluster.get(Kind.NODES, "n"))["metadata"].get("annotations") or {}
+        requested = await Handshakes(core, UTC).request_due()
+        return requested, (await cluster.get(Kind.NODES, "n"))["metadata"].get("annotations") or {}
 
     return asyncio.run(run())
 
 
 def test_a_plugin_that_registered_cards_and_offers_none_is_asked() -> None:
-    asked, notes = looked_at("0", **{"hami.io/node-nvidia-register": CARD, "hami.io/node-handshake": "Reported x"})
-    assert asked == 1
+    requested, notes = looked_at("0", **{"hami.io/node-nvidia-register": CARD, "hami.io/node-handshake": "Reported x"})
+    assert requested == 1
     assert notes[HANDSHAKE] == "Requesting_2026-01-01 00:00:00"
 
 
 def test_a_question_stands_until_it_is_answered() -> None:
     question = "Requesting_2025-12-31 23:59:30"
-    asked, notes = looked_at("0", **{"hami.io/node-nvidia-register": CARD, "hami.io/node-handshake": question})
-    assert (asked, notes[HANDSHAKE]) == (0, question)
+    requested, notes = looked_at("0", **{"hami.io/node-nvidia-register": CARD, "hami.io/node-handshake": question})
+    assert (requested, notes[HANDSHAKE]) == (0, question)
 
 
 def test_nodes_without_cards_are_left_alone() -> None:
@@ -49,5 +49,5 @@ def test_nodes_without_cards_are_left_alone() -> None:
 
 
 def test_cards_that_kubelet_offers_need_no_answer() -> None:
-    asked, notes = looked_at("10", **{"hami.io/node-nvidia-register": CARD})
-    assert (asked, HANDSHAKE in notes) == (0, False)
+    requested, notes = looked_at("10", **{"hami.io/node-nvidia-register": CARD})
+    assert (requested, HANDSHAKE in notes) == (0, False)

@@ -192,9 +192,9 @@ class Controller:
     async def work(self) -> None:
         for _ in range(2):
             self.core.state.tick(self.now)
-            await Handshakes(self.core).look()
-            await MixedManagerAudit(self.core).look()
-            await NamespaceAnnotations(self.core).look()
+            await Handshakes(self.core).request_due()
+            await MixedManagerAudit(self.core).audit()
+            await NamespaceAnnotations(self.core).audit()
             self.reconciler.touch(TEAM)
             self.now += 5
             await self.reconciler.step()
@@ -207,7 +207,7 @@ GOOD_POD = pod(
 GOOD_QUOTA = {**quota(mem=9000), "metadata": {**quota()["metadata"], "name": "q", "uid": "q", "resourceVersion": "6"}}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(nodes=NODES, pods=PODS, quotas=QUOTAS, namespaces=NAMESPACES, devices=DEVICES)
 def test_no_object_makes_a_step_raise_and_good_objects_work_after_any(
     nodes: JSON, pods: JSON, quotas: JSON, namespaces: JSON, devices: JSON
@@ -273,7 +273,7 @@ class Leases(MemoryCluster):
         return self.lease
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(lease=LEASES)
 def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> None:
     async def run() -> None:

@@ -56,6 +56,8 @@ class Candidate:
             sleep=turning.sleep,
             jitter=lambda: 0.0,
         )
+        self.changes: list[bool] = []
+        self.election.on_change = lambda: self.changes.append(self.election.leading)
         self.task = asyncio.ensure_future(self.election.run(self._lead))
 
     async def _lead(self) -> None:
@@ -154,5 +156,6 @@ def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> None:
         assert first.leading
         assert first.leads == 2
         await first.end()
+        assert first.changes == [True, False, True, False]
 
     scenario(body)

@@ -36,7 +36,7 @@ def expression(vendors: Vendors, webhook: str) -> str:
 
 
 def looks_at(vendors: Vendors, webhook: str, key: str) -> bool:
-    """Whether an annotation makes the API server ask a webhook."""
+    """Whether an annotation makes the API server call a webhook."""
     (literal,) = re.findall(r"k\.matches\('(.+?)'\)", expression(vendors, webhook))
     return re.search(literal.replace("\\\\", "\\"), key) is not None
 

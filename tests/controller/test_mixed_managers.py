@@ -51,9 +51,9 @@ class Street:
     def drop(self, obj: JSON, kind: Kind = Kind.NODES) -> None:
         self.core.caches.drop(kind, obj)
 
-    def looked(self) -> list[tuple[str, str, str]]:
+    def audited(self) -> list[tuple[str, str, str]]:
         """Object, reason and message of the events after one more look."""
-        asyncio.run(self.neighbours.look())
+        asyncio.run(self.neighbours.audit())
         return [
             (f"{event.note.kind} {event.note.name}", event.note.reason, event.note.message)
             for event in self.cluster.events
@@ -64,29 +64,29 @@ class Street:
 def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:
     street = Street()
     street.put(volcano_node("plain", t4("GPU-z")))
-    assert street.looked() == []
+    assert street.audited() == []
     street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
-    told = street.looked()
-    assert [(about, reason) for about, reason, _ in told] == [("Node n", "MixedGPUManagers")]
-    assert told[0][2].endswith("can coexist in theory, use one; registered twice: GPU-a")
-    assert street.looked() == told
+    reported = street.audited()
+    assert [(about, reason) for about, reason, _ in reported] == [("Node n", "MixedGPUManagers")]
+    assert reported[0][2].endswith("can coexist in theory, use one; registered twice: GPU-a")
+    assert street.audited() == reported
     street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
-    assert [message.endswith("use one") for _, _, message in street.looked()] == [False, True]
+    assert [message.endswith("use one") for _, _, message in street.audited()] == [False, True]
     street.put(volcano_node("n", t4("GPU-b")))
-    assert len(street.looked()) == 2
+    assert len(street.audited()) == 2
     street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
-    assert len(street.looked()) == 3
+    assert len(street.audited()) == 3
 
 
 def test_a_node_that_went_and_came_is_told_of_anew() -> None:
     street = Street()
     mixed = volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI})
     street.put(mixed)
-    street.looked()
+    street.audited()
     street.drop(mixed)
-    assert len(street.looked()) == 1
+    assert len(street.audited()) == 1
     street.put(mixed)
-    assert len(street.looked()) == 2
+    assert len(street.audited()) == 2
 
 
 def test_an_event_that_could_not_be_recorded_is_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_an_event_that_could_not_be_recorded_is_recorded_later(monkeypatch: pyte
 
     with monkeypatch.context() as context:
         context.setattr(street.cluster, "record_event", fail)
-        assert street.looked() == []
-    assert len(street.looked()) == 1
+        assert street.audited() == []
+    assert len(street.audited()) == 1
 
 
 def test_an_instance_given_twice_is_told_of() -> None:
@@ -107,10 +107,10 @@ def test_an_instance_given_twice_is_told_of() -> None:
     street.put(volcano_node("n", f"GPU-m,10,40960,{A40GB},true,mig"))
     for name in ("a", "b"):
         street.put(pod(name, "GPU-m[group2-0],NVIDIA,8000,0:", "n"), Kind.PODS)
-    (told,) = street.looked()
-    assert told == ("Node n", "DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/b")
+    (reported,) = street.audited()
+    assert reported == ("Node n", "DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/b")
     street.drop(pod("b", "", "n"), Kind.PODS)
-    assert len(street.looked()) == 1
+    assert len(street.audited()) == 1
 
 
 @story

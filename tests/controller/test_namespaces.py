@@ -21,7 +21,7 @@ def test_scheduler_owned_annotations_are_one_event_until_they_change() -> None:
         checks = NamespaceAnnotations(core)
 
         async def messages() -> list[tuple[str, str, int]]:
-            await checks.look()
+            await checks.audit()
             return [(event.note.name, event.note.message, event.count) for event in cluster.events]
 
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "fine", "annotations": {"team": "a"}}})

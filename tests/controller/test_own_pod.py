@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hami_webhook.assembly import Core, Options
-from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
@@ -37,6 +39,19 @@ class Home:
         self.core.caches.put(Kind.PODS, found)
         labels: dict[str, str] = found["metadata"]["labels"]
         return labels.get("hami.io/scheduler-role")
+
+
+async def never(seconds: float) -> None:
+    await asyncio.Event().wait()
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Let other tasks run until something has happened."""
+    for _ in range(10_000):
+        if happened():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never happened")
 
 
 async def a_home() -> Home:
@@ -96,6 +111,62 @@ def test_a_label_that_can_not_be_written_is_logged(caplog: pytest.LogCaptureFixt
 
     asyncio.run(run())
     assert "the label hami.io/scheduler-role of this pod can't be set to leader: " in caplog.text
+
+
+def test_the_label_follows_the_pod_and_the_leadership_without_polling() -> None:
+    async def run() -> None:
+        home = await a_home()
+        feed = SharedInformers(home.core)
+        own = OwnPod(home.core, "kube-system", "own", sleep=never)
+        feed.on_pod_change("kube-system", "own", own.changed)
+        leading = True
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(feed.run()), tasks.create_task(own.keep_role(lambda: leading))]
+            await until(lambda: home.role("own") == "leader")
+            follower = {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}
+            await home.cluster.patch(Kind.PODS, "own", follower, "kube-system")
+            await until(lambda: home.role("own") == "leader")
+            leading = False
+            own.changed()
+            await until(lambda: home.role("own") == "follower")
+            for job in jobs:
+                job.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_label_that_could_not_be_written_is_tried_again() -> None:
+    async def run() -> None:
+        home = await a_home()
+        pauses = []
+
+        async def refuse(step: str) -> None:
+            if step == "patch:before":
+                raise Unavailable("down")
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            home.cluster.pause = None
+
+        home.cluster.pause = refuse
+        keeping = asyncio.create_task(OwnPod(home.core, "kube-system", "own", sleep=sleep).keep_role(lambda: True))
+        await until(lambda: home.role("own") == "leader")
+        keeping.cancel()
+        assert pauses == [2.0]
+
+    asyncio.run(run())
+
+
+def test_an_event_has_the_uid_as_soon_as_the_pod_is_known() -> None:
+    async def run() -> None:
+        home = await a_home()
+        await OwnPod(home.core, "kube-system", "own").record("PolicyFileRefused", "why")
+        await OwnPod(home.core, "kube-system", "unknown").record("PolicyFileRefused", "why")
+        pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
+        assert pod is not None
+        assert [event.note.uid for event in home.cluster.events] == [pod["metadata"]["uid"], ""]
+
+    asyncio.run(run())
 
 
 def test_a_warning_waits_until_the_pod_is_known_and_names_its_uid() -> None:

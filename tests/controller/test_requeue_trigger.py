@@ -206,7 +206,7 @@ def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
         scene.now += 5
         scene.requeue_trigger.refused("v")
         await settle()
-        assert scene.requeue_trigger.touches == 1, "whoever was refused by now was judged without what was freed"
+        assert scene.requeue_trigger.touches == 1, "a pod that was refused by now was evaluated before the release"
 
     drive(story)
 

@@ -145,7 +145,7 @@ class TestCertificates:
             handshake(other.ca.certificate, pair.serving, tmp_path, "w.n.svc")
 
     @pytest.mark.parametrize(
-        ("service", "namespace", "extra", "told"),
+        ("service", "namespace", "extra", "expected"),
         [
             ("W", "n", (), "service 'W'"),
             ("w", "n.x", (), "namespace 'n.x'"),
@@ -160,8 +160,8 @@ class TestCertificates:
             ("w", "n", ["fe80::1%eth0"], "zone"),
         ],
     )
-    def test_names_no_certificate_may_carry_are_told(self, service, namespace, extra, told):
-        with pytest.raises(PkiError, match=told):
+    def test_names_no_certificate_may_carry_are_refused(self, service, namespace, extra, expected):
+        with pytest.raises(PkiError, match=expected):
             pki.generate(service, namespace, now=NOW, extra_names=extra)
 
     @given(st.text(max_size=30))
@@ -213,7 +213,7 @@ class TestIssue:
         assert (identifier.key_identifier == b"theirs") is subject_key
 
     @pytest.mark.parametrize(
-        ("ca", "told"),
+        ("ca", "expected"),
         [
             (KeyPair(b"nothing", PAIR.ca.key), "no readable PEM certificate"),
             (KeyPair(PAIR.ca.certificate, b"nothing"), "not a readable"),
@@ -233,8 +233,8 @@ class TestIssue:
             ),
         ],
     )
-    def test_who_can_not_sign_is_told_why(self, ca, told):
-        with pytest.raises(PkiError, match=told):
+    def test_an_authority_that_can_not_sign_is_refused_with_the_reason(self, ca, expected):
+        with pytest.raises(PkiError, match=expected):
             pki.issue(ca, "w", "n", now=NOW)
 
 

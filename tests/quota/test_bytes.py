@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.device_config import builtin_device_config
@@ -27,7 +28,7 @@ from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_charge
 from hami_webhook.quota.recompute import Times, recompute
-from hami_webhook.server.metrics import CoreCollector, ReviewCounts, exposition
+from hami_webhook.server.metrics import CoreCollector
 
 from .objects import GPU, LARGE, MEM, NOON, TEAM, books, card, node, pod, quota, read_pod
 from .world import World, story
@@ -341,7 +342,7 @@ async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_
     async with World(N1, *quotas, of=vendors()) as world:
         await world.create(asking("a", mem=3))
         await world.run(1)
-        text = exposition(CoreCollector(world.core, ReviewCounts())).decode()
+        text = generate_latest(CoreCollector(world.core)).decode()
         labels = f'namespace="{TEAM}",quota='
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 

@@ -1,8 +1,11 @@
 """A serving certificate for listeners, and a client's trust in it."""
 
+import asyncio
 import ssl
+from types import SimpleNamespace
 
 import pytest
+from uvicorn import server
 
 from hami_webhook import pki
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
@@ -19,3 +22,13 @@ def tls(tmp_path):
 @pytest.fixture
 def trusting():
     return ssl.create_default_context(cadata=PAIR.ca.certificate.decode())
+
+
+@pytest.fixture(autouse=True)
+def quick_server(monkeypatch):
+    """uvicorn's server looks ten times a second whether it has ended; two hundred times in tests, which end many."""
+
+    async def sleep(seconds):
+        await asyncio.sleep(seconds / 20)
+
+    monkeypatch.setattr(server, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))

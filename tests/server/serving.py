@@ -85,7 +85,7 @@ async def served(folder: Path, cluster: Any, *flags: str, sync: bool = True, **m
     settings = settings_of(*certificates(folder), *flags, **more.pop("env", {}))
     async with running(cluster, more.pop("vendors", VENDORS), settings, **more) as process:
         if sync:
-            await process.feed.wait_synced()
+            await process.informers.wait_synced()
         url = f"https://127.0.0.1:{process.main.port}"
         async with httpx.AsyncClient(base_url=url, verify=trusting(), timeout=10) as client:
             yield Served(process, client)

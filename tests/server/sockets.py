@@ -13,7 +13,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hami_webhook import pki
-from hami_webhook.server.listener import BodyError, Listener, ListenerLimits, read_body
+from hami_webhook.server.bodies import BodyError, read_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
 
 PAIR = pki.generate("w", "n", now=datetime.now(UTC))
 LIMITS = ListenerLimits(

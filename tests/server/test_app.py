@@ -15,15 +15,18 @@ import orjson
 import pytest
 from admission.reviews import GPU, MEM, body, cpu, gate, gpu, patched, pod, review
 from admission.scene import FULL, Hung, core_on, ledger, spent, town
+from prometheus_client import generate_latest
 
 from hami_webhook import pki
 from hami_webhook.admission.handler import Answer
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.server.app import Sources, WebhookApp
 from hami_webhook.server.large_reviews import LARGE
-from hami_webhook.server.listener import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import new_registry
 
 from .serving import AS_JSON, PAIR, certificates, scenario, served, trusting
+from .test_metrics import labelled, samples
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
@@ -95,7 +98,7 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         assert inner["status"]["details"]["retryAfterSeconds"] == 1
         assert (await front.review("/validate", review(pod(cpu(), uid="u"))))["allowed"]
         opened.set()
-        await front.process.feed.wait_synced()
+        await front.process.informers.wait_synced()
         assert (await front.client.get("/readyz")).status_code == 200
         front.process.leave()
         answer = await front.client.get("/readyz")
@@ -255,8 +258,8 @@ def test_an_address_is_looked_up_in_networks_of_its_own_family(networks, address
     assert Sources(tuple(map(ip_network, networks))).accepts(address) is accepted
 
 
-def doors(known, **limits):
-    return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, metrics=bytes)
+def doors(known, registry=None, **limits):
+    return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, registry=registry or new_registry())
 
 
 async def post(front, path, written, **params):
@@ -324,12 +327,13 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
 
         webhook = validate = mutate
 
-    front = doors(Crashing())
+    registry = new_registry()
+    front = doors(Crashing(), registry)
     inner = await post(front, "/mutate", review(pod(cpu())))
     assert (inner["allowed"], inner["status"]["code"]) == (False, 500)
     assert "secret" not in inner["status"]["message"]
     assert "RuntimeError" in caplog.text
-    assert front.counts.answers == {("/mutate", 500): 1}
+    assert registry.get_sample_value("hami_webhook_reviews_total", {"path": "/mutate", "code": "500"}) == 1
 
 
 @scenario
@@ -344,12 +348,18 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
 
 @scenario
 async def test_answers_are_counted_by_path_and_code():
-    front = doors(gate())
+    registry = new_registry()
+    front = doors(gate(), registry)
     await post(front, "/mutate", review(pod(gpu())))
     await post(front, "/mutate", review(pod(gpu(), node="n")))
     await post(front, "/validate", {})
-    assert front.counts.answers == {("/mutate", 200): 1, ("/mutate", 403): 1, ("/validate", 400): 1}
-    assert sum(front.counts.durations["/mutate"].buckets) == 2
+    found = samples(generate_latest(registry))
+    assert found["hami_webhook_reviews_total"] == {
+        labelled(path="/mutate", code="200"): 1,
+        labelled(path="/mutate", code="403"): 1,
+        labelled(path="/validate", code="400"): 1,
+    }
+    assert found["hami_webhook_review_seconds_count"] == {labelled(path="/mutate"): 2, labelled(path="/validate"): 1}
 
 
 class Slices:

@@ -22,7 +22,7 @@ class Client:
         self.working = False
         self.open = True
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         assert self.open
         assert not self.working
         self.open = False

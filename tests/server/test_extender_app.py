@@ -21,8 +21,11 @@ from starlette.applications import Starlette
 from hami_webhook import pki
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
+from hami_webhook.scheduling.extender import Extender
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
-from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
+from hami_webhook.server.request_metrics import RequestMetrics, new_registry
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
 from .serving import certificates, scenario, served, settings_of, trusting
@@ -34,12 +37,17 @@ PATHS = ("/filter", "/filter-simulation", "/prioritize", "/bind")
 EMPTY = {"Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": ""}
 
 
+def app_of(extender: Extender, token_file: str = "") -> ExtenderApp:
+    requests = RequestMetrics(new_registry(), "hami_webhook_extender", "extender request")
+    return ExtenderApp(extender, LIMITS, requests, token_file)
+
+
 @asynccontextmanager
 async def door(
     front: Front | None = None, *, token_file: str = "", tls: ReloadingTls | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     extender = (front or Front("single")).extender
-    application = ExtenderApp(extender, LIMITS, token_file).application()
+    application = app_of(extender, token_file).application()
     listener = Listener(application, host="127.0.0.1", port=0, limits=LIMITS, tls=tls)
     await listener.start()
     url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.port}"
@@ -274,7 +282,7 @@ def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str,
     @scenario
     async def ask() -> None:
         front = await a_town()
-        routes = ExtenderApp(front.extender, LIMITS).routes(loopback_only=True)
+        routes = app_of(front.extender).routes(loopback_only=True)
         transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
         async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
             for path in PATHS:

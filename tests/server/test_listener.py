@@ -12,8 +12,9 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from hami_webhook.server import listener as listener_module
-from hami_webhook.server.listener import BodyTimeout, BodyTooLarge, Listener, ListenerLimits, read_body
+from hami_webhook.server.bodies import BodyTimeout, BodyTooLarge, read_body
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
 
 from .sockets import (
     BRISK,
@@ -98,13 +99,11 @@ class TestServing:
             assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
     @scenario
-    async def test_the_date_moves_on(self, monkeypatch):
-        monkeypatch.setattr(listener_module, "_STAMP_INTERVAL", 0.05)
+    async def test_the_date_moves_on(self):
         async with listening(App()) as listener:
-            stamped = listener._state.default_headers
-            stamped.clear()
-            await asyncio.sleep(0.1)
-            assert [name for name, _ in stamped] == [b"date"]
+            first = listener._server.server_state.default_headers
+            await until(lambda: listener._server.server_state.default_headers is not first)
+            assert [name for name, _ in listener._server.server_state.default_headers] == [b"date"]
 
     @scenario
     async def test_a_wish_for_another_protocol_is_passed_over(self, caplog):
@@ -185,10 +184,9 @@ class TestSlowClients:
             await until(lambda: listener.open_connections == 0)
 
     @scenario
-    async def test_a_body_that_trickles_is_answered_408_and_cut(self, monkeypatch):
-        monkeypatch.setattr(listener_module, "_LINGER", 0.1)
+    async def test_a_body_that_trickles_is_answered_408_and_cut(self):
         app = App(BRISK)
-        async with listening(app, BRISK) as listener, connected(listener) as (reader, writer):
+        async with listening(app, replace(BRISK, linger=0.1)) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n")
             cut = asyncio.create_task(until_cut(reader))
             while not cut.done():
@@ -200,10 +198,9 @@ class TestSlowClients:
             assert isinstance(app.errors[0], BodyTimeout)
 
     @scenario
-    async def test_a_body_the_application_waits_for_without_deadline_is_cut_all_the_same(self, monkeypatch):
-        monkeypatch.setattr(listener_module, "_LINGER", 0.1)
+    async def test_a_body_the_application_waits_for_without_deadline_is_cut_all_the_same(self):
         app = App(replace(BRISK, request_timeout=60))
-        async with listening(app, BRISK) as listener, connected(listener) as (reader, writer):
+        async with listening(app, replace(BRISK, linger=0.1)) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n")
             assert await until_cut(reader) == b""
             await until(lambda: listener.requests_in_flight == 0)
@@ -281,9 +278,8 @@ class TestBodies:
             assert (await answer(reader))[0] == 200
 
     @scenario
-    async def test_a_refused_body_that_goes_on_and_on_is_cut(self, monkeypatch):
-        monkeypatch.setattr(listener_module, "_LINGER", 0.1)
-        async with listening(App()) as listener, connected(listener) as (reader, writer):
+    async def test_a_refused_body_that_goes_on_and_on_is_cut(self):
+        async with listening(App(), replace(LIMITS, linger=0.1)) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
             cut = asyncio.create_task(until_cut(reader))
             while not cut.done():

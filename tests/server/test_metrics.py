@@ -8,15 +8,16 @@ import orjson
 import pytest
 from admission.reviews import CORES, GPU, MEM, container, cpu, gpu, parsed, pod, review, vendors
 from admission.scene import NOW, core_on, town
+from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.server.app import ReviewCounts
 from hami_webhook.server.legacy_metrics import OLD_NAMES, with_legacy
-from hami_webhook.server.metrics import CoreCollector, Number, exposition
+from hami_webhook.server.metrics import CoreCollector
+from hami_webhook.server.request_metrics import RequestMetrics, new_registry
 
 CARDS = [
     {"id": "G0", "count": 10, "devmem": 1000, "devcore": 100, "type": "NVIDIA A10", "health": True},
@@ -37,14 +38,14 @@ def placed(text, *containers, node="n1", phase="Running", uid="u1", when=None, *
     return {**pod(*(containers or [gpu()]), annotations=notes, uid=uid, node=node, **more), "status": {"phase": phase}}
 
 
-def scrape(*objects, counts=None, numbers=tuple, **more):
+def scrape(*objects, **more):
     async def core():
         return core_on(await town(), **more)
 
     made = asyncio.run(core())
     for kind, obj in objects:
         made.caches.put(kind, obj)
-    return samples(exposition(CoreCollector(made, counts or ReviewCounts(), numbers)))
+    return samples(generate_latest(CoreCollector(made)))
 
 
 def samples(text):
@@ -110,7 +111,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
     core = core_on(None)
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    found = samples(exposition(CoreCollector(core, ReviewCounts(), legacy=True)))
+    found = samples(generate_latest(CoreCollector(core, legacy=True)))
     card = {"zone": "vGPU", "node": "n1", "device_uuid": "G1", "device_index": "1"}
     instance = labelled(
         **card,
@@ -192,10 +193,10 @@ def test_a_reservation_lapses_between_two_scrapes():
     core = core_on(None, clock=lambda: now[0])
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    collector = CoreCollector(core, ReviewCounts())
-    assert samples(exposition(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
+    collector = CoreCollector(core)
+    assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
     now[0] += 400
-    assert samples(exposition(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
+    assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
 
 
 def quota(name="q", used=None, scopes=None, **hard):
@@ -252,7 +253,7 @@ def test_what_waits_and_what_is_placed_are_told_apart():
 
 @pytest.mark.parametrize("backend", ["status", "memory"])
 def test_where_the_books_are_kept_is_told(backend):
-    found = samples(exposition(CoreCollector(core_on(None), ReviewCounts(), quota_backend=backend)))
+    found = samples(generate_latest(CoreCollector(core_on(None), quota_backend=backend)))
     assert found["hami_webhook_quota_backend"] == {labelled(backend=backend): 1}
 
 
@@ -279,7 +280,7 @@ def test_charges_and_refusals_are_counted():
 
     core, refused = asyncio.run(charged())
     assert refused.code == 403
-    found = samples(exposition(CoreCollector(core, ReviewCounts())))
+    found = samples(generate_latest(CoreCollector(core)))
     assert found["hami_webhook_quota_writes_total"] == {(): 1}
     assert found["hami_webhook_quota_denied_total"] == {labelled(reason="exceeded"): 1}
     assert found["hami_webhook_quota_conflicts_total"] == {(): 0}
@@ -290,10 +291,11 @@ def test_charges_and_refusals_are_counted():
 
 
 def test_reviews_are_a_counter_and_a_histogram():
-    counts = ReviewCounts()
+    registry = new_registry()
+    requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
     for code, seconds in ((200, 0.0005), (200, 0.02), (403, 99.0)):
-        counts.count("/mutate", code, seconds)
-    found = scrape(counts=counts)
+        requests.answered("/mutate", code, seconds)
+    found = samples(generate_latest(registry))
     assert found["hami_webhook_reviews_total"][labelled(path="/mutate", code="200")] == 2
     buckets = found["hami_webhook_review_seconds_bucket"]
     assert [buckets[labelled(path="/mutate", le=le)] for le in ("0.001", "0.01", "0.025", "10.0", "+Inf")] == [
@@ -305,11 +307,6 @@ def test_reviews_are_a_counter_and_a_histogram():
     ]
     assert found["hami_webhook_review_seconds_count"] == {labelled(path="/mutate"): 3}
     assert found["hami_webhook_review_seconds_sum"][labelled(path="/mutate")] == pytest.approx(99.0205)
-
-
-def test_the_process_adds_its_own_numbers():
-    found = scrape(numbers=lambda: [Number("a_total", "A.", 2), Number("b", "B.", 3)])
-    assert (found["a_total"], found["b"]) == ({(): 2}, {(): 3})
 
 
 def test_the_build_is_shown():
@@ -350,12 +347,12 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     bad = {"metadata": {"name": "x", "labels": []}}
     core.caches.put(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node("not json", "n2"))
-    collector = CoreCollector(core, ReviewCounts())
-    found = samples(exposition(collector))["hami_webhook_unreadable_objects"]
+    collector = CoreCollector(core)
+    found = samples(generate_latest(collector))["hami_webhook_unreadable_objects"]
     assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
     core.caches.drop(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node(name="n2"))
-    assert "hami_webhook_unreadable_objects" not in samples(exposition(collector))
+    assert "hami_webhook_unreadable_objects" not in samples(generate_latest(collector))
 
 
 def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
@@ -388,7 +385,7 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
 
 
 def test_every_old_name_is_of_a_metric_that_is_served():
-    served = {metric.name for metric in CoreCollector(core_on(None), ReviewCounts()).collect()}
+    served = {metric.name for metric in CoreCollector(core_on(None)).collect()}
     assert OLD_NAMES.keys() <= served
 
 

@@ -17,14 +17,15 @@ import httpx
 import pytest
 from admission.reviews import GPU, MEM, VENDORS, body, gpu, pod, review
 from admission.scene import FULL, town
+from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.server.metrics import exposition
-from hami_webhook.server.run import PolicyReload, limits_of, options_of, running
+from hami_webhook.server.policy_reload import PolicyReload
+from hami_webhook.server.run import limits_of, options_of, running
 from hami_webhook.server.tls import TlsError
 
 from .serving import ANYWHERE, AS_JSON, certificates, scenario, served, settings_of, trusting
@@ -63,7 +64,12 @@ def test_settings_reach_the_core_and_the_listeners():
         "koordinator": {"joe", "system:serviceaccount:koordinator-system:koord-scheduler"},
     }
     assert (options.rules.scheduler_name, options.rules.force_overwrite_default_scheduler) == ("hami-scheduler", False)
-    assert (options.times.ttl, options.times.lapse, options.charge_timeout, options.max_ledger) == (50, 60, 2, 7)
+    assert (options.times.ttl, options.times.lapse, options.charge_timeout, options.max_ledger) == (
+        50,
+        60,
+        2,
+        7,
+    )
     assert (limits.max_request_bytes, limits.max_header_bytes, limits.request_timeout) == (2048, 4096, 9)
     assert (limits.keep_alive, limits.max_concurrent_requests, limits.shutdown_grace) == (100, 3, 0.1)
 
@@ -134,8 +140,8 @@ class Watched:
         self.events.append(problem)
 
     async def settle(self):
-        await self.reload.look()
-        await self.reload.look()
+        await self.reload.poll()
+        await self.reload.poll()
 
     @property
     def enforced(self):
@@ -149,9 +155,9 @@ async def test_a_changed_policy_file_comes_into_force(tmp_path):
     await watched.settle()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}]
     watched.path.write_text(ENFORCING % "spread")
-    await watched.reload.look()
+    await watched.reload.poll()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "binpack"}], "half a file would not count either"
-    await watched.reload.look()
+    await watched.reload.poll()
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
     assert (watched.reload.failures, watched.events, watched.replaced) == (0, [], 2)
 
@@ -200,6 +206,9 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
     path.write_text("")
     cluster = await town(FULL)
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
+    me = await cluster.create(
+        Kind.PODS, {"metadata": {"name": "me", "namespace": "team-a"}, "spec": {"containers": []}}
+    )
     async with served(
         tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=PolicyRules.EMPTY
     ) as front:
@@ -209,7 +218,7 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
             return inner.get("warnings", [])
 
         def metrics_of(front):
-            return exposition(front.process.collector).decode()
+            return generate_latest(front.process.registry).decode()
 
         assert await warned() == []
         path.write_text(ENFORCING % "binpack")
@@ -219,6 +228,7 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
         await until(lambda: cluster.events)
         (event,) = cluster.events
         assert (event.note.name, event.note.reason, event.note.type) == ("me", "PolicyFileRefused", "Warning")
+        assert event.note.uid == me["metadata"]["uid"]  # without it `kubectl describe` doesn't show the event
         metrics = metrics_of(front)
         assert "hami_webhook_policy_failures_total 1.0" in metrics
         assert "hami_webhook_policy_rules 1.0" in metrics
@@ -377,8 +387,8 @@ async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_pat
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
     flags = ("--policy-file", str(path), "--roles", "webhook")
     async with served(tmp_path / "tls", cluster, *flags, env=env, policies=PolicyRules.EMPTY) as front:
-        await until(lambda: "policy_failures_total 1.0" in exposition(front.process.collector).decode())
-        assert "hami_webhook_leader 0.0" in exposition(front.process.collector).decode()
+        await until(lambda: "policy_failures_total 1.0" in generate_latest(front.process.registry).decode())
+        assert "hami_webhook_leader 0.0" in generate_latest(front.process.registry).decode()
     assert cluster.events == []
 
 
@@ -388,9 +398,9 @@ async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, 
         raise KeyError("metadata")
 
     cluster = await town(FULL)
-    monkeypatch.setattr("hami_webhook.controller.namespaces.NamespaceAnnotations.look", fail)
+    monkeypatch.setattr("hami_webhook.controller.namespaces.NamespaceAnnotations.audit", fail)
     async with served(tmp_path, cluster) as front:
         failures = 'hami_webhook_loop_failures_total{loop="namespace annotations"} 1.0'
-        await until(lambda: failures in exposition(front.process.collector).decode())
+        await until(lambda: failures in generate_latest(front.process.registry).decode())
         assert (await front.review("/mutate", review(pod(gpu()))))["allowed"]
     assert "namespace annotations failed; starting it again in 1 s" in caplog.text

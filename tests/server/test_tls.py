@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from hami_webhook import pki
-from hami_webhook.server.listener import Listener, ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.listener import Listener
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls, TlsError
 
 NOW = datetime.now(UTC)

@@ -13,7 +13,8 @@ from admission.scene import Recorder, core_on, town
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.app import WebhookApp
-from hami_webhook.server.listener import ListenerLimits
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import new_registry
 
 from .counting import counted_calls
 
@@ -34,7 +35,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
         cluster = Recorder(await town())
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-        doors = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, metrics=lambda: b"").application()
+        doors = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, registry=new_registry()).application()
         scope = {
             "type": "http",
             "client": ("127.0.0.1", 1),

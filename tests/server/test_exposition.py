@@ -1,0 +1,47 @@
+"""Names, types, help texts and labels of all that `/metrics` shows: dashboards and alerts use them (docs/metrics.md).
+
+To accept a change: `python -m pytest tests/server/test_exposition.py`, then copy what it wrote over `exposition.txt`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from admission.reviews import cpu, gpu, pod, review
+from admission.scene import FULL, town
+
+from hami_webhook.cluster.api import Kind
+
+from .serving import AS_JSON, scenario, served
+from .test_metrics import node, placed, quota
+
+SNAPSHOT = Path(__file__).with_name("exposition.txt")
+BUILD = re.compile(r"^hami_build_info\{.*\}")
+
+
+def without_values(text: str) -> str:
+    """The lines without the samples' values, sorted: neither they nor the order are promised."""
+    lines = [line if line.startswith("#") else line.rpartition(" ")[0] for line in text.splitlines()]
+    return "".join(f"{BUILD.sub('hami_build_info', line)}\n" for line in sorted(lines))
+
+
+@scenario
+async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
+    cluster = await town(FULL)
+    async with served(tmp_path, cluster, "--legacy-metrics") as front:
+        for kind, obj in (
+            (Kind.NODES, node()),
+            (Kind.NODES, node("not json", "n2")),
+            (Kind.PODS, placed("G0,NVIDIA,250,30:;")),
+            (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "1"})),
+        ):
+            front.process.core.caches.put(kind, obj)
+        await front.review("/mutate", review(pod(cpu())))
+        await front.review("/webhook", review(pod(gpu(), uid="new", name="new")))
+        await front.review("/validate", review(pod(gpu(count=99), uid="big", name="big")))
+        url = f"http://127.0.0.1:{front.process.extender.port}/filter"
+        await front.client.post(url, content=b"{}", headers=AS_JSON)
+        text = without_values((await front.client.get("/metrics")).text)
+    (tmp_path / SNAPSHOT.name).write_text(text)
+    assert text == SNAPSHOT.read_text(), f"see {tmp_path / SNAPSHOT.name}"
