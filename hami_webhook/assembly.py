@@ -26,6 +26,7 @@ from hami_webhook.quota.admission_charger import AdmissionCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -72,8 +73,8 @@ class Core:
         self.cluster = cluster
         self.vendors = vendors
         self.clock = clock
-        self.lapse = lapse = options.times.lapse
-        self.state = ClusterCache(vendors, lapse=lapse, zone=options.zone)
+        self.placement_ttl = placement_ttl = options.times.placement_ttl
+        self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
         self.caches = Caches(self.state, clock, options.node_labels)
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
@@ -81,15 +82,14 @@ class Core:
         """Unexpected exceptions that loops survived, by loop."""
         self.ignored: set[tuple[str, tuple[str, ...]]] = set()
         """Namespaces that pods came to, with the annotations there that mean nothing."""
+        self.quotas = QuotaStore(cluster, vendors, clock=clock, cache=self.caches, sleep=sleep)
         self.recomputer = Recomputer(
-            cluster, vendors, self.state, clock=clock, times=options.times, told=self.state.told, sleep=sleep
+            self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.told
         )
         self.charger = AdmissionCharger(
-            cluster,
-            vendors,
+            self.quotas,
             clock=clock,
             recompute=self.recomputer.inline,
-            cache=self.caches,
             sleep=sleep,
             timeout=options.charge_timeout,
             max_ledger=options.max_ledger,
@@ -103,7 +103,8 @@ class Core:
             clock=clock,
             policies=options.policies,
             boundary=self.boundary,
-            lapse=lapse,
+            placement_ttl=placement_ttl,
+            store=self.quotas,
         )
         self.admission = AdmissionHandler(
             vendors,
@@ -129,13 +130,13 @@ class Core:
         except (ClusterError, MalformedObject):
             return None
 
-    def _shows(self, books: QuotaAccount, identity: str, entry: Entry) -> bool:
+    def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
         pod, now = self.state.told(identity), self.clock()
-        if pod is None or pod.namespace != books.quota.namespace or pod.ended(now):
+        if pod is None or pod.namespace != account.quota.namespace or pod.ended(now):
             return False
-        charge = charge_of(pod, self.vendors, self.state, now, self.lapse)
-        return charge.derivable and scopes.matches(books.quota, pod) and charge.only(books.hard) == entry.amounts
+        charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl)
+        return charge.derivable and scopes.matches(account.quota, pod) and charge.only(account.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         """Log scheduler-owned annotations on a Namespace, once; the controller records an event."""
@@ -150,7 +151,7 @@ def ignored_annotations(keys: Iterable[str]) -> str:
 
 
 class _QuotaCharging:
-    """The gate's way to the books."""
+    """How admission charges pods: AdmissionHandler's port to the quotas."""
 
     def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
         self.core = core
@@ -191,26 +192,26 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
 class _PodEstimate:
     """A pod with its price, ready to be charged."""
 
-    books: _QuotaCharging
+    charging: _QuotaCharging
     pod: Pod
     cost: Charge
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
-        if not self.books.synced():
+        if not self.charging.synced():
             namespace = self.pod.namespace
             raise Denied(
                 503, f"quota: can't charge namespace {namespace} now: caches not synced; try again", retry_after=1
             )
-        if reservation and not await self.books.is_unused(self.pod, reservation):
+        if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
-        ask = ChargeRequest(uid, self.pod, self.cost, dry_run, reservation)
-        outcome = await self.books.core.charger.charge(ask, time_left)
+        request = ChargeRequest(uid, self.pod, self.cost, dry_run, reservation)
+        outcome = await self.charging.core.charger.charge(request, time_left)
         if isinstance(outcome, Refusal):
             raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
         return outcome.amounts
 
     async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
-        secret = self.books.new_id()
+        secret = self.charging.new_id()
         amounts = await self.charge(
             reservation_id(secret), reservation=reservation, dry_run=dry_run, time_left=time_left
         )

@@ -41,6 +41,7 @@ _spaces = itertools.count()
 
 def measure(size: str) -> Sequence[Figure]:
     figures: list[Figure] = []
+    answering: dict[tuple[int, int], float] = {}
     pods = PODS[size]
     with api_server("charge") as plane:
         for replicas, cases in itertools.groupby(CASES[size], key=lambda case: case[1]):
@@ -69,6 +70,12 @@ def measure(size: str) -> Sequence[Figure]:
             for spaces, (charged, free, each) in rates.items():
                 alone[spaces] += bare(spaces)
                 figures += _figures(spaces, replicas, pods, alone[spaces], yes[spaces], charged, free, each)
+                answering[spaces, replicas] = statistics.median(charged) / statistics.median(yes[spaces])
+    for (spaces, replicas), ratio in answering.items():
+        if replicas > 1:
+            where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')} beside 1"
+            goal = Goal(at_least=0.85) if spaces == 1 and pods >= 500 else None
+            figures.append(Figure("charge", where, ratio, "of only ever yes", "1 replica", answering[spaces, 1], goal))
     return figures
 
 
@@ -84,11 +91,12 @@ def _figures(
 ) -> list[Figure]:
     rate, bare, most_possible, asked = map(statistics.median, (charged, alone, yes, free))
     where = f"{_of(spaces, 'namespace')}, {_of(replicas, 'replica')}"
-    one = spaces == 1 and pods >= 500
-    least, most = (Goal(at_least=0.5), Goal(at_most=0.2, of="value")) if one else (None, None)
+    one, enough = spaces == 1, pods >= 500
+    least, most = (Goal(at_least=0.5), Goal(at_most=0.2, of="value")) if one and enough else (None, None)
+    of_yes = Goal(at_least=0.6 if one else 0.5) if replicas == 1 and enough else None
     return [
         Figure("charge", where, rate, "pods per second", "without webhook", bare, least),
-        Figure("charge", f"{where}, answering", rate, "pods per second", "only ever yes", most_possible),
+        Figure("charge", f"{where}, answering", rate, "pods per second", "only ever yes", most_possible, of_yes),
         Figure("charge", f"{where}, charging", rate, "pods per second", "asked, no quota", asked),
         Figure("charge", f"{where}, writes", each, "per pod", "one each", 1, most),
     ]

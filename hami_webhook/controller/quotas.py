@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
@@ -18,12 +18,19 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import is_binary
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import Entry, State, charge_ids
+from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_DELAY = 2.0
 """Seconds after the first change by which a namespace is recomputed, however many follow."""
+
+_LONGEST_CLEANUP = 10.0
+"""Seconds after the first new pod by which a namespace is recomputed where that only drops entries from ledgers.
+
+In a burst the charges themselves drop them, and a recompute that writes beside them makes them conflict.
+"""
 
 _AFTER = 0.1
 """Seconds after a deadline at which it has surely passed."""
@@ -42,7 +49,7 @@ class Pace:
 
 
 class QuotaReconciler:
-    """Keeps quotas true. `pod_changed` and `quota_changed` tell it of events; `step` does what is due.
+    """Keeps quotas true. `pod_changed` and `quota_changed` are called with events; `step` does what is due.
 
     `expired` counts ledger entries for which no pod came, `drifted` recomputes that changed used for no known reason.
     """
@@ -51,10 +58,16 @@ class QuotaReconciler:
         self._core = core
         self._pace = pace
         self._jitter = jitter
-        self._due: dict[str, float] = {}
-        self._gathering: dict[str, float] = {}
+        self._changed: dict[str, tuple[float, float]] = {}
+        """Namespaces where used may have changed: since when, and when they are due."""
+        self._charged: dict[str, tuple[float, float]] = {}
+        """Namespaces where entries may have done their work, likewise."""
+        self._timed: dict[str, float] = {}
+        """Namespaces where time will change something: when they are due."""
         self._failures: dict[str, int] = {}
-        self._sightings = LedgerHistory(pace.ttl)
+        self._history = LedgerHistory(pace.ttl)
+        self._accounts: dict[str, dict[str, QuotaAccount]] = {}
+        """The latest accounts, by namespace and name of their quotas."""
         self._facts: dict[str, tuple[object, ...]] = {}
         self._object_events = ObjectEvents(core.cluster, core.problems)
         self._next_resync = 0.0
@@ -67,20 +80,36 @@ class QuotaReconciler:
         pod = after or before
         if pod is None or not self._matters(pod):
             return
-        # compared with what was told here: the state may know of a placement before its event comes
+        # compared with what was seen here: the state may know of a placement before its event comes
         known = self._facts.get(pod.uid)
         facts = self._quota_facts(pod)
         if known is None or after is None:
-            self._sightings.pod(pod, self._core.clock())
+            self._history.pod(pod, self._core.clock())
         if after is None:
             self._facts.pop(pod.uid, None)
             self._object_events.forget(pod.uid)
             for identity in charge_ids(pod.uid, pod.annotations):
-                self._sightings.gone[identity] = self._core.clock()
+                self._history.gone[identity] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
-        if after is None or known != facts:
+        if after is not None and known is None and self._is_charged(after):
+            self._gather(self._charged, pod.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
+        elif after is None or known != facts:
             self.touch(pod.namespace)
+
+    def _is_charged(self, pod: Pod) -> bool:
+        """Whether ledgers had what a new pod costs, so that it is in used, and a recompute only drops its entries."""
+        core, now = self._core, self._core.clock()
+        if pod.node_name or NODE in pod.annotations or pod.terminal or pod.deletion_time is not None:
+            return False
+        charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
+        ids = charge_ids(pod.uid, pod.annotations)
+        accounts = self._accounts.get(pod.namespace, {}).values()
+        return charge.derivable and all(
+            self._history.charged(account, ids, charge.only(account.hard))
+            for account in accounts
+            if account.concerns(pod, charge)
+        )
 
     def _matters(self, pod: Pod) -> bool:
         """Whether a quota may depend on the pod."""
@@ -92,33 +121,51 @@ class QuotaReconciler:
         """A quota was added, its spec changed, its ledger was wiped, or has entries that will expire."""
         if after is None or (before is not None and before.uid != after.uid):
             if before is not None:
-                self._sightings.forget(before.uid)
+                self._history.forget(before.uid)
                 self._object_events.forget(before.uid)
+                self._forget_account(before)
             before = None
         if after is None:
             return
-        books = QuotaAccount.read(after, self._core.vendors)
-        if not books.managed:
+        account = QuotaAccount.read(after, self._core.vendors)
+        accounts = self._accounts.setdefault(after.namespace, {})
+        last = accounts.get(after.name, account)
+        accounts[after.name] = account
+        if not account.managed:
             return
-        lost = self._sightings.quota(books, self._core.clock())
-        if before is None or before.hard != after.hard or books.gone or lost or books.used.keys() != books.hard.keys():
+        lost = self._history.quota(account, self._core.clock())
+        raised = account.ledger.keys() - last.ledger.keys()  # by a charge, which may drop entries of pods not seen here
+        unknown = account.used.keys() != account.hard.keys()
+        if before is None or before.hard != after.hard or account.gone or unknown or (lost and not raised):
             self.touch(after.namespace)
+        elif lost:
+            self._gather(self._charged, after.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
         now = self._core.clock()
-        for entry in books.ledger.values():
+        for entry in account.ledger.values():
             if entry.state is not State.WAITING:
                 expires = now if entry.expired(now, self._pace.ttl) else entry.time + self._pace.ttl + _AFTER
                 self._at(after.namespace, expires)
 
+    def _forget_account(self, quota: ResourceQuota) -> None:
+        accounts = self._accounts.get(quota.namespace, {})
+        accounts.pop(quota.name, None)
+        if not accounts:
+            self._accounts.pop(quota.namespace, None)
+
     def touch(self, namespace: str) -> None:
         """Recompute the namespace soon: debounced, but no later than 2 s after the first change."""
+        self._gather(self._changed, namespace, self._pace.debounce, _LONGEST_DELAY)
+
+    def _gather(self, work: dict[str, tuple[float, float]], namespace: str, delay: float, longest: float) -> None:
+        """Recompute the namespace `delay` s after the last such call, but no later than `longest` s after the first."""
         now = self._core.clock()
-        first = self._gathering.setdefault(namespace, now)
-        self._due[namespace] = min(now + self._pace.debounce, first + _LONGEST_DELAY)
+        first, _ = work.get(namespace, (now, now))
+        work[namespace] = first, min(now + delay, first + longest)
         self._wake.set()
 
     def _at(self, namespace: str, when: float) -> None:
-        if namespace not in self._gathering and when < self._due.get(namespace, float("inf")):
-            self._due[namespace] = when
+        if namespace not in self._changed and when < self._timed.get(namespace, float("inf")):
+            self._timed[namespace] = when
             self._wake.set()
 
     def resync(self) -> None:
@@ -128,22 +175,27 @@ class QuotaReconciler:
 
     def next_due(self) -> float:
         """When `step` next has something to do."""
-        return min(self._next_resync, *self._due.values()) if self._due else self._next_resync
+        return min((self._next_resync, *(when for _, when in self._all_due())))
+
+    def _all_due(self) -> Iterator[tuple[str, float]]:
+        yield from self._timed.items()
+        for work in (self._changed, self._charged):
+            yield from ((namespace, when) for namespace, (_, when) in work.items())
 
     async def step(self) -> int:
         """Recompute what is due now; how many quotas were looked at."""
         now = self._core.clock()
-        due = {namespace for namespace, when in self._due.items() if when <= now}
+        due = {namespace for namespace, when in self._all_due() if when <= now}
         quiet: set[str] = set()
         if now >= self._next_resync:
             self._next_resync = now + self._pace.resync * (0.9 + 0.2 * self._jitter())
-            self._sightings.prune(now)
-            quiet = {quota.namespace for quota in self._core.caches.all_quotas()} - due - self._gathering.keys()
-            due |= {quota.namespace for quota in self._core.caches.all_quotas()}
+            self._history.prune(now)
+            quiet = self._accounts.keys() - due - self._changed.keys()
+            due |= self._accounts.keys()
         looked = 0
         for namespace in sorted(due):
-            self._due.pop(namespace, None)
-            self._gathering.pop(namespace, None)
+            for work in (self._changed, self._charged, self._timed):
+                work.pop(namespace, None)
             looked += await self._reconcile(namespace, quiet=namespace in quiet)
         return looked
 
@@ -163,13 +215,12 @@ class QuotaReconciler:
 
     async def _reconcile(self, namespace: str, *, quiet: bool) -> int:
         """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""
-        quotas = [q for q in self._core.caches.all_quotas() if q.namespace == namespace]
-        managed = [quota for quota in quotas if QuotaAccount.read(quota, self._core.vendors).managed]
+        managed = [account for account in self._accounts.get(namespace, {}).values() if account.managed]
         failed = False
         for quota in managed:
             try:
-                with self._core.charger.held(namespace):
-                    result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._sightings.gone)
+                async with self._core.quotas.turn(namespace):
+                    result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._history.gone)
             except NotFound:
                 continue
             except ClusterError as error:
@@ -181,7 +232,7 @@ class QuotaReconciler:
                 logger.exception("recomputing quota %s/%s failed; trying again", namespace, quota.name)
                 failed = True
                 continue
-            self._sightings.confirm(result.confirmed, self._core.clock())
+            self._history.confirm(result.confirmed, self._core.clock())
             self.expired += result.expired
             if quiet and result.before.used.keys() == result.after.used.keys() != set():
                 self.drifted += result.before.used != result.after.used
@@ -195,8 +246,8 @@ class QuotaReconciler:
             self._at(namespace, self._core.clock() + pause * (0.5 + self._jitter() / 2))
         return len(managed)
 
-    def _lost(self, books: QuotaAccount) -> dict[str, Entry]:
-        return self._sightings.quota(books, self._core.clock())
+    def _lost(self, account: QuotaAccount) -> dict[str, Entry]:
+        return self._history.quota(account, self._core.clock())
 
     async def _report(self, result: Recomputed) -> None:
         """Events for what a person should know: limits that hardly mean what they say, used above hard, bad pods."""

@@ -93,7 +93,7 @@ class Explainer:
             self._now,
             self._policies,
             self._scheduler_name,
-            core.lapse,
+            core.placement_ttl,
             [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
             self._bounded(namespace),
         )

@@ -1,1 +1,1 @@
-"""The namespace's books: which keys are managed, what a pod is charged, the compare-and-swap charge, the recompute."""
+"""Quota: which keys are managed, what a pod is charged, the compare-and-swap charge, the recompute."""

@@ -1,4 +1,4 @@
-"""One ResourceQuota's books as read from the wire, and the pure rules by which a charge enters them.
+"""One ResourceQuota as read from the wire, and the pure rules by which it is charged.
 
 Source: docs/spec/quota.md#7.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError
@@ -93,7 +93,7 @@ class QuotaAccount:
         return tuple(sorted(over))
 
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
-        """The books after an entry took another's place (or none), with the difference of their amounts in used."""
+        """The account after an entry took another's place (or none), with the difference of their amounts in used."""
         before = self.counted(self.ledger[identity].amounts if identity in self.ledger else {})
         after = self.counted(entry.amounts if entry is not None else {})
         return self.with_increase(
@@ -101,7 +101,7 @@ class QuotaAccount:
         )
 
     def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> QuotaAccount:
-        """The books after an entry took another's place (or none) and used changed by `increase`."""
+        """The account after an entry took another's place (or none) and used changed by `increase`."""
         used = {key: max(0, amount + increase.get(key, 0)) for key, amount in self.used.items()}
         entries = {key: value for key, value in self.ledger.items() if key != identity}
         if entry is not None:
@@ -109,27 +109,27 @@ class QuotaAccount:
         return replace(self, used=used, ledger=entries)
 
     def without(self, identity: str) -> QuotaAccount:
-        """The books with an entry struck out and used as it is."""
+        """The account with an entry struck out and used as it is."""
         return replace(self, ledger={key: entry for key, entry in self.ledger.items() if key != identity})
 
     def renamed(self, before: str, after: str) -> QuotaAccount:
-        """The books with an entry under another id."""
+        """The account with an entry under another id."""
         return replace(self, ledger={**self.without(before).ledger, after: self.ledger[before]})
 
     def patch(self, target: QuotaAccount) -> dict[str, Any] | None:
-        """The compare-and-swap merge patch on `/status` from these books to `target`; None if nothing changes.
+        """The compare-and-swap merge patch on `/status` from this account to `target`; None if nothing changes.
 
         It has only managed keys, the ledger, and `status.hard` of managed keys where that lags; null deletes.
         """
         status: dict[str, Any] = {}
         used: dict[str, str | None] = {
-            key: self._told(key, value) for key, value in target.used.items() if self.used.get(key) != value
+            key: self._written(key, value) for key, value in target.used.items() if self.used.get(key) != value
         }
         used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
         if used:
             status["used"] = used
         hard: dict[str, str | None] = {
-            key: self._told(key, value)
+            key: self._written(key, value)
             for key, value in self.hard.items()
             if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
         }
@@ -144,7 +144,7 @@ class QuotaAccount:
             patch["status"] = status
         return patch if status or text != before else None
 
-    def _told(self, key: str, amount: int) -> str:
+    def _written(self, key: str, amount: int) -> str:
         """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
@@ -165,25 +165,25 @@ class ChargeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A charge that doesn't fit, or can't be judged; `code` 403, or 503 where trying again may help."""
+    """A charge that doesn't fit, or can't be evaluated; `code` 403, or 503 where trying again may help."""
 
     code: int
     message: str
     overrun: bool = False
 
 
-def refuse_overrun(books: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
+def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -> Refusal:
     """HAMi's first words and Kubernetes' `exceeded quota` with only the overflowing keys, in plain integers."""
 
-    def told(amounts: Mapping[str, int]) -> str:
+    def listed(amounts: Mapping[str, int]) -> str:
         return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
 
-    requested = books.counted(charge.exact)
+    requested = account.counted(charge.exact)
     floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
     return Refusal(
         403,
-        f"exceeding resource quota: exceeded quota: {books.name}, requested: {told(requested)}{floor}, "
-        f"used: {told(books.used)}, limited: {told(books.hard)}",
+        f"exceeding resource quota: exceeded quota: {account.name}, requested: {listed(requested)}{floor}, "
+        f"used: {listed(account.used)}, limited: {listed(account.hard)}",
         overrun=True,
     )
 
@@ -196,8 +196,12 @@ def refuse_now(namespace: str, cause: str) -> Refusal:
     return Refusal(503, f"quota: can't charge namespace {namespace} now: {cause}; try again")
 
 
-class NeedsRecompute(Exception):
-    """A quota must be recomputed before it can judge: used is unknown, or the ledger is full."""
+class Rejected(Exception):
+    """What a change raises if the accounts don't allow it. Final only for accounts that were read live."""
+
+
+class NeedsRecompute(Rejected):
+    """A quota must be recomputed before it can be charged: used is unknown, or the ledger is full."""
 
     def __init__(self, quota: str) -> None:
         super().__init__(quota)
@@ -206,68 +210,69 @@ class NeedsRecompute(Exception):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """A batch judged: the books as they are to be, and the refusal of each ask that got one, by its index."""
+    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests."""
 
-    books: Mapping[str, QuotaAccount]
+    accounts: Mapping[str, QuotaAccount]
     refusals: Mapping[int, Refusal]
 
 
 def evaluate_batch(
-    books: Mapping[str, QuotaAccount],
-    asks: Sequence[ChargeRequest],
+    accounts: Mapping[str, QuotaAccount],
+    requests: Sequence[ChargeRequest],
     now: float,
     max_ledger: int,
     *,
     recomputed: frozenset[str],
 ) -> BatchResult:
-    """Judge asks in order against a running copy: each is charged to every quota that concerns it, or to none.
+    """Evaluate requests in order against a running copy: each is charged to every quota that concerns it, or to none.
 
     Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
     """
-    running = dict(books)
+    running = dict(accounts)
     refusals: dict[int, Refusal] = {}
-    for index, ask in enumerate(asks):
-        refusal, after = _evaluate_one(running, ask, now, max_ledger, recomputed)
+    for index, request in enumerate(requests):
+        refusal, after = _evaluate_one(running, request, now, max_ledger, recomputed)
         if refusal is not None:
             refusals[index] = refusal
-        elif not ask.dry_run:
+        elif not request.dry_run:
             running.update(after)
     return BatchResult(running, refusals)
 
 
 def _evaluate_one(
-    running: Mapping[str, QuotaAccount], ask: ChargeRequest, now: float, max_ledger: int, recomputed: frozenset[str]
+    running: Mapping[str, QuotaAccount], request: ChargeRequest, now: float, max_ledger: int, recomputed: frozenset[str]
 ) -> tuple[Refusal | None, dict[str, QuotaAccount]]:
     after: dict[str, QuotaAccount] = {}
+    pod, charge, identity = request.pod, request.charge, request.identity
     for name in sorted(running):
-        books = running[name]
-        if not books.concerns(ask.pod, ask.charge):
+        account = running[name]
+        if not account.concerns(pod, charge):
             continue
-        unknown = books.unknown(ask.charge)
+        unknown = account.unknown(charge)
         if unknown:
             if name not in recomputed:
                 raise NeedsRecompute(name)
             return refuse_unknown(name, unknown), {}
-        amounts = ask.charge.only(books.hard)
-        found = find_entry(books.ledger, ask.identity, ask.reservation, partial(ask.charge.only, books.hard))
+        amounts = charge.only(account.hard)
+        found = find_entry(account.ledger, identity, request.reservation, partial(charge.only, account.hard))
         known = found[1] if found else None
-        if found and found[0] != ask.identity:
-            books = books.renamed(found[0], ask.identity)
+        if found and found[0] != identity:
+            account = account.renamed(found[0], identity)
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
-            after[name] = books
+            after[name] = account
             continue
-        over = books.overrun(ask.charge, known.amounts if known else None)
+        over = account.overrun(charge, known.amounts if known else None)
         if over:
-            return refuse_overrun(books, ask.charge, over), {}
-        if known is None and len(books.ledger) >= max_ledger:
+            return refuse_overrun(account, charge, over), {}
+        if known is None and len(account.ledger) >= max_ledger:
             if name not in recomputed:
                 raise NeedsRecompute(name)
             cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
-            return refuse_now(ask.pod.namespace, cause), {}
+            return refuse_now(pod.namespace, cause), {}
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
-        after[name] = books.with_entry(ask.identity, Entry(State.ADMITTED, int(now), larger))
+        after[name] = account.with_entry(identity, Entry(State.ADMITTED, int(now), larger))
     return None, after
 
 
@@ -284,11 +289,17 @@ def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
         raise ClusterError("the API server didn't keep the ledger annotation")
 
 
-def _quantity(written: Any) -> Quantity:
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Quantity:
+    """The same amounts come again with each version of a quota, and reading them was two thirds of reading it."""
     try:
-        return Quantity.parse(written)
+        return Quantity.parse(text)
     except QuantityError:
         return Quantity.parse(0)
+
+
+def _quantity(written: Any) -> Quantity:
+    return _parsed(written if isinstance(written, str) else repr(written))
 
 
 def _floor(written: Any) -> int:

@@ -78,7 +78,7 @@ class PodBudget:
 
 @dataclass(frozen=True, slots=True)
 class BudgetAnswers:
-    """What a budget was asked about and answered: by key the most it admitted, and all amounts that it refused."""
+    """What a budget answered: by key the most it admitted, and all amounts that it refused."""
 
     admitted: tuple[tuple[str, int], ...] = ()
     refused: frozenset[tuple[tuple[str, int], ...]] = frozenset()
@@ -115,41 +115,45 @@ class RecordingBudget:
 
 
 def charged(
-    books: QuotaAccount, pod: Pod, vendors: Vendors, catalog: CapacityLister, now: float, lapse: float
+    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
 ) -> Mapping[str, int]:
     """The pod's charge inside this quota's used, exact: its entry's, else what the pod itself says."""
-    found = entry_of(books, pod, vendors, catalog)
-    return found[1].only(books.hard) if found else charge_of(pod, vendors, catalog, now, lapse).only(books.hard)
+    found = entry_of(account, pod, vendors, capacity)
+    return (
+        found[1].only(account.hard)
+        if found
+        else charge_of(pod, vendors, capacity, now, placement_ttl).only(account.hard)
+    )
 
 
-def entry_of(books: QuotaAccount, pod: Pod, vendors: Vendors, catalog: CapacityLister) -> tuple[str, Entry] | None:
+def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> tuple[str, Entry] | None:
     """The pod's ledger entry with its id."""
     return find_entry(
-        books.ledger,
+        account.ledger,
         pod.uid,
         pod.annotations.get(RESERVATION, ""),
-        lambda: admission_charge(pod, vendors, catalog).only(books.hard),
+        lambda: admission_charge(pod, vendors, capacity).only(account.hard),
     )
 
 
 def placed_by_others(
-    books: QuotaAccount,
+    account: QuotaAccount,
     pod: Pod,
     pods: Iterable[Pod],
     vendors: Vendors,
-    catalog: CapacityLister,
+    capacity: CapacityLister,
     now: float,
-    lapse: float,
+    placement_ttl: float,
 ) -> dict[str, int]:
     """The sum of the placed charges of the other live pods in the quota's scope."""
-    sums = dict.fromkeys(books.hard, 0)
+    sums = dict.fromkeys(account.hard, 0)
     for other in pods:
-        if other.uid == pod.uid or not placement_counts(other, now, lapse):
+        if other.uid == pod.uid or not placement_counts(other, now, placement_ttl):
             continue
-        if other.ended(now) or not scopes.matches(books.quota, other):
+        if other.ended(now) or not scopes.matches(account.quota, other):
             continue
-        charge = charge_of(other, vendors, catalog, now, lapse)
-        for key, amount in books.counted(charge.exact).items() if charge.placed else ():
+        charge = charge_of(other, vendors, capacity, now, placement_ttl)
+        for key, amount in account.counted(charge.exact).items() if charge.placed else ():
             sums[key] += amount
     return sums
 
@@ -159,31 +163,31 @@ def pod_budget(
     quotas: Iterable[QuotaAccount],
     pods: Sequence[Pod],
     vendors: Vendors,
-    catalog: CapacityLister,
+    capacity: CapacityLister,
     now: float,
-    lapse: float,
+    placement_ttl: float,
     others_of: Callable[[QuotaAccount], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
     """The pod's budget from the quotas it is in scope of; None if none limits it.
 
-    `others_of` tells what the other placed pods cost, where that is kept; else it is summed up over `pods`.
+    `others_of` has what the other placed pods cost, where that is kept; else it is summed up over `pods`.
     """
     limits: dict[str, int] = {}
     byte_limits: dict[str, int] = {}
-    for books in quotas:
-        if not books.hard or not scopes.matches(books.quota, pod):
+    for account in quotas:
+        if not account.hard or not scopes.matches(account.quota, pod):
             continue
-        mine = books.counted(charged(books, pod, vendors, catalog, now, lapse))
+        mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
         others: Mapping[str, int]
         if others_of is not None:
-            others = others_of(books)
+            others = others_of(account)
         else:
-            others = placed_by_others(books, pod, pods, vendors, catalog, now, lapse)
-        for key, hard in books.hard.items():
+            others = placed_by_others(account, pod, pods, vendors, capacity, now, placement_ttl)
+        for key, hard in account.hard.items():
             own = mine.get(key, 0)
             # while nobody has computed used there is no room that is known of beyond the pod's own charge
-            room = hard - books.used[key] + own if key in books.used else own
+            room = hard - account.used[key] + own if key in account.used else own
             most = min(hard - others[key], max(own, room))
-            of_unit = byte_limits if key in books.in_bytes else limits
+            of_unit = byte_limits if key in account.in_bytes else limits
             of_unit[key] = min(most, of_unit.get(key, most))
     return PodBudget(limits, pod.kinds, vendors, byte_limits) if limits or byte_limits else None

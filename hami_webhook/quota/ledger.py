@@ -27,7 +27,7 @@ class State(Enum):
 class Entry:
     """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
-    Amounts are exact: a key that a quota may count in bytes is told in bytes whatever this quota counts now, so that an
+    Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
     """
 

@@ -1,9 +1,9 @@
-"""What the placed pods of each namespace cost together, kept as pods change: no question walks all pods.
+"""What the placed pods of each namespace cost together, kept as pods change: no query walks all pods.
 
 Source: docs/spec/quota.md#8.
 
 A pod that is bound for good, or can't count before it changes, is settled: it is in the sums, or out of them. Only the
-others are looked at with each question: placements that aren't bound yet, pods that are being deleted.
+others are looked at with each query: placements that aren't bound yet, pods that are being deleted.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class _Sums:
             self.exact[key] = self.exact.get(key, 0) + sign * amount
             self.units[key] = self.units.get(key, 0) + sign * -(-amount // unit)
 
-    def counted(self, books: QuotaAccount) -> dict[str, int]:
+    def counted(self, account: QuotaAccount) -> dict[str, int]:
         """The sums of the quota's keys as it counts them."""
-        return {key: (self.exact if key in books.in_bytes else self.units).get(key, 0) for key in books.hard}
+        return {key: (self.exact if key in account.in_bytes else self.units).get(key, 0) for key in account.hard}
 
 
 @dataclass(slots=True)
@@ -47,12 +47,12 @@ class _Space:
     """A namespace: pods in the sums with what they cost, pods to be looked at each time, sums by scopes."""
 
     settled: dict[str, tuple[Pod, Charge]] = field(default_factory=dict)
-    loose: set[str] = field(default_factory=set)
+    unsettled: set[str] = field(default_factory=set)
     sums: dict[tuple[ScopeRequirement, ...], _Sums] = field(default_factory=dict)
 
 
 class PlacedCharges:
-    """Told of every change of a pod; asked for what a namespace's other placed pods cost."""
+    """What a namespace's other placed pods cost; it hears of every change of a pod."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, _Space] = {}
@@ -63,60 +63,60 @@ class PlacedCharges:
         """A pod was added or changed."""
         space = self._spaces.setdefault(namespace, _Space())
         self._unsettle(space, uid)
-        space.loose.add(uid)
+        space.unsettled.add(uid)
 
     def gone(self, namespace: str, uid: str) -> None:
         space = self._spaces.get(namespace)
         if space is None:
             return
         self._unsettle(space, uid)
-        space.loose.discard(uid)
-        if not space.loose and not space.settled:
+        space.unsettled.discard(uid)
+        if not space.unsettled and not space.settled:
             del self._spaces[namespace]
 
     def of_others(
         self,
-        books: QuotaAccount,
+        account: QuotaAccount,
         pod: Pod,
         pods: Mapping[str, Pod],
         vendors: Vendors,
-        catalog: CapacityLister,
+        capacity: CapacityLister,
         now: float,
-        lapse: float,
+        placement_ttl: float,
     ) -> dict[str, int]:
         """As `placed_by_others`; `pods` are all of the namespace, by UID."""
         space = self._spaces.get(pod.namespace) or _Space()
-        sums = self._sums_of(space, books)
+        sums = self._sums_of(space, account)
         unsettled: list[tuple[Pod, Charge]] = []
-        for uid in list(space.loose):
+        for uid in list(space.unsettled):
             other = pods[uid]
             self.looked_at += 1
             if other.terminal or not (other.node_name or NODE in other.annotations):
-                space.loose.discard(uid)  # it doesn't count, and won't before it changes
+                space.unsettled.discard(uid)  # it doesn't count, and won't before it changes
                 continue
-            charge = charge_of(other, vendors, catalog, now, lapse)
+            charge = charge_of(other, vendors, capacity, now, placement_ttl)
             if other.node_name and other.deletion_time is None and is_settled(other, vendors, charge):
-                space.loose.discard(uid)
+                space.unsettled.discard(uid)
                 if charge.placed:
                     space.settled[uid] = other, charge
                     for each in space.sums.values():
                         each.add(other, charge)
-            elif charge.placed and placement_counts(other, now, lapse) and not other.ended(now):
+            elif charge.placed and placement_counts(other, now, placement_ttl) and not other.ended(now):
                 unsettled.append((other, charge))
-        found = _Sums(books, dict(sums.exact), dict(sums.units))
+        found = _Sums(account, dict(sums.exact), dict(sums.units))
         for other, charge in unsettled:
             if other.uid != pod.uid:
                 found.add(other, charge)
         if pod.uid in space.settled:
             found.add(*space.settled[pod.uid], -1)
-        return found.counted(books)
+        return found.counted(account)
 
-    def _sums_of(self, space: _Space, books: QuotaAccount) -> _Sums:
-        sums = space.sums.get(books.quota.scopes)
+    def _sums_of(self, space: _Space, account: QuotaAccount) -> _Sums:
+        sums = space.sums.get(account.quota.scopes)
         if sums is None:
             if len(space.sums) >= _MOST_SCOPES:
                 space.sums.clear()
-            sums = space.sums[books.quota.scopes] = _Sums(books)
+            sums = space.sums[account.quota.scopes] = _Sums(account)
             for pod, charge in space.settled.values():
                 sums.add(pod, charge)
         return sums

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hami_webhook.cluster.api import Cluster, Conflict, Kind
+from hami_webhook.cluster.api import Cluster, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
-from hami_webhook.quota.account import QuotaAccount, verify
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, admission_charge, charge_of, overrun
+from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot
 
-ATTEMPTS = 6
-
-_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
-"""Seconds after the first lost race, at most, and after the last: each attempt costs a list of the namespace's pods."""
+_RETRIES = Retries(attempts=6, first=0.05, longest=1.0)
+"""Fewer and with longer pauses than those of a charge: each attempt costs a list of the namespace's pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: how long an entry without a pod is believed, and after which an unbound placement lapses."""
+    """Seconds: how long an entry without a pod counts, and after which an unbound placement expires."""
 
     ttl: float = 45.0
-    lapse: float = NODE_LOCK_TIMEOUT
+    placement_ttl: float = NODE_LOCK_TIMEOUT
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The books before and after, and what is worth an event: pods with sentences.
+    """The account before and after, and what is worth an event: pods with sentences.
 
     `overruns` are pods that another scheduler gave more than admission charged, with the keys that are above hard now.
     `confirmed` are the ids of entries whose pod exists, `expired` is how many went because no pod came, and `wake` is
@@ -52,62 +50,64 @@ class Recomputed:
 
 
 def recompute(
-    books: QuotaAccount,
+    account: QuotaAccount,
     pods: Iterable[Pod],
     vendors: Vendors,
-    catalog: CapacityLister,
+    capacity: CapacityLister,
     now: float,
     times: Times,
     lost: Mapping[str, Entry] | None = None,
     gone: Container[str] = (),
 ) -> Recomputed:
-    """The books as the namespace's pods make them at `now`.
+    """The account as the namespace's pods make it at `now`.
 
     `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are the ledger
     ids of pods that existed and don't any longer: nobody comes for their entries.
     """
     pods = list(pods)
-    entries = {**(lost or {}), **books.ledger}
-    used = dict.fromkeys(books.hard, 0)
+    entries = {**(lost or {}), **account.ledger}
+    used = dict.fromkeys(account.hard, 0)
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
-    own, orphans = _sorted_out(pods, entries, lambda pod: admission_charge(pod, vendors, catalog).only(books.hard))
+    own, orphans = _match_entries(
+        pods, entries, lambda pod: admission_charge(pod, vendors, capacity).only(account.hard)
+    )
     for pod in pods:
-        if pod.ended(now) or not scopes.matches(books.quota, pod):
+        if pod.ended(now) or not scopes.matches(account.quota, pod):
             continue
-        charge = charge_of(pod, vendors, catalog, now, times.lapse)
+        charge = charge_of(pod, vendors, capacity, now, times.placement_ttl)
         if charge.problems:
             problems.append((pod, charge.problems))
         counted.append((pod, charge))
-        amounts, kept = _settle(charge, books.hard, own.get(pod.uid), now, times)
+        amounts, kept = _charge_and_entry(charge, account.hard, own.get(pod.uid), now, times)
         if kept is not None:
             ledger[pod.uid] = kept
             wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
-        for key, amount in books.counted(amounts).items():
+        for key, amount in account.counted(amounts).items():
             used[key] += amount
         if amounts:
-            ends = (pod.deletion_deadline, assumption_expires_at(pod, times.lapse), charge.until)
+            ends = (pod.deletion_deadline, assumption_expires_at(pod, times.placement_ttl), charge.until)
             wakes += [at for at in ends if at is not None and at >= now]
     expired = 0
     for key, entry in orphans.items():
         if entry.state is not State.ADMITTED or key in gone or entry.expired(now, times.ttl):
             expired += entry.state is State.ADMITTED and key not in gone
             continue
-        ledger[key] = replace(entry, amounts=entry.only(books.hard))
+        ledger[key] = replace(entry, amounts=entry.only(account.hard))
         wakes.append(entry.time + times.ttl)
-        for name, amount in books.counted(ledger[key].amounts).items():
+        for name, amount in account.counted(ledger[key].amounts).items():
             used[name] += amount
-    after = replace(books, used=used, ledger=ledger)
+    after = replace(account, used=used, ledger=ledger)
     confirmed = frozenset(entries.keys() - orphans.keys())
-    over = {key for key, limit in books.hard.items() if used[key] > limit}
-    larger = ((pod, overrun(pod, charge, over, vendors, catalog)) for pod, charge in counted) if over else ()
+    over = {key for key, limit in account.hard.items() if used[key] > limit}
+    larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
-    return Recomputed(books, after, problems, confirmed, expired, min(wakes, default=None), overruns)
+    return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns)
 
 
-def _sorted_out(
+def _match_entries(
     pods: Sequence[Pod], entries: Mapping[str, Entry], admission: Callable[[Pod], Mapping[str, int]]
 ) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The entries of pods, by UID, and those of no pod, by id. Each is one pod's at most."""
@@ -141,7 +141,7 @@ def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
     }
 
 
-def _settle(
+def _charge_and_entry(
     charge: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
 ) -> tuple[Mapping[str, int], Entry | None]:
     """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6)."""
@@ -163,33 +163,30 @@ def _settle(
     return amounts, Entry(State.WAITING, int(now), amounts) if amounts else None
 
 
-def assumption_expires_at(pod: Pod, lapse: float) -> float | None:
+def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
     """When the pod's placement stops counting unless it is bound; None if it has none, or is bound."""
-    if pod.node_name or not placement_counts(pod, 0, lapse):
+    if pod.node_name or not placement_counts(pod, 0, placement_ttl):
         return None
-    return int(pod.annotations[TIME][:18]) + lapse
+    return int(pod.annotations[TIME][:18]) + placement_ttl
 
 
-def read_pods(items: Sequence[Any], told: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
+def read_pods(items: Sequence[Any], cached: Callable[[str], Pod | None] = lambda uid: None) -> list[Pod]:
     """The pods of a listing; one that can't be read is left out.
 
-    `told` has pods read before, by UID: one of the same version needn't be read again.
+    `cached` has pods read before, by UID: one of the same version needn't be read again.
     """
     pods = []
     for item in items:
-        try:
-            known, version = _known(item, told)
-            same = known is not None and version and known.resource_version == version
-            pods.append(known if known is not None and same else Pod.from_object(item))
-        except MalformedObject:
-            continue
+        with contextlib.suppress(MalformedObject):
+            pods.append(_same_version(item, cached) or Pod.from_object(item))
     return pods
 
 
-def _known(item: Any, told: Callable[[str], Pod | None]) -> tuple[Pod | None, str]:
+def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
     meta = item.get("metadata") if isinstance(item, dict) else None
     uid, version = (meta.get("uid"), meta.get("resourceVersion")) if isinstance(meta, dict) else (None, None)
-    return (told(uid), version) if isinstance(uid, str) and isinstance(version, str) else (None, "")
+    pod = cached(uid) if isinstance(uid, str) else None
+    return pod if pod is not None and version and pod.resource_version == version else None
 
 
 class Recomputer:
@@ -197,61 +194,56 @@ class Recomputer:
 
     def __init__(
         self,
+        store: QuotaStore,
         cluster: Cluster,
         vendors: Vendors,
-        catalog: CapacityLister,
+        capacity: CapacityLister,
         *,
         clock: Callable[[], float],
         times: Times,
-        told: Callable[[str], Pod | None] = lambda uid: None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
+        cached: Callable[[str], Pod | None] = lambda uid: None,
     ) -> None:
+        self._store = store
         self._cluster = cluster
         self._vendors = vendors
-        self._catalog = catalog
+        self._capacity = capacity
         self._clock = clock
         self._times = times
+        self._cached = cached
         self.durations = durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
-        self._told = told
-        self._sleep = sleep
-        self._jitter = jitter
 
     async def run(
         self,
         namespace: str,
         name: str,
-        lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda books: {},
+        lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
         gone: Container[str] = (),
         *,
         write: bool = True,
     ) -> Recomputed:
-        """Put one quota's books right, or only say how they are; `ClusterError`: `Conflict` after six lost races.
+        """Put one quota's account right, or only say how it is; `ClusterError`: `Conflict` after six of them.
 
-        `lost` says which entries were wiped from the ledger of the books as read; `gone` as in `recompute`.
+        `lost` says which entries were wiped from the ledger of the account as read; `gone` as in `recompute`.
         """
         began = self._clock()
-        for attempt in range(ATTEMPTS):
-            quota = ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace))
-            pods = read_pods((await self._cluster.list(Kind.PODS, namespace)).items, self._told)
-            books = QuotaAccount.read(quota, self._vendors)
+
+        async def list_pods() -> Sequence[Pod]:
+            return read_pods((await self._cluster.list(Kind.PODS, namespace)).items, self._cached)
+
+        def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
+            account = snapshot.accounts.get(name)
+            if account is None:
+                raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
-            result = recompute(books, pods, self._vendors, self._catalog, now, self._times, lost(books), gone)
-            patch = books.patch(result.after)
-            if patch is None or not write:
-                self.durations.observe(self._clock() - began)
-                return result
-            try:
-                verify(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, namespace), patch)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await self._sleep(self._jitter() * min(_LONGEST_PAUSE, _PAUSE * 2**attempt))
-                continue
-            self.durations.observe(self._clock() - began)
-            return result
-        raise AssertionError("unreachable")
+            result = recompute(
+                account, snapshot.pods, self._vendors, self._capacity, now, self._times, lost(account), gone
+            )
+            return {name: result.after} if write else {}, result
+
+        result = await self._store.update(namespace, change, retries=_RETRIES, names=[name], list_pods=list_pods)
+        self.durations.observe(self._clock() - began)
+        return result
 
     async def inline(self, namespace: str, name: str, write: bool = True) -> QuotaAccount:
-        """The recompute in the course of a charge: the books as they are then to be."""
+        """The recompute in the course of a charge: the account as it is then to be."""
         return (await self.run(namespace, name, write=write)).after

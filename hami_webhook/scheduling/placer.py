@@ -24,6 +24,7 @@ from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.placement_charger import PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import placed_charge
 from hami_webhook.quota.recompute import read_pods
+from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult
@@ -39,6 +40,7 @@ from hami_webhook.scheduling.scoring import (
     remarks,
     score,
     success_message,
+    unregistered,
 )
 
 logger = logging.getLogger(__name__)
@@ -146,7 +148,8 @@ class Placer:
         clock: Callable[[], float],
         policies: SchedulingPolicies | None = None,
         boundary: PolicyBoundary | None = None,
-        lapse: float = 300.0,
+        placement_ttl: float = 300.0,
+        store: QuotaStore | None = None,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -154,8 +157,9 @@ class Placer:
         self._clock = clock
         self._policies = policies or SchedulingPolicies()
         self._boundary = boundary
-        self._lapse = lapse
-        self._committer = PlacementCharger(cluster, vendors, state, clock=clock, lapse=lapse)
+        self._placement_ttl = placement_ttl
+        self._store = store or QuotaStore(cluster, vendors, clock=clock)
+        self._committer = PlacementCharger(self._store, vendors, state, clock=clock, placement_ttl=placement_ttl)
         self._memory = FilterCache(state, vendors, self._policies.node)
         self._read: dict[tuple[str, str], QuotaAccount] = {}
         self._silent = False
@@ -171,7 +175,8 @@ class Placer:
             clock=self._clock,
             policies=self._policies,
             boundary=self._boundary,
-            lapse=self._lapse,
+            placement_ttl=self._placement_ttl,
+            store=self._store,
         )
         other._silent = True
         other._known = self._state
@@ -294,7 +299,7 @@ class Placer:
             self._vendors,
             known,
             now,
-            self._lapse,
+            self._placement_ttl,
             others_of=lambda books: known.placed_besides(pod, books, now),
         )
         filtered = self._memory.filtered(ask, budget, names)
@@ -378,7 +383,7 @@ class Placer:
         placed = pod.annotations.get(NODE, "")
         if placed != node:
             raise PlacementSuperseded(f"pod {pod.key} was placed on {placed or 'no node'}, not on {node}")
-        if self._state.is_revoked(pod) or not placement_counts(pod, self._clock(), self._lapse):
+        if self._state.is_revoked(pod) or not placement_counts(pod, self._clock(), self._placement_ttl):
             raise PlacementSuperseded(f"the placement of pod {pod.key} is too old to be bound; it is placed anew")
 
     async def check_room(self, pod: Pod, node: str) -> None:
@@ -461,15 +466,6 @@ def _carrying(pod: Pod, notes: Mapping[str, str]) -> Pod:
     """The pod with this placement in place of any other."""
     others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
     return replace(pod, annotations={**others, **notes})
-
-
-def unregistered(ask: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
-    """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
-    for key in ask.vendors:
-        without = [view.name for view in views if key not in view.inventories]
-        if without:
-            more = f" and {len(without) - 10} more" if len(without) > 10 else ""
-            yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
 
 
 def placement_annotations(pod: Pod, fit: NodeFit, view: NodeView, vendors: Vendors, now: float) -> dict[str, str]:

@@ -5,7 +5,7 @@ Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -207,3 +207,12 @@ def remarks(ask: PodRequest, views: Iterable[NodeView], vendors: Vendors) -> lis
         if blind:
             told.append(f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})")
     return told
+
+
+def unregistered(ask: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
+    """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
+    for key in ask.vendors:
+        without = [view.name for view in views if key not in view.inventories]
+        if without:
+            more = f" and {len(without) - 10} more" if len(without) > 10 else ""
+            yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"

@@ -117,7 +117,7 @@ class CoreCollector(Collector):
         instances = GaugeMetricFamily(
             "hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", labels=_MIG
         )
-        now, placement_ttl = self._core.clock(), self._core.lapse
+        now, placement_ttl = self._core.clock(), self._core.placement_ttl
         for pod in self._core.state.pods():
             if pod.terminal or not placement_counts(pod, now, placement_ttl):
                 continue

@@ -33,7 +33,7 @@ def _charges(core: Core) -> _Charges:
     found: dict[str, list[tuple[Pod, Charge]]] = {}
     for pod in core.state.pods():
         if not pod.ended(now):
-            charge = charge_of(pod, core.vendors, core.state, now, core.lapse)
+            charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
             if charge.amounts:
                 found.setdefault(pod.namespace, []).append((pod, charge))
     return found
@@ -73,7 +73,7 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
 
 
 def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
-    return charged(account, pod, core.vendors, core.state, core.clock(), core.lapse)
+    return charged(account, pod, core.vendors, core.state, core.clock(), core.placement_ttl)
 
 
 def _hamis(core: Core, accounts: list[QuotaAccount], charges: _Charges, zone: str) -> Iterator[Metric]:

@@ -75,7 +75,7 @@ def options_of(settings: Settings) -> Options:
             foreign_users=settings.foreign_users,
         ),
         policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
-        times=Times(ttl=settings.quota_reservation_ttl, lapse=settings.node_lock_timeout),
+        times=Times(ttl=settings.quota_reservation_ttl, placement_ttl=settings.node_lock_timeout),
         charge_timeout=settings.quota_charge_timeout,
         max_ledger=settings.quota_max_ledger,
         node_labels=settings.node_label_selector,

@@ -7,12 +7,12 @@ import itertools
 import json
 
 import pytest
-from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, node, pod, quota
+from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, full, node, pod, quota
 from quota.world import World, no_sleep, story
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
 from hami_webhook.controller.quotas import Pace
-from hami_webhook.quota.ledger import LEDGER
+from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 
 L = node("n1", card("GPU-L", LARGE))
 
@@ -33,6 +33,66 @@ async def test_changes_are_gathered_for_the_debounce_and_never_longer_than_two_s
             world.reconciler.touch(TEAM)
         assert looked == {0.25: 0, 0.5: 0, 0.75: 0, 1.0: 0, 1.25: 0, 1.5: 0, 1.75: 0, 2.0: 1}
         assert at(world) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("how", "recomputed"),
+    [
+        ("charged", [2.0]),
+        ("charged, and its entry dropped when it comes", [2.0]),
+        ("charged, and its entry dropped before it is seen", [2.0]),
+        ("each second", [10.0]),
+        ("not charged", [0.5]),
+        ("for more than its entry", [0.5]),
+        ("placed", [0.5]),
+        ("deleted", [0.5]),
+    ],
+)
+def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(how: str, recomputed: list[float]) -> None:
+    """Used has what it costs already, so that only its entry is left to be dropped: within 2 s, in a burst 10."""
+
+    @story
+    async def run() -> None:
+        async with World(L, quota(mem=90000)) as world:
+            await world.run(5)
+            began, found = world.now, []
+            if how == "not charged":
+                await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+            elif how == "for more than its entry":
+                await world.admit(pod(gpu=1, mem=1000), uid="u")
+                await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+            elif how.startswith("charged, and its entry dropped"):
+                stored, _ = await world.admit(pod(gpu=1, mem=2000))
+                await world.drain()
+                other = Entry(State.ADMITTED, int(world.now), full(gpu=1, mem=500))
+                patch = {
+                    "metadata": {"annotations": {LEDGER: encode({"other": other})}},
+                    "status": {"used": {MEM: "2500"}},
+                }
+                await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, TEAM)
+                if how.endswith("is seen"):
+                    await world.drain()
+                await world.cluster.create(Kind.PODS, stored)
+            else:
+                await world.create(pod(gpu=1, mem=2000))
+            if how == "placed":
+                await world.place("p")
+            if how == "deleted":
+                await world.cluster.delete(Kind.PODS, "p", TEAM)
+            await world.drain()
+            number = 0
+            while world.now < began + 11 and not found:
+                world.now += 0.25
+                if how == "each second" and (world.now - began) % 1 == 0:
+                    number += 1
+                    await world.create(pod(f"p{number}", gpu=1, mem=2000))
+                if await world.reconciler.step():
+                    found.append(world.now - began)
+            assert found == recomputed
+            if how == "charged":
+                assert world.ledger() == {}
+
+    run()
 
 
 @pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
@@ -103,7 +163,14 @@ async def test_a_placement_that_is_never_bound_lapses() -> None:
         await world.create(pod(gpu=1, percent=50))
         await world.cluster.delete(Kind.NODES, "n2")
         await world.run(2)
-        await world.place("p", bind=False)
+        notes = {
+            ALLOCATED: "GPU-L,NVIDIA,12288,0:;",
+            "hami.io/vgpu-node": "n1",
+            "hami.io/vgpu-time": str(int(world.now)),
+        }
+        await world.cluster.patch(
+            Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM
+        )  # as HAMi's scheduler does
         await world.run(200)
         assert world.mem() == 12288
         await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
@@ -117,7 +184,7 @@ async def test_a_placement_of_this_very_process_is_noticed() -> None:
     async with World(L, quota(mem=30000)) as world:
         await world.create(pod(gpu=1))
         await world.run(2)
-        await world.place("p", bind=False)
+        await world.place("p")
         assert at(world) == 0.5
 
 

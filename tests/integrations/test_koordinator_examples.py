@@ -33,7 +33,7 @@ def charged(koords: Koords, manifest: JSON, hard: JSON, used: JSON) -> dict[str,
         {before.name: before}, [ChargeRequest(asked.uid, asked, charge)], NOW, 1000, recomputed=frozenset()
     )
     refused = found.refusals.get(0)
-    after = found.books[before.name]
+    after = found.accounts[before.name]
     return refused.message if refused is not None else {name: after.used[key] for name, key in keys.items()}
 
 

@@ -88,7 +88,7 @@ def test_a_key_nobody_computed_is_unknown(key: str) -> None:
 
 def test_a_charge_enters_used_and_ledger() -> None:
     one = read(mem=4000, gpu=4)
-    after = judged(one, ask(gpu=2, mem=2000)).books["q"]
+    after = judged(one, ask(gpu=2, mem=2000)).accounts["q"]
     assert after.used == full(mem=4000, gpu=2)
     assert after.ledger == {"u": Entry(State.ADMITTED, int(NOON), full(mem=4000, gpu=2))}
     assert one.patch(after) == {
@@ -98,7 +98,7 @@ def test_a_charge_enters_used_and_ledger() -> None:
 
 
 def test_only_keys_of_the_quota_are_charged_and_compared() -> None:
-    after = judged(read(mem=4000), ask(gpu=2, mem=2000, cores=50)).books["q"]
+    after = judged(read(mem=4000), ask(gpu=2, mem=2000, cores=50)).accounts["q"]
     assert after.ledger["u"].amounts == full(mem=4000)
 
 
@@ -145,15 +145,15 @@ def test_exactly_full_is_allowed_and_an_unconsumed_key_is_not_compared() -> None
 def test_a_batch_is_judged_in_order_and_a_refusal_changes_nothing() -> None:
     found = judged(read(mem=5), ask("a", gpu=1, mem=3), ask("b", gpu=1, mem=4), ask("c", gpu=1, mem=2))
     assert set(found.refusals) == {1}
-    assert found.books["q"].used == full(mem=5)
-    assert set(found.books["q"].ledger) == {"a", "c"}
+    assert found.accounts["q"].used == full(mem=5)
+    assert set(found.accounts["q"].ledger) == {"a", "c"}
 
 
 def test_all_quotas_must_hold_and_the_first_failing_by_name_is_told() -> None:
     many = {n: read(name=n, mem=m) for n, m in (("c", 1), ("b", 2), ("a", 10))}
     found = evaluate_batch(many, [ask(gpu=1, mem=5)], NOON, 9, recomputed=frozenset())
     assert "exceeded quota: b," in found.refusals[0].message
-    assert found.books == many
+    assert found.accounts == many
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_the_same_id_is_charged_once(known: Entry, mem: int, used: int, refused:
     one = read({"mem": 5}, {"u": known}, mem=10)
     found = judged(one, ask(gpu=1, mem=mem))
     assert (0 in found.refusals) is refused
-    assert found.books["q"].used == full(mem=used)
+    assert found.accounts["q"].used == full(mem=used)
     if mem <= 5 or known.state is not State.ADMITTED:
-        assert found.books["q"] is one
+        assert found.accounts["q"] is one
 
 
 def test_equal_amounts_are_equal_although_a_key_left_hard() -> None:
     known = Entry(State.ADMITTED, 1, full(mem=5, cores=10))
     one = read({"mem": 5}, {"u": known}, mem=5)
-    assert judged(one, ask(gpu=1, mem=5, cores=10)).books["q"] is one
+    assert judged(one, ask(gpu=1, mem=5, cores=10)).accounts["q"] is one
 
 
 @pytest.mark.parametrize(
@@ -194,21 +194,21 @@ def test_equal_amounts_are_equal_although_a_key_left_hard() -> None:
 )
 def test_a_reservation_is_taken_over_once_and_no_other_charge_is(stood: Entry, ids: set[str], used: int) -> None:
     one = read({"mem": stood.amounts[MEM]}, {SECRET: stood}, mem=20)
-    after = judged(one, ask(reservation="s", gpu=1, mem=5)).books["q"]
+    after = judged(one, ask(reservation="s", gpu=1, mem=5)).accounts["q"]
     assert set(after.ledger) == ids
     assert after.used == full(mem=used)
 
 
 def test_a_reservation_does_not_push_out_the_entry_that_is_there() -> None:
     one = read({"mem": 10}, {SECRET: entry(5), "u": entry(5)}, mem=10)
-    assert judged(one, ask(reservation="s", gpu=1, mem=5)).books["q"] is one
+    assert judged(one, ask(reservation="s", gpu=1, mem=5)).accounts["q"] is one
 
 
 @pytest.mark.parametrize("brought", ["v", SECRET, ""])
 def test_the_id_of_an_entry_is_no_reservation(brought: str) -> None:
     """Everybody in the namespace may read the ledger."""
     one = read({"mem": 10}, {SECRET: entry(5), "v": entry(5)}, mem=20)
-    after = judged(one, ask(reservation=brought, gpu=1, mem=5)).books["q"]
+    after = judged(one, ask(reservation=brought, gpu=1, mem=5)).accounts["q"]
     assert (after.used, set(after.ledger)) == (full(mem=15), {SECRET, "u", "v"})
 
 
@@ -229,7 +229,7 @@ def test_an_admission_never_lowers_a_charge(first: dict[str, int], later: dict[s
         NOON,
         9,
         recomputed=frozenset(),
-    ).books["q"]
+    ).accounts["q"]
     assert all(after.used[key] >= amount for key, amount in one.used.items())
     assert all(after.ledger["u"].amounts.get(key, 0) >= amount for key, amount in one.ledger["u"].amounts.items())
 
@@ -252,7 +252,7 @@ def test_a_dry_run_is_judged_on_what_came_before_and_leaves_nothing() -> None:
         one, ask("a", gpu=1, mem=3), ask("b", dry_run=True, gpu=1, mem=3), ask("c", dry_run=True, gpu=1, mem=2)
     )
     assert set(found.refusals) == {1}
-    assert set(found.books["q"].ledger) == {"a"}
+    assert set(found.accounts["q"].ledger) == {"a"}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from hami_webhook.cluster.api import Kind
-from hami_webhook.quota import admission_charger
 from hami_webhook.quota.account import Refusal
-from hami_webhook.quota.admission_charger import Charged
+from hami_webhook.quota.admission_charger import RETRIES, Charged
 
-from .objects import MEM, TEAM
+from .objects import MEM, NOON, TEAM
 from .test_admission_charger import Desk, ask, desk
 
 
@@ -25,7 +24,7 @@ async def test_a_cache_may_serve_the_first_attempt_but_never_a_refusal(one: Desk
     outcome = await one.charger.charge(ask())
     assert isinstance(outcome, Refusal)
     assert f"used: {MEM}=10" in outcome.message
-    assert one.steps == ["patch_status:before", "list:before"]
+    assert one.steps == ["patch_status:before", "get:before"]
     full_ = one.read()
     await one.cluster.delete(Kind.RESOURCE_QUOTAS, "a", TEAM)
     await one.add("a", mem=10)
@@ -42,6 +41,14 @@ async def test_a_good_cache_saves_the_read(one: Desk) -> None:
     one.cached = []
     assert await one.charger.charge(ask("v")) == Charged({})
     assert one.steps == []
+
+
+@desk({})
+async def test_pods_that_no_quota_concerns_are_charged_without_a_batch(one: Desk) -> None:
+    """Together they don't even wait for each other."""
+    one.cached, one.silent_since = [], NOON
+    assert await asyncio.gather(*(one.charger.charge(ask(name)) for name in "abc")) == [Charged()] * 3
+    assert (one.steps, one.slept) == ([], [])
 
 
 LISTED = ["list:before"]
@@ -131,16 +138,13 @@ async def test_a_cache_that_has_not_seen_our_last_write_costs_no_conflict(one: D
     assert one.charger.counts.conflicts == 0
 
 
-def test_nothing_is_remembered_of_a_namespace_that_has_become_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_charger, "_FORGOTTEN_AFTER", -1.0)
-
-    @desk({"a": 10})
-    async def told(one: Desk) -> None:
-        assert isinstance(await one.charger.charge(ask()), Charged)
-        await asyncio.gather(*one.charger._workers.values())
-        assert (one.charger._own, one.charger._paces) == ({}, {})
-
-    told()
+@desk({"a": 10})
+async def test_nothing_is_kept_of_a_namespace_that_has_become_quiet(one: Desk) -> None:
+    assert isinstance(await one.charger.charge(ask()), Charged)
+    assert list(one.store._seen) == [TEAM]
+    one.now += 60
+    await one.store.update("other", lambda snapshot: ({}, None), retries=RETRIES)
+    assert list(one.store._seen) == ["other"]
 
 
 @desk({"a": 10})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Claim
@@ -24,7 +24,6 @@ def budget(one: object, *others: object, pod: object = None) -> PodBudget | None
     return pod_budget(mine, [one], [mine, *others], vendors(), CARDS, NOON, 300)
 
 
-@settings(max_examples=300, derandomize=True, database=None)
 @given(hard=SMALL_AMOUNTS, used=SMALL_AMOUNTS, own=SMALL_AMOUNTS, placed=SMALL_AMOUNTS, cost=st.integers(1, 40))
 def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, placed: int, cost: int) -> None:
     one = read({"mem": used}, {"mine": Entry(State.WAITING, 1, full(mem=own))}, mem=hard)

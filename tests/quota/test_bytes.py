@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
@@ -118,7 +118,6 @@ def test_vendors_that_share_a_key_are_rounded_together() -> None:
     assert in_bytes(debits, both) == {MEM: 2000 * MIB}
 
 
-@settings(max_examples=200, derandomize=True, database=None)
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=3))
 def test_a_pods_memory_is_rounded_up_once_in_units_and_never_in_bytes(amounts: list[int]) -> None:
     debit = Debit(1, sum(amounts), 0)
@@ -132,7 +131,7 @@ def test_a_pods_memory_is_rounded_up_once_in_units_and_never_in_bytes(amounts: l
 )
 def test_a_charge_enters_used_in_the_quotas_unit_and_the_ledger_in_bytes(hard: str, used: int, text: str) -> None:
     one = quota_of(0, mem=hard)
-    after = evaluate_batch({"q": one}, [ask("u", 8)], NOON, 9, recomputed=frozenset()).books["q"]
+    after = evaluate_batch({"q": one}, [ask("u", 8)], NOON, 9, recomputed=frozenset()).accounts["q"]
     assert after.used == {MEM: used}
     assert after.ledger["u"].amounts == {MEM: 8 * GIB}
     patch = one.patch(after)
@@ -222,7 +221,6 @@ def charge(identity: str, mebibytes: int) -> ChargeRequest:
     return ChargeRequest(identity, found.pod, type(found.charge)(**amounts))
 
 
-@settings(max_examples=300, derandomize=True, database=None)
 @given(pods, hards, hards)
 def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
     wanted: list[int], one: str, two: str
@@ -237,12 +235,11 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
         if index not in found.refusals:
             admitted = more
     for name, hard in (("a", one), ("b", two)):
-        in_full = found.books[name].used[MEM]
+        in_full = found.accounts[name].used[MEM]
         assert in_full == (sum(admitted) * MIB if is_binary(hard) else sum(-(-each // 1024) for each in admitted))
-        assert in_full <= max(found.books[name].hard[MEM], 0)
+        assert in_full <= max(found.accounts[name].hard[MEM], 0)
 
 
-@settings(max_examples=300, derandomize=True, database=None)
 @given(st.integers(0, 12), st.integers(0, 12000), st.lists(st.integers(1, 6000), min_size=1, max_size=3))
 def test_a_budget_holds_in_units_and_in_bytes(units: int, mebibytes: int, held: list[int]) -> None:
     found = PodBudget({MEM: units}, (ContainerKind.APP,), vendors(), {MEM: mebibytes * MIB})

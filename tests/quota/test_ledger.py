@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.quota.ledger import Entry, State, decode, encode
@@ -12,7 +12,6 @@ AMOUNTS = st.dictionaries(st.sampled_from(["limits.a/b", "limits.c/d"]), st.inte
 ENTRIES = st.builds(Entry, st.sampled_from(State), st.integers(0, 2**33), AMOUNTS, st.none() | AMOUNTS)
 
 
-@settings(max_examples=100, derandomize=True, database=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=8), ENTRIES, min_size=1))
 def test_round_trip(ledger: dict[str, Entry]) -> None:
     assert decode(encode(ledger)) == ledger

@@ -21,7 +21,9 @@ L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
 def committer(world: World) -> PlacementCharger:
-    return PlacementCharger(world.cluster, world.vendors, world.core.state, clock=lambda: world.now, lapse=300)
+    return PlacementCharger(
+        world.core.quotas, world.vendors, world.core.state, clock=lambda: world.now, placement_ttl=300
+    )
 
 
 def actual(mem: int) -> Charge:
@@ -29,9 +31,16 @@ def actual(mem: int) -> Charge:
 
 
 def committed(
-    told: Callable[[World, Pod], Awaitable[None]], *entries: tuple[str, Entry], used: int = 8192, hard: int = 20000
+    told: Callable[[World, Pod], Awaitable[None]],
+    *entries: tuple[str, Entry],
+    used: int = 8192,
+    hard: int = 20000,
+    seen: bool = True,
 ) -> None:
-    """A story with a pod of half a card (floor 8192) in a namespace with this ledger and used."""
+    """A story with a pod of half a card (floor 8192) in a namespace with this ledger and used.
+
+    Without `seen` the cache shows the quota as it was before.
+    """
 
     @story
     async def run() -> None:
@@ -45,6 +54,8 @@ def committed(
                 Kind.RESOURCE_QUOTAS,
                 {**before, "metadata": {**before["metadata"], **made["metadata"]}, "status": made["status"]},
             )
+            if seen:
+                await world.drain()
             await told(world, world.pod("p"))
 
     run()
@@ -83,6 +94,61 @@ def test_what_a_placement_costs_more_is_charged_first(
     committed(told, *before)
 
 
+@pytest.mark.parametrize(
+    ("entries", "mem", "used", "steps"),
+    [
+        ((), 12288, 8192 + 4096, ["patch_status:before", "get:before", "patch_status:before", "patch_status:after"]),
+        ((("u", e(State.WAITING, 8192)),), 8192, 8192, []),
+        # somebody else's entry, by which the cache is older than the quota
+        ((("x", e(State.ADMITTED, 8192)),), 5000, 8192, []),
+    ],
+)
+def test_what_the_cache_does_not_show_yet_is_read_after_a_conflict(
+    entries: tuple[tuple[str, Entry], ...], mem: int, used: int, steps: list[str]
+) -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        taken = noted(world)
+        await committer(world).commit(waiting, actual(mem))
+        assert (world.mem(), taken) == (used, steps)
+
+    committed(told, *entries, seen=False)
+
+
+def noted(world: World) -> list[str]:
+    """The steps that the cluster takes from now on."""
+    steps: list[str] = []
+
+    async def note(step: str) -> None:
+        steps.append(step)
+
+    world.cluster.pause = note
+    return steps
+
+
+def test_a_namespace_without_quotas_costs_no_call() -> None:
+    @story
+    async def run() -> None:
+        async with World(L, pod(gpu=1, percent=50, uid="u")) as world:
+            steps = noted(world)
+            world.now += 50  # the watch is silent
+            charge = await committer(world).commit(world.pod("p"), actual(12288))
+            await charge.undo()
+            assert steps == []
+
+    run()
+
+
+@pytest.mark.parametrize(("silent", "steps"), [(1.9, []), (2.1, ["get:before"])])
+def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(silent: float, steps: list[str]) -> None:
+    async def told(world: World, waiting: Pod) -> None:
+        taken = noted(world)
+        world.now += silent
+        await committer(world).commit(waiting, actual(12288))
+        assert (world.mem(), taken) == (12288, steps)
+
+    committed(told, ("u", e(State.WAITING, 12288)), used=12288)
+
+
 def test_no_room_no_write() -> None:
     async def told(world: World, waiting: Pod) -> None:
         before = world.quota()
@@ -99,6 +165,7 @@ def test_what_nobody_computed_has_no_room() -> None:
         async with World(L) as world:
             world.cluster.pause = None
             await world.add(quota(mem=90000))
+            await world.drain()
             waiting = await world.add(pod(gpu=1, percent=50, uid="u"))
             with pytest.raises(QuotaChanged):
                 await committer(world).commit(Pod.from_object(waiting), actual(99999))
@@ -159,7 +226,7 @@ def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
 
         world.cluster.pause = drop
         commitment = await committer(world).commit(waiting, actual(12288))
-        assert commitment.written == []
+        assert commitment.writes.swaps == []
 
     committed(told)
 
@@ -202,12 +269,8 @@ def test_a_failed_annotation_gives_its_charge_back_unless_it_may_have_arrived(
 
 def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
     async def told(world: World, waiting: Pod) -> None:
-        world.cluster.pause = None
-        reads = [0]
-
         async def take(step: str) -> None:
-            reads[0] += step == "get:before"
-            if reads[0] == 1:
+            if step == "patch_status:before":
                 world.cluster.pause = None
                 await world.admit(pod("other", gpu=1, mem=11000))
 
@@ -233,5 +296,23 @@ def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) -> Non
             done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(world.cores, pods, strict=True)))
             assert sum(isinstance(result, Placement) for result in done) == placed
             assert world.mem() == 16384 + 4096 * placed
+
+    run()
+
+
+def test_placements_of_one_process_that_are_charged_at_once_meet_no_conflict() -> None:
+    """kube-scheduler binds side by side."""
+
+    @story
+    async def run() -> None:
+        waiting = [pod(f"p{number}", gpu=1, percent=50, uid=f"u{number}") for number in range(12)]
+        async with World(L, S, quota(mem=12 * 12288), *waiting) as world:
+            await world.run(2)
+            assert world.mem() == 12 * 8192
+            steps = noted(world)
+            charger = committer(world)
+            await asyncio.gather(*(charger.commit(world.pod(f"p{number}"), actual(12288)) for number in range(12)))
+            assert world.mem() == 12 * 12288
+            assert steps == ["patch_status:before", "patch_status:after"] * 12
 
     run()

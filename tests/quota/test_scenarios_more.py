@@ -254,6 +254,7 @@ async def test_scenario_28_quantities_with_suffixes() -> None:
 async def test_scenario_29_a_quota_created_in_a_busy_namespace() -> None:
     async with World(L, pod("a", gpu=1, mem=2000), pod("b", gpu=1, mem=2000)) as world:
         await world.add(quota(mem=5000))
+        await world.drain()
         denial = await world.refused(pod("c", gpu=1, mem=2000))
         assert denial.message.endswith(f"requested: {MEM}=2000, used: {MEM}=4000, limited: {MEM}=5000")
         assert world.mem() == 4000

@@ -14,9 +14,10 @@ from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import NoCapacity
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, books, pod, quota
-from .test_interleavings import BOUNDED, VENDORS, Stage, ask
+from .test_interleavings import VENDORS, Stage, ask
 
 
 @dataclass
@@ -34,16 +35,15 @@ class Watched(Stage):
         return identity in self.created and self.draw() % 2 == 0
 
     def recomputer(self) -> Recomputer:
-        return Recomputer(self.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+        store = QuotaStore(self.cluster, VENDORS, clock=lambda: NOON)
+        return Recomputer(store, self.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
 
     def charger(self) -> AdmissionCharger:
         return AdmissionCharger(
-            self.cluster,
-            VENDORS,
+            QuotaStore(self.cluster, VENDORS, clock=lambda: NOON, sleep=self.hold, jitter=lambda: 0.5),
             clock=lambda: NOON,
             recompute=self.recomputer().inline,
             sleep=self.hold,
-            jitter=lambda: 0.5,
             timeout=1e6,
             shows=self.shows,
         )
@@ -88,7 +88,6 @@ async def played(hard: int, sizes: list[int], clients: int, recomputes: int, scr
     return stage
 
 
-@BOUNDED
 @given(
     hard=st.integers(3, 20),
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=7),

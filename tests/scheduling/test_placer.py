@@ -277,7 +277,7 @@ def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
         await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
 
         async def spend(step: str) -> None:
-            if step == "get:before":  # the commit's own live read: meanwhile somebody took 5000
+            if step == "patch_status:before":  # before the charge is written somebody took 5000
                 scene.cluster.pause = None
                 await scene.cluster.patch_status(
                     Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default"

@@ -1,0 +1,145 @@
+"""Replicas that charge one quota hardly slow each other, in virtual time: no clock but the event loop's runs.
+
+Clients create pods one after another, spread over the replicas; a write takes some milliseconds, and the watch shows it
+some later. What the machine does meanwhile changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from quota.objects import GPU, MEM, TEAM, pod, quota, vendors
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.quota.account import ChargeRequest
+from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
+from hami_webhook.quota.pricing import NoCapacity, waiting_charge
+from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.store import QuotaStore
+
+VENDORS = vendors()
+CLIENTS = 24
+PODS = 360
+
+
+class _NoWaiting(selectors.SelectSelector):
+    """Instead of waiting for so long, the clock moves on by as much."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += max(timeout or 0.0, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.clock = _NoWaiting()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+
+class Watched:
+    """The quota as a replica's informer shows it."""
+
+    def __init__(self, shown: ResourceQuota) -> None:
+        self.shown = shown
+
+    def quotas(self, namespace: str) -> Sequence[ResourceQuota]:
+        return [self.shown]
+
+    def current_within(self, seconds: float) -> bool:
+        return True
+
+    def show(self, version: ResourceQuota) -> None:
+        if int(version.resource_version) > int(self.shown.resource_version):
+            self.shown = version
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Pods a second, and writes and conflicts for each pod."""
+
+    rate: float
+    writes: float
+    conflicts: float
+
+
+async def charged(
+    clock: Callable[[], float], replicas: int, write: float, between: float, dice: random.Random
+) -> Burst:
+    """A burst; a write takes about `write` seconds, and a client's next pod comes about `between` seconds later."""
+
+    def about(seconds: float) -> float:
+        return seconds * dice.uniform(0.5, 1.5)
+
+    def read() -> ResourceQuota:
+        return ResourceQuota.from_object(cluster.peek(Kind.RESOURCE_QUOTAS, "q", TEAM))
+
+    async def pause(step: str) -> None:
+        await asyncio.sleep(about(write / (2 if step.startswith("patch_status") else 8)))
+        if step == "patch_status:after":
+            for each in watched:
+                asyncio.get_running_loop().call_later(about(0.005), each.show, read())
+
+    async def client() -> None:
+        while waiting:
+            number = waiting.pop()
+            asked = Pod.from_object(pod(f"p{number}", gpu=1, mem=5, uid=f"u{number}"))
+            request = ChargeRequest(asked.uid, asked, waiting_charge(asked, VENDORS, NoCapacity()))
+            assert isinstance(await chargers[number % replicas].charge(request), Charged)
+            await asyncio.sleep(about(between))
+            created.add(asked.uid)
+
+    cluster = MemoryCluster(clock)
+    await cluster.ensure_namespace(TEAM)
+    status = {"used": {MEM: "0", GPU: "0"}}
+    await cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q", gpu=10**6, mem=10**9), "status": status})
+    cluster.pause = pause
+    watched = [Watched(read()) for _ in range(replicas)]
+    chargers = []
+    created: set[str] = set()
+    for each in watched:
+        store = QuotaStore(cluster, VENDORS, clock=clock, cache=each, jitter=dice.random)
+        recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=clock, times=Times())
+        chargers.append(
+            AdmissionCharger(
+                store, clock=clock, recompute=recomputer.inline, shows=lambda account, uid, entry: uid in created
+            )
+        )
+    waiting = list(range(PODS))
+    began = clock()
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    seconds = clock() - began
+    assert read().used[MEM] == str(5 * PODS)
+    writes = sum(charger.counts.writes for charger in chargers)
+    return Burst(PODS / seconds, writes / PODS, sum(charger.counts.conflicts for charger in chargers) / PODS)
+
+
+def burst(replicas: int, write: float, between: float) -> Burst:
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(charged(loop.time, replicas, write, between, random.Random(replicas)))
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("write", "between", "rate", "writes"), [(0.01, 0.08, 0.75, 0.5), (0.01, 0.02, 0.6, 0.3), (0.1, 0.2, 0.55, 0.4)]
+)
+def test_three_replicas_charge_nearly_as_fast_as_one(write: float, between: float, rate: float, writes: float) -> None:
+    one, three = burst(1, write, between), burst(3, write, between)
+    assert one.conflicts == 0
+    assert one.writes <= 0.2
+    assert three.rate >= rate * one.rate
+    assert three.writes <= writes
+    assert three.conflicts <= 0.5 * three.writes
