@@ -117,7 +117,6 @@ async def place(process: Running, cluster: MemoryCluster, stored: dict[str, Any]
     elif isinstance(placement, Unschedulable):
         console.print(f"  [red]unplaced[/]   {escape(', '.join(f'{n}: {why}' for n, why in placement.failed.items()))}")
     else:
-        await process.core.placer.bind(pod, placement.node)
         await cluster.set_phase(pod.namespace, pod.name, "Running")
         told_placement(placement)
 

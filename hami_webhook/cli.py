@@ -1,4 +1,4 @@
-"""The command line, thin: every verb is a call into the package. Results go to stdout, everything else to stderr."""
+"""The command line: each verb calls into the package. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ from hami_webhook.simulate.tables import show
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """Reports a fault of the command line in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """YAML without anchors: what occurs twice is written twice."""
+    """YAML without anchors: a value that occurs twice is written twice."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -259,8 +259,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         bundle = _bundle(arguments.cluster)
     else:
         everything = [item for objects in files for item in objects]
-        files = [[item for item in everything if _is_asking(item)]]
-        bundle = sort_objects([item for item in everything if not _is_asking(item)])
+        files = [[item for item in everything if _is_for_simulation(item)]]
+        bundle = sort_objects([item for item in everything if not _is_for_simulation(item)])
         _warn_skipped(bundle)
     now = _now(arguments.now) or start_of(bundle)
     manifests = _manifests(files)
@@ -278,10 +278,10 @@ def _explain(arguments: argparse.Namespace) -> int:
         raise UsageError("explain needs a POD, or a pod's manifest with -f FILE")
     if [*arguments.cluster, arguments.file].count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    namespace, name = _named(arguments)
+    namespace, name = _pod_name(arguments)
     vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
-    manifest = _asked(arguments.file, namespace, name) if arguments.file else None
+    manifest = _pod_of_file(arguments.file, namespace, name) if arguments.file else None
     at = _now(arguments.now)
     if arguments.cluster:
         bundle = _bundle(arguments.cluster)
@@ -309,7 +309,7 @@ async def _explained(
     return explainer.of_known(namespace, name) if manifest is None else await explainer.of_new(manifest)
 
 
-def _named(arguments: argparse.Namespace) -> tuple[str, str]:
+def _pod_name(arguments: argparse.Namespace) -> tuple[str, str]:
     """The namespace and the name of POD, each empty if it isn't given."""
     namespace, slash, name = (arguments.pod or "").rpartition("/")
     if slash and not (namespace and name and "/" not in namespace):
@@ -319,13 +319,13 @@ def _named(arguments: argparse.Namespace) -> tuple[str, str]:
     return namespace or arguments.namespace or "", name
 
 
-def _asked(path: str, namespace: str, name: str) -> Mapping[str, Any]:
-    """The one pod of a file that is meant; it goes to `namespace` if it names none itself."""
+def _pod_of_file(path: str, namespace: str, name: str) -> Mapping[str, Any]:
+    """The pod of that name in a file, in `namespace` if it names none itself."""
     pods = _manifests([read_objects(path, sys.stdin.buffer)]).manifests
     found = [pod for pod in pods if name in ("", pod["metadata"].get("name"))]
     if len(found) != 1:
-        told = f"has {len(found)} pods" + (f" of the name {name}" if name else ", and POD must name one")
-        raise UsageError(f"{path} {told}")
+        problem = f"has {len(found)} pods" + (f" of the name {name}" if name else ", and POD must name one")
+        raise UsageError(f"{path} {problem}")
     own = found[0]["metadata"].get("namespace")
     if namespace and own not in (None, "", namespace):
         raise UsageError(f"the pod in {path} is in namespace {own}, not in {namespace}")
@@ -443,8 +443,8 @@ def _warn_skipped(bundle: Bundle) -> None:
     _warn(f"skipped {number} of kind {kind}" for kind, number in sorted(bundle.skipped.items()))
 
 
-def _is_asking(item: LoadedObject) -> bool:
-    """Whether an object is for the pods' side of a run: a workload, or a pod that isn't bound yet."""
+def _is_for_simulation(item: LoadedObject) -> bool:
+    """Whether an object is one to simulate: a workload, or a pod that isn't bound yet."""
     sorted_one = sort_objects([item])
     spec = item.object.get("spec")
     bound = isinstance(spec, dict) and bool(spec.get("nodeName"))

@@ -63,6 +63,14 @@ class SharedInformers:
         """Call `handler` after each change of one pod in the cache."""
         self._pod_handlers[namespace, name] = handler
 
+    def pods_complete(self, version: int) -> bool:
+        """Whether the cache has all pods that were bound before a node got this resourceVersion.
+
+        Not for a version of before the last list of nodes, which may hide what happened to them until then.
+        """
+        shown, listed = self._informers[Kind.PODS].version, self._informers[Kind.NODES].listed
+        return shown.isdigit() and listed.isdigit() and int(shown) >= max(version, int(listed))
+
     async def run(self) -> None:
         """Keep the caches until cancelled."""
         async with asyncio.TaskGroup() as tasks:

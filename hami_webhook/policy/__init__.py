@@ -1,1 +1,1 @@
-"""What administrators demand of pods that ask for devices: the rules, the policy file, and their evaluation."""
+"""Administrators' rules for pods that request devices: the rules, the policy file, and their evaluation."""

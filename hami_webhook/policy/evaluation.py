@@ -1,19 +1,19 @@
-"""What policy demands of a pod's annotations: at its admission, at its updates, and again when it is placed.
+"""Evaluation of policy on a pod's annotations: at its admission, at its updates, and again when it is placed.
 
 Source: docs/spec/policy.md. Choices (a scheduler policy, a device mode, …) have this precedence: enforced by the last
 matching rule, the pod's own, the Namespace's, the default of the first matching rule. Allow lists are boundaries that a
 pod can tighten and never loosen; deny lists add up.
 
-What the chapter leaves open is decided so:
+What the chapter leaves open is decided as follows:
 
-- An annotation that is there but empty is a value of its own where it is a choice (`nvidia.com/vgpu-mode: ""` means
-  something), on the pod and on the Namespace alike; where it is a list, blank is no list, as for every reader of lists.
+- An empty annotation is a value where it is a choice (`nvidia.com/vgpu-mode: ""` has a meaning), on the pod and on the
+  Namespace; where it is a list, blank means no list, as for every reader of lists.
 - "Left with nothing" includes a list all of whose items policy denies, and a pod without a list for which the
-  boundaries leave nothing: an empty list would mean no constraint at all. What a pod denies itself is its own matter.
+  boundaries leave nothing: an empty list would be no constraint at all. Items that a pod denies itself don't count.
 - Of several matching rules with a `schedulerName` the last one counts, as with `enforce`: users can't override either.
-- A pod that meets a rule already isn't changed by it, so the rule hasn't acted and isn't named.
-- Pods of another scheduler are governed by what that one reads, whatever their scheduler's name is; `schedulerName` is
-  for the pods we place. Volcano looks at no deny list of types beside an allow list: such a denial is its to break.
+- A rule that a pod meets already changes nothing and isn't named.
+- Pods of another scheduler are governed by the annotations that it reads, whatever their scheduler's name is;
+  `schedulerName` is for the pods that we place. Volcano ignores a deny list of types beside an allow list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_NAMES = 10
 
 
 class PolicyViolation(Exception):
-    """A pod can't be had under policy; `sources` are the Namespace and the rules that demand it, as in sentences."""
+    """A pod that policy forbids; `sources` are the Namespace and the rules that forbid it, as sentences name them."""
 
     def __init__(self, message: str, sources: Iterable[str]) -> None:
         super().__init__(message)
@@ -39,13 +39,13 @@ class PolicyViolation(Exception):
 
     @property
     def attributed(self) -> str:
-        """The message with the names of its sources, for readers who don't know which policies there are."""
+        """The message with the names of its sources."""
         return f"{self}, by {', '.join(self.sources)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What policy changes of a pod's annotations: the new values, a sentence for each, and who made them.
+    """The changes of policy to a pod's annotations: the new values, a sentence for each, and their sources.
 
     `rules` has the names of the rules that changed something, in the file's order, after `namespace` where the
     Namespace's annotations did.
@@ -57,21 +57,21 @@ class Changes:
 
 
 def required_changes(
-    annotations: Mapping[str, str], namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]
+    annotations: Mapping[str, str], namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]
 ) -> Changes:
-    """What must change of a pod's annotations for the demands of its Namespace and of the rules that match it.
+    """The changes that the Namespace and the matching rules require of a pod's annotations.
 
-    `asked` are the vendors whose cards the pod asks for; without any, nothing changes. What changed once changes no
-    more. Raises `PolicyViolation` if a list leaves the pod with nothing.
+    `requested` are the vendors whose cards the pod requests; without any, nothing changes. The function is idempotent.
+    Raises `PolicyViolation` if a list leaves the pod with nothing.
     """
     changes = _ChangeWriter(annotations)
-    _write_choices(changes, namespace, rules, asked)
-    for listing in _listings(namespace, rules, asked):
-        listing.write(changes)
+    _write_choices(changes, namespace, rules, requested)
+    for pair in _list_pairs(namespace, rules, requested):
+        pair.write(changes)
     return Changes(
         changes.written,
         tuple(changes.sentences),
-        tuple(name for name in (NAMESPACE, *(rule.name for rule in rules)) if name in changes.acted),
+        tuple(name for name in (NAMESPACE, *(rule.name for rule in rules)) if name in changes.actors),
     )
 
 
@@ -79,24 +79,24 @@ def check(
     annotations: Mapping[str, str],
     namespace: Namespace,
     rules: Sequence[Rule],
-    asked: Collection[Governed],
+    requested: Collection[Governed],
     keys: Set[str] | None = None,
 ) -> None:
     """Raise `PolicyViolation` if a pod's annotations are looser than policy.
 
-    Enforced values must be there, every allow list within every boundary, and every denied device or type denied.
-    Defaults are the pod's own matter by now. `keys`: only what these annotation keys take part in is checked.
+    Enforced values must be set, every allow list within every boundary, and every denied device or type denied.
+    Defaults aren't checked. `keys`: only rules on these annotation keys are checked.
     """
-    for key, folds in _choice_keys(asked).items():
+    for key, folds in _choice_keys(requested).items() if rules else ():
         enforced = _enforced(key, rules) if keys is None or key in keys else None
         if enforced is not None and not _same(annotations.get(key), enforced.value, folds=folds):
             found = annotations.get(key)
-            instead = "it isn't set" if found is None else f"found {_shown(found)}"
+            instead = "it isn't set" if found is None else f"found {_on_one_line(found)}"
             source = enforced.source.text
-            raise PolicyViolation(f"{key}: must be {_shown(enforced.value)} by {source}: {instead}", [source])
-    for listing in _listings(namespace, rules, asked):
-        if keys is None or not keys.isdisjoint(listing.keys):
-            listing.check(annotations)
+            raise PolicyViolation(f"{key}: must be {_on_one_line(enforced.value)} by {source}: {instead}", [source])
+    for pair in _list_pairs(namespace, rules, requested):
+        if keys is None or not keys.isdisjoint(pair.keys):
+            pair.check(annotations)
 
 
 def governed_keys(vendors: Iterable[Governed]) -> frozenset[str]:
@@ -107,7 +107,7 @@ def governed_keys(vendors: Iterable[Governed]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Who demands something: its name in `Changes.rules`, and its name in sentences."""
+    """The Namespace or a rule: its name in `Changes.rules`, and its name in sentences."""
 
     actor: str
     text: str
@@ -122,19 +122,19 @@ class _Source:
 
 
 class _ChangeWriter:
-    """The changes made to one pod's annotations, and who made them."""
+    """Collects the changes to one pod's annotations, and their sources."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
         self.annotations = dict(annotations)
         self.written: dict[str, str] = {}
-        self.acted: set[str] = set()
+        self.actors: set[str] = set()
         self.sentences: list[str] = []
 
     def write(self, key: str, value: str, what: str, sources: Iterable[_Source]) -> None:
-        """Set an annotation; `what` says what that does to it."""
+        """Set an annotation; `what` describes the change."""
         self.annotations[key] = self.written[key] = value
         by = {source.actor: source.text for source in sources}
-        self.acted.update(by)
+        self.actors.update(by)
         self.sentences.append(f"{key} {what} by {', '.join(by.values())}")
 
 
@@ -147,11 +147,11 @@ class _Choice:
     source: _Source
 
 
-def _choice_keys(asked: Collection[Governed]) -> Mapping[str, bool]:
-    """The choices that mean something to those asked, and whether blanks and case mean nothing in them."""
-    general = any(vendor.keys.general for vendor in asked)
+def _choice_keys(requested: Collection[Governed]) -> Mapping[str, bool]:
+    """The choices of the requested vendors, and whether blanks and case are ignored in them."""
+    general = any(vendor.keys.general for vendor in requested)
     found = dict.fromkeys(GENERAL_CHOICES if general else (), False)
-    return found | {key: vendor.keys.folds_choices for vendor in asked for key in vendor.keys.choices}
+    return found | {key: vendor.keys.folds_choices for vendor in requested for key in vendor.keys.choices}
 
 
 def _enforced(key: str, rules: Sequence[Rule]) -> _Choice | None:
@@ -172,15 +172,15 @@ def _same(one: str | None, other: str, *, folds: bool) -> bool:
 
 
 def _write_choices(
-    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]
+    changes: _ChangeWriter, namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]
 ) -> None:
-    for key, folds in _choice_keys(asked).items():
+    for key, folds in _choice_keys(requested).items():
         own = changes.annotations.get(key)
         if folds and own is not None and not own.strip():
             own = None
         choice = _enforced(key, rules) or (_defaulted(key, namespace, rules) if own is None else None)
         if choice is not None and not _same(own, choice.value, folds=folds):
-            changes.write(key, choice.value, f"set to {_shown(choice.value)}", [choice.source])
+            changes.write(key, choice.value, f"set to {_on_one_line(choice.value)}", [choice.source])
 
 
 # lists
@@ -192,7 +192,7 @@ class _Items:
 
     fold: Callable[[str], str]
     within: Callable[[str, Sequence[str]], bool]
-    """Whether all that the item means is meant by one of those, too."""
+    """Whether one of the other items covers the item."""
 
     def lists(self, annotations: Mapping[str, str], keys: Sequence[str]) -> list[tuple[str, ...]]:
         """The lists under `keys` that aren't blank."""
@@ -221,22 +221,22 @@ _TYPES = _Items(fold=lambda item: item.lower(), within=_contains_one_of)
 
 
 @dataclass(frozen=True, slots=True)
-class _Demand:
-    """A boundary, or denied items, and who set them."""
+class _SourcedItems:
+    """A boundary, or denied items, and their source."""
 
     items: tuple[str, ...]
     source: _Source
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
-    """One pair of a vendor's lists (devices or types): its keys, of which the first are written, and the demands."""
+class _ListPair:
+    """An allow and a deny list of a vendor (devices or types), and policy on them; the first keys are written."""
 
     kind: _Items
     allow_keys: tuple[str, ...]
     deny_keys: tuple[str, ...]
-    boundaries: tuple[_Demand, ...]
-    denials: tuple[_Demand, ...]
+    boundaries: tuple[_SourcedItems, ...]
+    denials: tuple[_SourcedItems, ...]
     namespace: str
 
     @property
@@ -244,26 +244,28 @@ class _Listing:
         return (*self.allow_keys, *self.deny_keys)
 
     def write(self, changes: _ChangeWriter) -> None:
-        """Cut the pod's lists down to the boundaries, add the denials. Raises `PolicyViolation` if nothing is left."""
+        """Restrict the pod's lists to the boundaries, add the denials. Raises `PolicyViolation` if nothing is left."""
         given = self.kind.lists(changes.annotations, self.allow_keys)
         own = self._in_all(given)
         allow = tuple(item for item in own if self._inside(item)) if given else self._common()
         denied = self.kind.unique(item for denial in self.denials for item in denial.items)
         if (allow or self.boundaries) and all(self.kind.within(item, denied) for item in allow):
-            demands = (*self.boundaries, *self.denials)
-            raise PolicyViolation(self._nothing_left(given, denied), (demand.source.text for demand in demands))
+            requirements = (*self.boundaries, *self.denials)
+            raise PolicyViolation(
+                self._nothing_left(given, denied), (rule_items.source.text for rule_items in requirements)
+            )
         if allow != own:
             if given:
-                what = f"cut down to {_named(allow)}"
+                what = f"cut down to {_item_list(allow)}"
                 sources = [b.source for b in self.boundaries if not all(self.kind.within(i, b.items) for i in own)]
             else:
-                what = f"set to {_named(allow)}"
+                what = f"set to {_item_list(allow)}"
                 sources = [boundary.source for boundary in self.boundaries]
             changes.write(self.allow_keys[0], ",".join(allow), what, sources)
         own_deny = self._denied_by(changes.annotations)
         added = self.kind.without(denied, own_deny)
         if added:
-            what = f"{'extended with' if own_deny else 'set to'} {_named(added)}"
+            what = f"{'extended with' if own_deny else 'set to'} {_item_list(added)}"
             sources = [denial.source for denial in self.denials if self.kind.without(denial.items, own_deny)]
             changes.write(self.deny_keys[0], ",".join((*own_deny, *added)), what, sources)
 
@@ -272,22 +274,22 @@ class _Listing:
         given = self.kind.lists(annotations, self.allow_keys)
         own = self._in_all(given)
         for boundary in self.boundaries:
-            allowed = f"{boundary.source.text} allows only {_named(boundary.items)}"
+            allowed = f"{boundary.source.text} allows only {_item_list(boundary.items)}"
             if not given:
                 raise PolicyViolation(f"{self.allow_keys[0]}: must be set: {allowed}", [boundary.source.text])
             outside = [item for item in own if not self.kind.within(item, boundary.items)]
             if outside:
-                text = f"{self.allow_keys[0]}: must not name {_named(outside)}: {allowed}"
+                text = f"{self.allow_keys[0]}: must not name {_item_list(outside)}: {allowed}"
                 raise PolicyViolation(text, [boundary.source.text])
         own_deny = self._denied_by(annotations)
         for denial in self.denials:
             missing = [item for item in denial.items if not self.kind.within(item, own_deny)]
             if missing:
-                text = f"{self.deny_keys[0]}: must name {_named(missing)}, denied by {denial.source.text}"
+                text = f"{self.deny_keys[0]}: must name {_item_list(missing)}, denied by {denial.source.text}"
                 raise PolicyViolation(text, [denial.source.text])
 
     def _in_all(self, lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-        """What lists under several keys allow together, as the readers of the lists see it."""
+        """The items that lists under several keys allow together, as the readers of the lists combine them."""
         first, *others = lists or [()]
         for other in others:
             foreign = set(self.kind.without(first, other))
@@ -311,12 +313,12 @@ class _Listing:
         shown = (wanted or common)[:MOST_NAMES]
         hits = [item for item in denied if any(self.kind.within(one, [item]) for one in shown)]
         if usable:
-            why = [f"allowed: {_named(usable)}"]
+            why = [f"allowed: {_item_list(usable)}"]
         else:
-            why = [f"{boundary.source.text} allows only {_named(boundary.items)}" for boundary in self.boundaries]
+            why = [f"{boundary.source.text} allows only {_item_list(boundary.items)}" for boundary in self.boundaries]
         if hits:
-            why.append(f"denied: {_named(hits)}")
-        nothing = f"none of {_named(wanted)}" if wanted else "nothing"
+            why.append(f"denied: {_item_list(hits)}")
+        nothing = f"none of {_item_list(wanted)}" if wanted else "nothing"
         short = self.allow_keys[0].rpartition("/")[2]
         return f"{short}: {nothing} is allowed in namespace {self.namespace} ({'; '.join(why)})"
 
@@ -328,37 +330,39 @@ _SIDES: tuple[tuple[_Items, Callable[[DeviceKeys], tuple[tuple[str, ...], tuple[
 )
 
 
-def _listings(namespace: Namespace, rules: Sequence[Rule], asked: Collection[Governed]) -> Iterator[_Listing]:
-    """The demands on every pair of lists of the asked vendors; vendors that share their keys share one pair."""
+def _list_pairs(namespace: Namespace, rules: Sequence[Rule], requested: Collection[Governed]) -> Iterator[_ListPair]:
+    """The pairs of lists of the requested vendors with their rules; vendors that share keys share one pair."""
+    if not rules and not any(key in namespace.annotations for vendor in requested for key in vendor.keys.lists):
+        return
     for kind, keys_of, allow_of, deny_of in _SIDES:
         sharing: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-        for vendor in asked:
+        for vendor in requested:
             sharing.setdefault(keys_of(vendor.keys), []).append(vendor.key)
         for (allow_keys, deny_keys), backends in sharing.items():
             source = _Source.of_namespace(namespace)
-            boundaries = [_Demand(items, source) for items in kind.lists(namespace.annotations, allow_keys)]
-            denials = [_Demand(items, source) for items in kind.lists(namespace.annotations, deny_keys)]
+            boundaries = [_SourcedItems(items, source) for items in kind.lists(namespace.annotations, allow_keys)]
+            denials = [_SourcedItems(items, source) for items in kind.lists(namespace.annotations, deny_keys)]
             for rule in rules:
                 source = _Source.of_rule(rule)
                 for bounds in (rule.devices[backend] for backend in backends if backend in rule.devices):
                     if allow_keys and allow_of(bounds):
-                        boundaries.append(_Demand(allow_of(bounds), source))
+                        boundaries.append(_SourcedItems(allow_of(bounds), source))
                     if deny_keys and deny_of(bounds):
-                        denials.append(_Demand(deny_of(bounds), source))
+                        denials.append(_SourcedItems(deny_of(bounds), source))
             if boundaries or denials:
-                yield _Listing(kind, allow_keys, deny_keys, tuple(boundaries), tuple(denials), namespace.name)
+                yield _ListPair(kind, allow_keys, deny_keys, tuple(boundaries), tuple(denials), namespace.name)
 
 
-# what is said
+# sentences
 
 
-def _shown(text: str) -> str:
-    """A value on one line, cut where it is absurdly long."""
+def _on_one_line(text: str) -> str:
+    """A value on one line, shortened when long."""
     line = "".join(letter if letter.isprintable() else " " for letter in cut(text))
     return line if line.strip() else f'"{line}"'
 
 
-def _named(items: Sequence[str]) -> str:
+def _item_list(items: Sequence[str]) -> str:
     """A list for a sentence, at most `MOST_NAMES` of it."""
-    text = ", ".join(_shown(item) for item in items[:MOST_NAMES])
+    text = ", ".join(_on_one_line(item) for item in items[:MOST_NAMES])
     return text if len(items) <= MOST_NAMES else f"{text} … and {len(items) - MOST_NAMES} more"

@@ -1,4 +1,4 @@
-"""The rules of the policy file as values: which pods a rule matches, and what it demands of them."""
+"""The rules of the policy file as values: which pods a rule matches, and what it requires of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.selectors import EVERYTHING, LabelSelector
 
 GENERAL_CHOICES = (GPU_POLICY, NODE_POLICY, WEIGHTS)
-"""The choice keys that mean something for every vendor's cards."""
+"""The choice keys that apply to every vendor's cards."""
 
 NAMESPACE = "namespace"
-"""How `Changes.rules` names the Namespace's own annotations; no rule may be called so."""
+"""The name of the Namespace's own annotations in `Changes.rules`; no rule may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Rule:
     scheduler_name: str | None = None
 
     def matches(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> bool:
-        """Whether the rule is about pods with these labels in this namespace: all its parts must match."""
+        """Whether the rule matches pods with these labels in this namespace: all its parts must match."""
         return (
             (not self.namespaces or any(fnmatchcase(namespace.name, glob) for glob in self.namespaces))
             and self.namespace_selector.matches(namespace.labels)

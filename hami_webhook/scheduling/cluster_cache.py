@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from heapq import heappop, heappush
@@ -35,6 +35,8 @@ from hami_webhook.scheduling.pod_allocations import (
     PodAllocation,
     placement_of,
     shares,
+    unusable_cards,
+    usage_by_card,
     written,
 )
 from hami_webhook.scheduling.pods_by_node import PodsByNode
@@ -54,7 +56,7 @@ _GONE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something about an object that takes it, or part of it, out of the books: for an event and a metric."""
+    """Something about an object that takes it, or part of it, out of the account: for an event and a metric."""
 
     kind: str
     namespace: str
@@ -106,6 +108,8 @@ class ClusterCache:
         """Grows with every change of a node or its Device object; its pods don't count."""
         self.lapses = 0
         """How many placements lapsed unbound since the beginning."""
+        self.node_changed: Callable[[str], None] = lambda name: None
+        """Called with the name of every node that changed, or whose pods did."""
 
     @property
     def origin(self) -> ClusterCache:
@@ -189,12 +193,13 @@ class ClusterCache:
         self._assumed[pod.uid] = AssumedPod(notes, told)
         self._keep(pod, now)
 
-    def forget(self, uid: str, now: float) -> None:
-        """The placement that was assumed won't be written, or the pod won't be bound by it."""
-        self.release(uid)
+    def forget(self, uid: str, now: float) -> bool:
+        """The placement that was assumed won't be written, or the pod won't be bound by it; whether there was one."""
+        held = self.release(uid)
         assumed = self._assumed.pop(uid, None)
         if assumed is not None and assumed.told is not None:
             self._keep(assumed.told, now)
+        return held
 
     def release(self, uid: str) -> bool:
         """Forget a placement that wasn't bound, because the pod is to be placed anew; whether there was one."""
@@ -244,7 +249,7 @@ class ClusterCache:
         return replace(pod, annotations={**others, **assumed.notes})
 
     def tick(self, now: float) -> None:
-        """Let time pass: placements that were never bound expire, handshakes expire."""
+        """Let time pass: placements that were never bound lapse, handshakes expire."""
         self.now = max(self.now, now)
         lapsed = [uid for uid, deadline in self._unbound.items() if now >= deadline]
         for uid in lapsed:
@@ -271,9 +276,8 @@ class ClusterCache:
         if entry is None or entry.node is None:
             return None
         if entry.view is None:
-            entry.view = NodeView(
-                entry.node, dict(entry.inventories), dict(entry.usage), self._closed(entry), entry.generation
-            )
+            unusable = unusable_cards(entry.inventories, [*entry.residents.values()], self._vendors)
+            entry.view = NodeView(entry.node, dict(entry.inventories), dict(entry.usage), unusable, entry.generation)
         return entry.view
 
     def views(self) -> Iterator[NodeView]:
@@ -286,10 +290,10 @@ class ClusterCache:
     def pods_in(self, namespace: str) -> list[Pod]:
         return list(self._by_namespace.get(namespace, {}).values())
 
-    def placed_besides(self, pod: Pod, books: QuotaAccount, now: float) -> dict[str, int]:
+    def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
         """What the other placed pods of the pod's namespace cost the quota."""
         pods = self._by_namespace.get(pod.namespace, {})
-        return self._charges.of_others(books, pod, pods, self._vendors, self, now, self._placement_ttl)
+        return self._charges.of_others(account, pod, pods, self._vendors, self, now, self._placement_ttl)
 
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)
@@ -440,26 +444,19 @@ class ClusterCache:
 
     def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
         """Sum up anew what is taken of the given cards."""
+        cards = list(cards)
+        taken = usage_by_card(entry.residents.values(), cards)
         for card in cards:
-            parts = [resident.shares[card] for resident in entry.residents.values() if card in resident.shares]
-            if not parts:
+            if card in taken:
+                entry.usage[card] = taken[card]
+            else:
                 entry.usage.pop(card, None)
-                continue
-            holders = tuple(part.holder for part in parts if part.holder is not None)
-            entry.usage[card] = Usage.of(holders, tuple(mark for part in parts for mark in part.marks))
         self._touch(entry)
-
-    def _closed(self, entry: _NodeEntry) -> frozenset[Card]:
-        residents = entry.residents.values()
-        return frozenset(
-            (key, uuid)
-            for key, inventory in entry.inventories.items()
-            for uuid in self._vendors[key].unusable_devices(inventory, [r.pod for r in residents if key in r.vendors])
-        )
 
     def _touch(self, entry: _NodeEntry) -> None:
         entry.generation = self.generations.changed(entry.name)
         entry.view = None
+        self.node_changed(entry.name)
 
     def _note(self, key: tuple[str, str], problem: Problem) -> None:
         if problem.text:

@@ -1,8 +1,9 @@
 """The scheduler extender: filter, prioritize and bind as kube-scheduler asks for them (docs/spec/core.md#7.1 and #9.2).
 
-Two modes. **single**, HAMi's: `/filter` decides node and cards, writes them on the pod and answers the one node.
-**cooperative**: `/filter` answers every node that fits, `/prioritize` grades them, so that kube-scheduler's own scores
-count too, and `/bind` fits again under the node's lock, decides the cards, writes and binds in one go.
+Two modes. **single**, HAMi's: `/filter` decides node and devices, holds them in memory and answers the one node.
+**cooperative**: `/filter` answers every node that fits, and `/prioritize` grades them, so that kube-scheduler's own
+scores count too; `/bind` decides the devices. In both `/bind` writes: the node's lock, what the placement costs, and a
+Binding that carries the allocation. After a restart nothing is held in memory, and `/bind` decides in both modes.
 """
 
 from __future__ import annotations
@@ -13,35 +14,28 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Kind, NotFound, Unavailable
-from hami_webhook.devices import reasons
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
-from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota, is_subdomain
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
-from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placement, Placer, Unschedulable
-from hami_webhook.scheduling.scoring import NodeRank
+from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
+from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 HIGHEST_GRADE = 10
 """kube-scheduler's `MaxExtenderPriority`."""
 
-_REMEMBERED = 512
+_REMEMBERED = 4096
+_TRIES = 5
 _SYNC_SECONDS = 25.0
-_UNRESOLVABLE = frozenset(
-    (
-        *(reasons.NODE_UNREGISTERED, reasons.NODE_INSUFFICIENT_DEVICE),
-        *(reasons.CARD_TYPE_MISMATCH, reasons.CARD_UUID_MISMATCH),
-    )
-)
-"""What no pod's going away would change: preemption needs not try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +80,9 @@ class ExtenderCounts:
 
 @dataclass(slots=True)
 class _BindAttempt:
-    """A bind under way: what was decided for it, and whether it has begun to be written."""
+    """A bind under way: the placement it is made by, and whether it has begun to be written."""
 
-    decision: AssumedPlacement | None = None
+    placement: AssumedPlacement | None = None
     writing: bool = False
 
 
@@ -96,7 +90,8 @@ class Extender:
     """Answers a kube-scheduler. `ready` returns once the caches may be believed.
 
     `schedulers` are the names of the schedulers whose pods may be bound, none for any. `quotas` are a namespace's
-    quotas from the cache, None if that can't be believed. `refused` is told of every pod that no node takes, and
+    quotas from the cache, None if that can't be believed. `pods_complete` says whether the cache has all pods that were
+    bound up to a resourceVersion. `refused` is told of every pod that no node takes, and
     `placed` of those that got a place; `freed` is called when devices that were held for a pod are let go.
     """
 
@@ -112,6 +107,7 @@ class Extender:
         clock: Callable[[], float],
         ready: Callable[[], Awaitable[None]],
         quotas: Callable[[str], Sequence[ResourceQuota] | None],
+        pods_complete: Callable[[int], bool] = lambda version: False,
         schedulers: Callable[[], Collection[str]] = tuple,
         refused: Callable[[str], None] = lambda uid: None,
         placed: Callable[[str], None] = lambda uid: None,
@@ -126,11 +122,12 @@ class Extender:
         self._clock = clock
         self._ready = ready
         self._quotas = quotas
+        self._pods_complete = pods_complete
         self._schedulers = schedulers
         self._refused = refused
         self._placed = placed
         self._freed = freed
-        self._deciding = asyncio.Lock()
+        self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, tuple[PodRequest, Sequence[NodeRank]]] = OrderedDict()
         self.counts = ExtenderCounts()
@@ -167,7 +164,7 @@ class Extender:
         try:
             return bool(vendors_requested_by(pod, self._vendors))
         except BadRequest:
-            return True  # what is wrong is told by who considers it
+            return True  # filtering it says what is wrong
 
     async def _filter_names(self, pod: Pod, names: list[str]) -> Filtered:
         known = self._state.pod(pod.uid)
@@ -176,39 +173,32 @@ class Extender:
             return Filtered([name for name in names if name == bound])
         if known is not None and known.key != pod.key:
             return Filtered(error=f"pod {pod.key} isn't the one with the UID {pod.uid}, which is {known.key}")
-        if pod.uid in self._binding:  # nor may it lose the cards that it is being bound with
+        if pod.uid in self._binding:  # nor may it lose the devices that it is being bound with
             return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
         if self._state.release(pod.uid):
             self._freed()
-        if self._single:
-            async with self._deciding:
-                return self._answer(pod, names, await self._placer.place(pod, names))
-        found = await self._placer.consider(pod, names, await self._quotas_of(pod.namespace))
-        if not isinstance(found, CycleState):
-            return self._answer(pod, names, found)
+        quotas = await self._quotas_of(pod.namespace)
+        found = await self._placer.consider(pod, names, quotas, choose=self._single)
+        if found is None:
+            return Filtered(names)
+        if isinstance(found, Unschedulable):
+            return self._refusal(pod, found)
         fits, refused = found.filtered.fits, found.filtered.failed
         if not fits:
-            await self._placer.tell_unplaced(pod, found)
-            return self._answer(pod, names, Unschedulable(refused))
-        self._fitting.pop(pod.uid, None)
-        self._fitting[pod.uid] = (found.ask, fits)
-        while len(self._fitting) > _REMEMBERED:
-            self._fitting.popitem(last=False)
-        return Filtered([each.node for each in fits], None, *_sorted_out(refused))
-
-    def _answer(self, pod: Pod, names: list[str], placement: Placement | Unschedulable | None) -> Filtered:
-        if placement is None:
-            return Filtered(names)
-        if isinstance(placement, Placement):
+            self._placer.record_unplaced(pod, found)
+            return self._refusal(pod, Unschedulable(refused))
+        if self._single:
             self._placed(pod.uid)
-            failed, unresolvable = _sorted_out(placement.failed)
-            return Filtered([placement.node], None, failed, unresolvable)
+            return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused))
+        _remember(self._fitting, pod.uid, (found.request, fits))
+        return Filtered([each.node for each in fits], None, *failed_nodes(refused))
+
+    def _refusal(self, pod: Pod, why: Unschedulable) -> Filtered:
         self.counts.refused += 1
         self._refused(pod.uid)
-        if placement.error:
-            return Filtered(error=placement.error)
-        failed, unresolvable = _sorted_out(placement.failed)
-        return Filtered(None, None, failed, unresolvable)
+        if why.error:
+            return Filtered(error=why.error)
+        return Filtered(None, None, *failed_nodes(why.failed))
 
     async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
         """A dry run on the nodes as given, with nothing on them: what the cluster autoscaler asks."""
@@ -226,10 +216,10 @@ class Extender:
         if found is None:
             return Filtered(None, nodes)
         if isinstance(found, Unschedulable):
-            failed, unresolvable = _sorted_out(found.failed)
+            failed, unresolvable = failed_nodes(found.failed)
             return Filtered(None, None if found.error else [], failed, unresolvable, found.error)
         fitting = {each.node for each in found.filtered.fits}
-        failed, unresolvable = _sorted_out(found.filtered.failed)
+        failed, unresolvable = failed_nodes(found.filtered.failed)
         return Filtered(
             None, [raw for name, raw in named.items() if name in fitting], {**failed, **unreadable}, unresolvable
         )
@@ -258,49 +248,74 @@ class Extender:
         self.counts.bound += 1
         self._placed(binding.uid)
         self._fitting.pop(binding.uid, None)
+        self._assumed.pop(binding.uid, None)
         return ""
 
     async def _checked_bind(self, binding: Binding) -> str:
-        try:
-            found = await self._cluster.get(Kind.PODS, binding.name, binding.namespace)
-            pod = Pod.from_object(found)
-        except NotFound:
-            known = self._state.pod(binding.uid)
-            if known is not None and (known.namespace, known.name) == (binding.namespace, binding.name):
-                self._let_go(binding.uid)
-            return f'pod "{binding.name}" not found'
-        except (ClusterError, MalformedObject) as error:
-            return str(error)
+        """Bind the pod as the cache has it, or as the API server does if the two turn out to differ."""
+        pod = self._state.told(binding.uid)
+        if pod is not None and (pod.namespace, pod.name) != (binding.namespace, binding.name):
+            pod = None
+        failure = version = ""
+        live = False
+        for _ in range(_TRIES):
+            if pod is None:
+                live = True
+                try:
+                    pod = Pod.from_object(await self._cluster.get(Kind.PODS, binding.name, binding.namespace))
+                except NotFound:
+                    return self._not_found(binding)
+                except (ClusterError, MalformedObject) as error:
+                    return str(error)
+            if why := self._unbindable(pod, binding):
+                if live:
+                    return why
+                pod = None  # kube-scheduler may have heard of a change before us, such as of gates that are gone
+                continue
+            if pod.node_name:
+                return ""
+            if failure and pod.resource_version == version:  # that wasn't why
+                break
+            try:
+                if await self._is_no_node(binding.node):
+                    self._placer.record(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
+                    held = self._state.pod(pod.uid)
+                    if held is None or held.annotations.get(NODE, binding.node) == binding.node:
+                        self._let_go(pod.uid)
+                    return f'node "{binding.node}" not found'
+                await self._bind(pod, binding.node)
+            except (Conflict, NotFound) as error:
+                failure, version, tried, pod = str(error), pod.resource_version, pod, None
+            except (ClusterError, BadRequest, ValueError) as error:
+                failure, tried = str(error), pod
+                break
+            else:
+                return ""
+        self._placer.record(tried, "Warning", "BindingFailed", failure)
+        return failure
+
+    def _not_found(self, binding: Binding) -> str:
+        known = self._state.pod(binding.uid)
+        if known is not None and (known.namespace, known.name) == (binding.namespace, binding.name):
+            self._let_go(binding.uid)
+        return f'pod "{binding.name}" not found'
+
+    def _unbindable(self, pod: Pod, binding: Binding) -> str:
+        """Why the API server would refuse to bind the pod so, or we do; empty if neither."""
         if pod.uid != binding.uid:
             return f'pod "{binding.name}" is another one by now: its UID is {pod.uid}, not {binding.uid}'
+        why = ""
         if pod.node_name:
-            return "" if pod.node_name == binding.node else f"pod {pod.key} is bound to {pod.node_name} already"
-        if why := self._unbindable(pod, found):
-            return f"pod {pod.key} {why}"
-        try:
-            if await self._is_no_node(binding.node):
-                await self._placer.tell(pod, "Warning", "BindingFailed", f"failed to get node {binding.node}")
-                if pod.annotations.get(NODE, binding.node) == binding.node:
-                    self._let_go(pod.uid)
-                return f'node "{binding.node}" not found'
-            await self._bind(pod, binding.node)
-        except (ClusterError, BadRequest, ValueError) as error:
-            await self._placer.tell(pod, "Warning", "BindingFailed", str(error))
-            return str(error)
-        return ""
-
-    def _unbindable(self, pod: Pod, found: JSON) -> str:
-        """Why the API server would refuse to bind the pod, or we do; empty if neither."""
-        if pod.deletion_time is not None:
-            return "is being deleted, cannot be assigned to a host"
-        if pod.terminal:
-            return f"has ended: its phase is {pod.phase}"
-        if found["spec"].get("schedulingGates"):
-            return "has non-empty .spec.schedulingGates"
-        ours = self._schedulers()
-        if ours and pod.scheduler_name not in ours:
-            return f"is to be bound by scheduler {pod.scheduler_name}, not by {' or '.join(sorted(ours))}"
-        return ""
+            why = "" if pod.node_name == binding.node else f"is bound to {pod.node_name} already"
+        elif pod.deletion_time is not None:
+            why = "is being deleted, cannot be assigned to a host"
+        elif pod.terminal:
+            why = f"has ended: its phase is {pod.phase}"
+        elif pod.gated:
+            why = "has non-empty .spec.schedulingGates"
+        elif (ours := self._schedulers()) and pod.scheduler_name not in ours:
+            why = f"is to be bound by scheduler {pod.scheduler_name}, not by {' or '.join(sorted(ours))}"
+        return f"pod {pod.key} {why}" if why else ""
 
     async def _is_no_node(self, name: str) -> bool:
         """Whether there is no such node, by the API server where the cache doesn't have it."""
@@ -313,71 +328,103 @@ class Extender:
 
     async def _bind(self, pod: Pod, node: str) -> None:
         asked = vendors_requested_by(pod, self._vendors)
-        locks = self._locks_for(asked)
-        if asked and self._single:
-            self._placer.check_placed(pod, node)
+        if not asked:
+            await self._placer.bind_plainly(pod, node)
+            return
         attempt = _BindAttempt()
         try:
-            if asked and not self._single:
-                attempt.decision = await self._decide(pod, node)
-            if not locks:
-                if asked:
-                    await self._placer.check_room(pod, node)
-                await self._write(pod, node, attempt)
-                return
-            async with self._locks.turn(node, pod) as deadline:
-                tried: list[NodeLock] = []
-                try:
-                    for lock in locks:
-                        tried.append(lock)
-                        await self._locks.take(node, pod, deadline, lock)
-                    await self._placer.check_room(pod, node)
-                    await self._write(pod, node, attempt)
-                except BaseException as error:
-                    if isinstance(error, LockContended):
-                        tried.pop()  # the last one is somebody else's
-                    for lock in reversed(tried):
-                        with contextlib.suppress(ClusterError):
-                            await self._locks.release(node, pod, lock)
-                    raise
+            attempt.placement = await self._placement(pod, node)
+            if locks := self._locks_for(asked):
+                await self._commit_locked(attempt, pod, node, locks)
+            else:
+                await self._placer.check_room(pod, node)
+                await self._commit(attempt, pod, node)
         except BaseException as error:
             unknown = isinstance(error, Unavailable) or not isinstance(error, Exception)
-            if not self._single and not (attempt.writing and unknown):  # else it may be bound, and keeps its cards
+            if not self._single and not (attempt.writing and unknown):  # else it may be bound, and keeps its devices
                 self._let_go(pod.uid)
             raise
+
+    async def _commit_locked(self, attempt: _BindAttempt, pod: Pod, node: str, locks: Sequence[NodeLock]) -> None:
+        """Commit under the node's locks, which stay where that succeeds: device plugins let them go."""
+        async with self._locks.turn(node, pod) as deadline:
+            tried: list[NodeLock] = []
+            others: list[int | None] = []
+            try:
+                for lock in locks:
+                    tried.append(lock)
+                    others.append(await self._locks.take(node, pod, deadline, lock))
+                if not all(version is not None and self._pods_complete(version) for version in others):
+                    await self._placer.check_room(pod, node)
+                await self._commit(attempt, pod, node)
+            except BaseException as error:
+                if isinstance(error, LockContended):
+                    tried.pop()  # the last one is somebody else's
+                for lock in reversed(tried):
+                    with contextlib.suppress(ClusterError):
+                        await self._locks.release(node, pod, lock)
+                raise
+
+    async def _commit(self, attempt: _BindAttempt, pod: Pod, node: str) -> None:
+        attempt.writing = True
+        if attempt.placement is not None:
+            await self._placer.commit(attempt.placement)
+        else:
+            await self._placer.bind_plainly(pod, node)
 
     def _locks_for(self, asked: Sequence[str]) -> list[NodeLock]:
         """The locks that the asked vendors' plugins go by, in the order of their names."""
         locks = {self._vendors[key].lock for key in asked}
         return sorted((lock for lock in locks if lock is not None), key=lambda lock: lock.annotation)
 
-    async def _write(self, pod: Pod, node: str, attempt: _BindAttempt) -> None:
-        attempt.writing = True
-        if attempt.decision is not None:
-            await self._placer.commit_assumed(attempt.decision)
-        await self._placer.bind(pod, node)
-
     def _let_go(self, uid: str) -> None:
         """Give up what is held for a pod that isn't bound."""
-        self._state.forget(uid, self._clock())
-        self._freed()
+        if self._state.forget(uid, self._clock()):
+            self._freed()
 
-    async def _decide(self, pod: Pod, node: str) -> AssumedPlacement | None:
-        """Hold the cards before waiting for the node's lock, so that who doesn't fit learns it at once."""
+    async def _placement(self, pod: Pod, node: str) -> AssumedPlacement | None:
+        """The placement that `/filter` decided in single mode, or one decided now; None for a pod that needs none.
+
+        The devices are held before the node's lock is waited for, so that who doesn't fit learns it at once.
+        """
+        known = self._assumed.get(pod.uid)
+        if known is not None:
+            self._placer.check_placed(known.pod, node)
+            if known.fitted.resource_version == pod.resource_version:
+                return known
+        if self._single and NODE in pod.annotations:
+            self._placer.check_placed(pod, node)
         await self._synced()
-        decided = await self._placer.decide(pod, node, await self._quotas_of(pod.namespace))
-        if isinstance(decided, Unschedulable):
-            why = decided.error or str(decided.failed.get(node, ""))
+        found = await self._placer.consider(pod, [node], await self._quotas_of(pod.namespace), choose=True)
+        if found is None:
+            return None
+        if isinstance(found, Unschedulable) or found.best is None:
+            refusal = found if isinstance(found, Unschedulable) else Unschedulable(found.filtered.failed)
             self._refused(pod.uid)
+            why = refusal.error or str(refusal.failed.get(node, ""))
             raise ClusterError(f"node {node} can't take the pod any longer: {why}")
-        return decided
+        return self._assume(pod, found)
+
+    def _assume(self, pod: Pod, found: CycleState) -> AssumedPlacement:
+        placement = self._placer.assume(found)
+        self._placer.record_placed(pod, found)
+        if self._single:
+            _remember(self._assumed, pod.uid, placement)
+        return placement
 
     async def _quotas_of(self, namespace: str) -> Sequence[ResourceQuota]:
-        known = self._quotas(namespace)
-        if known is not None:
+        if (known := self._quotas(namespace)) is not None:
             return known
         listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
         return [ResourceQuota.from_object(item) for item in listing.items]
+
+
+def _remember(known: OrderedDict[str, _T], uid: str, value: _T) -> None:
+    """Keep the value, and of all only the latest."""
+    known.pop(uid, None)
+    known[uid] = value
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
 
 
 def _name_of(node: JSON) -> str:
@@ -385,21 +432,6 @@ def _name_of(node: JSON) -> str:
     meta = node.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def _sorted_out(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
-    """All refusals, and among them those that nobody's going away would change."""
-    texts: dict[int, tuple[str, bool]] = {}  # many nodes share a reason
-    told, unresolvable = {}, {}
-    for node in sorted(failed):
-        why = failed[node]
-        known = texts.get(id(why))
-        if known is None:
-            known = texts[id(why)] = str(why), why.labels() <= _UNRESOLVABLE
-        told[node], final = known
-        if final:
-            unresolvable[node] = told[node]
-    return told, unresolvable
 
 
 def decode_args(body: Any) -> ExtenderArgs | str:

@@ -84,34 +84,34 @@ class FilterCache:
         self.asked = 0
         """How many nodes were asked anew since the beginning."""
 
-    def filtered(self, ask: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
+    def filtered(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
         """How the nodes of these names answer."""
-        answers = self._answers(ask, budget)
+        answers = self._answers(request, budget)
         fits, failed = answers.fits, answers.failed
         names = list(dict.fromkeys(names))
         unknown: list[str] = []
         for name in names:
-            if name not in fits and name not in failed and not self._ask(name, answers, ask, budget):
+            if name not in fits and name not in failed and not self._fit_node(name, answers, request, budget):
                 unknown.append(name)
         self._trim()
         found = {name: failed[name] for name in names if name in failed} if failed else {}
         found |= dict.fromkeys(unknown, _UNKNOWN)
         return FilterResult([fits[name] for name in names if name in fits], found)
 
-    def fit(self, ask: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
+    def fit(self, request: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
         """The placement on one node as it is now, with all that goes with it."""
         view = self._state.view(name)
         if view is None:
             return _UNKNOWN
-        result = fit_pod(view, ask, self._vendors, budget)
+        result = fit_pod(view, request, self._vendors, budget)
         if isinstance(result, Rejection):
             return result
-        return ScoredNode(result, view, score(result, view, ask, self._vendors, self._default_node_policy))
+        return ScoredNode(result, view, score(result, view, request, self._vendors, self._default_node_policy))
 
-    def _answers(self, ask: PodRequest, budget: PodBudget | None) -> _CachedResults:
+    def _answers(self, request: PodRequest, budget: PodBudget | None) -> _CachedResults:
         """The answers to the pod's shape that still hold."""
-        quota = ("", frozenset[str]()) if budget is None else (ask.pod.namespace, budget.keys)
-        key = (_digest(ask.shape), *quota)
+        quota = ("", frozenset[str]()) if budget is None else (request.pod.namespace, budget.keys)
+        key = (_digest(request.shape), *quota)
         answers = self._shapes.get(key)
         if answers is None:
             answers = self._shapes[key] = _CachedResults()
@@ -128,17 +128,17 @@ class FilterCache:
                 answers.forget(list(answers.by_verdicts[said][1]))
         return answers
 
-    def _ask(self, name: str, answers: _CachedResults, ask: PodRequest, budget: PodBudget | None) -> bool:
+    def _fit_node(self, name: str, answers: _CachedResults, request: PodRequest, budget: PodBudget | None) -> bool:
         """Ask one node; whether it is known."""
         view = self._state.view(name)
         if view is None:
             return False
         self.asked += 1
         witness = None if budget is None else RecordingBudget(budget)
-        result = fit_pod(view, ask, self._vendors, witness)
+        result = fit_pod(view, request, self._vendors, witness)
         if isinstance(result, NodeFit):
-            points = score(result, view, ask, self._vendors, self._default_node_policy)
-            answers.fits[name] = standing(ScoredNode(result, view, points), ask, self._vendors)
+            points = score(result, view, request, self._vendors, self._default_node_policy)
+            answers.fits[name] = standing(ScoredNode(result, view, points), request, self._vendors)
         else:
             # many nodes refuse for the same reason: one object says it for all
             reason = (result.bare, result.cards, *sorted(result.counts.items()))

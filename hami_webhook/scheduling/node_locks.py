@@ -2,6 +2,9 @@
 
 HAMi's device plugins find the pod that kubelet asks them to serve by the lock on its node, and take the lock away when
 they are done; so one pod at a time is bound to a node. Pods wait here in the order they came, instead of failing.
+
+A free lock is taken by one patch, on condition that the node has the resourceVersion that the informer's cache shows;
+only after a conflict is the node read. Waiting costs no calls: the cache shows when the lock is free.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,6 +25,10 @@ from hami_webhook.kube.objects import Pod, format_time, is_subdomain, parse_time
 LOCK = COMMON_LOCK.annotation
 _TRIES = 5
 _POLL = 0.05
+"""Seconds between reads of a node while the cache is behind."""
+_READ_AGAIN = 5.0
+"""Seconds without a change after which the node is read all the same: its watch may be silent, the holder gone."""
+_UNKNOWN = -1
 
 
 class LockContended(ClusterError):
@@ -46,8 +54,22 @@ class LockValue:
             raise ValueError(f"{text[:100]!r} isn't a time, or a time, a namespace and a pod") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _TakenLock:
+    """A lock that was taken here: how its value ends, its value, and the resourceVersion of the node with it."""
+
+    owner: str = ""
+    value: str = ""
+    version: int = 0
+
+
 class NodeLocks:
-    """The locks of all nodes. `expires` and `patience` are seconds: a lock's life, and the wait for one."""
+    """The locks of all nodes. `expires` and `patience` are seconds: a lock's life, and the wait for one.
+
+    `seen` is the value of an annotation of a node, and `version` a node's resourceVersion, as the informer's cache has
+    them (None and "" if it doesn't): `node_changed` is to be called when they may be others. `annotations` are those of
+    all locks.
+    """
 
     def __init__(
         self,
@@ -57,6 +79,8 @@ class NodeLocks:
         expires: float = 300.0,
         patience: float = 28.0,
         seen: Callable[[str, str], str | None] = lambda node, annotation: None,
+        version: Callable[[str], str] = lambda node: "",
+        annotations: Collection[str] = (LOCK,),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -65,14 +89,37 @@ class NodeLocks:
         self._expires = expires
         self._patience = patience
         self._seen = seen
-        """The lock's value as a cache knows it: looked at often, and believed only as far as it saves reads."""
+        self._version = version
+        self._annotations = annotations
         self._sleep = sleep
         self._jitter = jitter
         self._queues: dict[str, asyncio.Lock] = {}
-        self._taken: dict[tuple[str, str], tuple[str, str]] = {}
+        self._taken: dict[tuple[str, str], _TakenLock] = {}
         self._waiting: dict[str, int] = {}
         self._first_seen: dict[tuple[str, str], tuple[str, float]] = {}
         """By node and annotation a value whose time can't be believed, and when a bind saw it first."""
+        self._locked: set[str] = set()
+        self._changes: dict[str, asyncio.Event] = {}
+        self._others: dict[str, int] = {}
+        """By node the resourceVersion with which the cache showed a lock last that wasn't taken here."""
+
+    def node_changed(self, node: str) -> None:
+        """The cache shows another version of the node."""
+        values = {annotation: self._seen(node, annotation) for annotation in self._annotations}
+        (self._locked.add if any(values.values()) else self._locked.discard)(node)
+        for annotation, value in values.items():
+            if value is not None and not self._taken_here(node, annotation, value):
+                self._others[node] = _number(self._version(node))
+        if (waited := self._changes.get(node)) is not None:
+            waited.set()
+
+    @property
+    def busy(self) -> set[str]:
+        """The nodes at which a pod would wait: others wait there, or the cache shows a lock."""
+        return self._locked | self._waiting.keys()
+
+    def _taken_here(self, node: str, annotation: str, value: str) -> bool:
+        return self._taken.get((node, annotation), _TakenLock()).value == value
 
     @asynccontextmanager
     async def turn(self, node: str, pod: Pod | None = None) -> AsyncIterator[float]:
@@ -102,55 +149,102 @@ class NodeLocks:
             if not self._waiting[node]:
                 del self._waiting[node], self._queues[node]
 
-    async def take(self, node: str, pod: Pod, deadline: float, lock: NodeLock = COMMON_LOCK) -> None:
-        """Have a lock of the node for the pod; waits for whoever has it. Raises `LockContended`, `ClusterError`."""
+    async def take(self, node: str, pod: Pod, deadline: float, lock: NodeLock = COMMON_LOCK) -> int | None:
+        """Have a lock of the node for the pod; waits for whoever has it. Raises `LockContended`, `ClusterError`.
+
+        Returns the resourceVersion up to which others may have had the lock; None if that isn't known.
+        """
         tries = 0
+        live = not self._version(node)
         while True:
             try:
-                held = await self._try(node, pod, lock)
+                held = None if live else self._held_for_another(node, pod, lock)
+                if held is None:
+                    since = await self._try(node, pod, lock, live=live)
+                    if isinstance(since, int):
+                        return None if since == _UNKNOWN else since
+                    held = since
             except Conflict:
-                tries += 1
-                if tries == _TRIES:
-                    raise
-                await self._sleep(0.1 * 2 ** (tries - 1) * (0.5 + self._jitter() / 2))
+                if live:
+                    tries += 1
+                    if tries == _TRIES:
+                        raise
+                    await self._sleep(0.1 * 2 ** (tries - 1) * (0.5 + self._jitter() / 2))
+                live = True
                 continue
-            if held is None:
-                return
             tries = 0
-            await self._wait_for_a_change(node, held, deadline, lock)
+            live = not await self._changed(node, held, deadline, lock)
 
-    async def _wait_for_a_change(self, node: str, held: str, deadline: float, lock: NodeLock) -> None:
-        """Wait while the cache shows the lock as it was; look live every second in any case."""
-        looked = self._clock()
-        while self._seen(node, lock.annotation) == held and self._clock() - looked < 1.0:
-            if self._clock() >= deadline:
-                raise LockContended(self._contention(node, lock))
-            await self._sleep(_POLL)
+    def _held_for_another(self, node: str, pod: Pod, lock: NodeLock) -> str | None:
+        """The lock's value, if it is what this process wrote for another pod, by the cache or before that shows it."""
+        taken = self._taken.get((node, lock.annotation))
+        if taken is None or taken.owner == _owner(pod):
+            return None
+        behind = _number(self._version(node)) < taken.version
+        return taken.value if behind or self._seen(node, lock.annotation) == taken.value else None
+
+    async def _changed(self, node: str, held: str, deadline: float, lock: NodeLock) -> bool:
+        """Wait for the cache to show another value of the lock; whether it does."""
+        shown = self._seen(node, lock.annotation)
+        until = min(deadline, self._clock() + _READ_AGAIN)
+        if shown != held:  # the cache is behind
+            await self._node_change(node, max(0.0, min(_POLL, deadline - self._clock())))
+        while self._seen(node, lock.annotation) == held == shown and self._clock() < until:
+            await self._node_change(node, until - self._clock())
         if self._clock() >= deadline:
             raise LockContended(self._contention(node, lock))
-        await self._sleep(_POLL)
+        return self._seen(node, lock.annotation) != shown
 
-    async def _try(self, node: str, pod: Pod, lock: NodeLock) -> str | None:
+    async def _node_change(self, node: str, seconds: float) -> None:
+        """Return when the cache shows another version of the node, or after so many seconds."""
+        change = self._changes.setdefault(node, asyncio.Event())
+        change.clear()
+        waits = [asyncio.ensure_future(change.wait()), asyncio.ensure_future(self._sleep(seconds))]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _try(self, node: str, pod: Pod, lock: NodeLock, *, live: bool) -> int | str:
         """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise.
 
-        The pod's own lock stays as it is, so that who binds twice finds it.
+        By the cache alone if it shows the lock free, and not `live`. The pod's own lock stays as it is, so that who
+        binds twice finds it. Returns what `take` does, -1 for None.
         """
-        found = await self._cluster.get(Kind.NODES, node)
-        meta = found["metadata"]
-        text: str | None = (meta.get("annotations") or {}).get(lock.annotation)
-        if text is not None:
-            held = self._read(node, text, lock)
-            if held is not None:
-                if held.holder == (pod.namespace, pod.name):
-                    return None
-                if not await self._holder_is_gone(held, node):
-                    return text
+        version = "" if live or self._seen(node, lock.annotation) is not None else self._version(node)
+        others = self._others.get(node, 0) if version else _UNKNOWN
+        if not version:
+            found = await self._cluster.get(Kind.NODES, node)
+            meta = found["metadata"]
+            version = meta["resourceVersion"]
+            text: str | None = (meta.get("annotations") or {}).get(lock.annotation)
+            if text is not None:
+                held = self._read(node, text, lock)
+                if held is not None:
+                    if held.holder == (pod.namespace, pod.name):
+                        return _UNKNOWN
+                    if not await self._holder_is_gone(held, node):
+                        return text
         value = format_time(self._clock()) + (_owner(pod) if lock.names_holder else "")
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": {lock.annotation: value}}}
-        await self._cluster.patch(Kind.NODES, node, patch)
+        taken = self._taken.get((node, lock.annotation))
+        self._taken[node, lock.annotation] = _TakenLock(_owner(pod), value)  # the watch may be quicker than the answer
+        try:
+            patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: value}}}
+            stored = await self._cluster.patch(Kind.NODES, node, patch)
+        except Conflict:
+            if taken is not None:
+                self._taken[node, lock.annotation] = taken
+            else:
+                del self._taken[node, lock.annotation]
+            raise
+        self._taken[node, lock.annotation] = _TakenLock(
+            _owner(pod), value, _number(stored["metadata"]["resourceVersion"])
+        )
         self._first_seen.pop((node, lock.annotation), None)
-        self._taken[node, lock.annotation] = (_owner(pod), value)
-        return None
+        return others
 
     def _read(self, node: str, text: str, lock: NodeLock) -> LockValue | None:
         """The lock if it counts; None for one that is too old, or that nobody can mean, of a lock without a holder.
@@ -204,14 +298,14 @@ class NodeLocks:
 
     async def release(self, node: str, pod: Pod, lock: NodeLock = COMMON_LOCK) -> None:
         """Let the lock go if this pod has it; best effort, as it expires."""
-        owner, value = self._taken.get((node, lock.annotation), ("", ""))
-        if owner == _owner(pod):
+        taken = self._taken.get((node, lock.annotation), _TakenLock())
+        if taken.owner == _owner(pod):
             del self._taken[node, lock.annotation]
         for _ in range(_TRIES):
             with contextlib.suppress(Conflict):
                 found = await self._cluster.get(Kind.NODES, node)
                 text = (found["metadata"].get("annotations") or {}).get(lock.annotation, "")
-                if not (text.endswith(_owner(pod)) or (owner == _owner(pod) and text == value)):
+                if not (text.endswith(_owner(pod)) or (taken.owner == _owner(pod) and text == taken.value)):
                     return
                 version = found["metadata"]["resourceVersion"]
                 await self._cluster.patch(
@@ -239,3 +333,8 @@ def _spoken(seconds: float) -> str:
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(int(minutes), 60)
     return f"{hours}h{minutes}m{rest:g}s" if hours else f"{minutes}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+def _number(version: str) -> int:
+    """A resourceVersion as the number that it is; one that is none is later than any."""
+    return int(version) if version.isascii() and version.isdigit() else sys.maxsize

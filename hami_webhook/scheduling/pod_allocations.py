@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hami_webhook.devices.model import Device, PodUsage
+from hami_webhook.devices.model import Device, Inventory, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import read_placed
+from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
@@ -67,6 +68,34 @@ def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, 
             PodUsage(pod, debit.slots, debit.memory, debit.cores, debit.mask), marks.get(card, ())
         )
     return found_on
+
+
+def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[Card]) -> dict[Card, Usage]:
+    """What pods take together of each of the given cards; cards that none of them holds are left out."""
+    of_card: dict[Card, list[DeviceShare]] = {card: [] for card in cards}
+    for allocation in allocations:
+        for card, share in allocation.shares.items():
+            if card in of_card:
+                of_card[card].append(share)
+    return {
+        card: Usage.of(
+            tuple(part.holder for part in parts if part.holder is not None),
+            tuple(mark for part in parts for mark in part.marks),
+        )
+        for card, parts in of_card.items()
+        if parts
+    }
+
+
+def unusable_cards(
+    inventories: Mapping[str, Inventory], allocations: Sequence[PodAllocation], vendors: Vendors
+) -> frozenset[Card]:
+    """The cards that must take nobody new because of what the node's pods say."""
+    return frozenset(
+        (key, uuid)
+        for key, inventory in inventories.items()
+        for uuid in vendors[key].unusable_devices(inventory, [a.pod for a in allocations if key in a.vendors])
+    )
 
 
 def placement_of(pod: Pod) -> dict[str, str]:

@@ -5,7 +5,7 @@ Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.pod_preferences import NODE_POLICY
-from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.scheduling.fit import NodeFit, PodRequest
 
@@ -41,10 +41,10 @@ def node_score(view: NodeView) -> float:
     return 10 * (used_slots / slots + used_cores / cores + used_memory / memory)
 
 
-def score(fit: NodeFit, view: NodeView, ask: PodRequest, vendors: Vendors, default_node_policy: str) -> float:
+def score(fit: NodeFit, view: NodeView, request: PodRequest, vendors: Vendors, default_node_policy: str) -> float:
     """The node's score with what the vendors that allocated add for this placement."""
-    policy = ask.shape.annotations.get(NODE_POLICY, default_node_policy)
-    return node_score(view) + sum(vendors[key].score(ask.shape, view, fit.rows, policy) for key in ask.vendors)
+    policy = request.shape.annotations.get(NODE_POLICY, default_node_policy)
+    return node_score(view) + sum(vendors[key].score(request.shape, view, fit.rows, policy) for key in request.vendors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,11 @@ class NodeScore(Protocol):
     def score(self) -> float: ...
 
 
-def standing(scored: ScoredNode, ask: PodRequest, vendors: Vendors) -> NodeRank:
+def standing(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> NodeRank:
     """How a fitting node stands."""
-    vendor = next((k for k, t in ask.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), "")
+    vendor = next(
+        (k for k, t in request.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), ""
+    )
     if not vendor:
         return NodeRank(scored.node, scored.score)
     first = _first_allocation(scored.fit, vendor)
@@ -92,7 +94,9 @@ def standing(scored: ScoredNode, ask: PodRequest, vendors: Vendors) -> NodeRank:
     return NodeRank(scored.node, scored.score, (first.candidates, cards, -first.link_quality))
 
 
-def ranked(fits: Sequence[ScoredNode], ask: PodRequest, vendors: Vendors, default_node_policy: str) -> list[ScoredNode]:
+def ranked(
+    fits: Sequence[ScoredNode], request: PodRequest, vendors: Vendors, default_node_policy: str
+) -> list[ScoredNode]:
     """The fitting nodes, best first.
 
     By node policy (`spread` the lowest score, anything else the highest), then by name. For `topology-aware` pods the
@@ -100,30 +104,41 @@ def ranked(fits: Sequence[ScoredNode], ask: PodRequest, vendors: Vendors, defaul
     itself carries a node policy.
     """
     by_name = {scored.node: scored for scored in fits}
-    order = best_first([standing(scored, ask, vendors) for scored in fits], ask, default_node_policy)
+    order = best_first([standing(scored, request, vendors) for scored in fits], request, default_node_policy)
     return [by_name[each.node] for each in order]
 
 
-def best_first(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str) -> list[NodeRank]:
-    """As `ranked`, of nodes that are known by how they stand."""
-    keys = _rank_keys(fits, ask, default_node_policy)
-    # sorts are stable, and each of these two is on plain values, which compare quickly
+def best_first(
+    fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str, busy: Collection[str] = ()
+) -> list[NodeRank]:
+    """As `ranked`, of nodes that are known by how they stand; of equal ones those that are `busy` come last."""
+    keys = _rank_keys(fits, request, default_node_policy)
+    # sorts are stable, and each of these is on plain values, which compare quickly
     by_name = sorted(range(len(fits)), key=[each.node for each in fits].__getitem__)
+    if busy:
+        by_name.sort(key=[each.node in busy for each in fits].__getitem__)
     return [fits[index] for index in sorted(by_name, key=keys.__getitem__)]
 
 
-def grades(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str, highest: int) -> dict[str, int]:
-    """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade."""
-    keys = _rank_keys(fits, ask, default_node_policy)
+def grades(
+    fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str, highest: int, busy: Collection[str] = ()
+) -> dict[str, int]:
+    """The fitting nodes' grades from 0 to `highest`, the best, by rank: nodes that are as good have the same grade.
+
+    Of those that are as good the `busy` ones have a lower grade, if not lower than the next ones'.
+    """
+    keys = _rank_keys(fits, request, default_node_policy)
+    if busy:
+        keys = [(key, each.node in busy) for key, each in zip(keys, fits, strict=True)]
     order = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     last = max(1, len(order) - 1)
     grade = {key: round(highest * (last - rank) / last) for key, rank in order.items()}
     return {each.node: grade[key] for each, key in zip(fits, keys, strict=True)}
 
 
-def _rank_keys(fits: Sequence[NodeRank], ask: PodRequest, default_node_policy: str) -> list[Any]:
+def _rank_keys(fits: Sequence[NodeRank], request: PodRequest, default_node_policy: str) -> list[Any]:
     """What the nodes are put in order by, before their names: the least is the best."""
-    own_policy = ask.shape.annotations.get(NODE_POLICY)
+    own_policy = request.shape.annotations.get(NODE_POLICY)
     spread = (default_node_policy if own_policy is None else own_policy) == "spread"
     ranks = _score_ranks([each.score for each in fits], lowest_first=spread)
     if not any(each.links for each in fits):
@@ -181,11 +196,15 @@ def _joined(items: Iterable[str]) -> str:
 
 
 def hints(
-    failed: Mapping[str, Rejection], ask: PodRequest, views: Iterable[NodeView], vendors: Vendors, fleet: DeviceLister
+    failed: Mapping[str, Rejection],
+    request: PodRequest,
+    views: Iterable[NodeView],
+    vendors: Vendors,
+    lister: DeviceLister,
 ) -> list[str]:
     """What the vendors asked for have to say on there being no cards, and on the labels nodes refused with."""
-    asked = [vendors[key] for key in ask.vendors]
-    told = [vendor.registration.missing for vendor in asked if not any(fleet.inventories(vendor.key))]
+    asked = [vendors[key] for key in request.vendors]
+    sentences = [vendor.registration.missing for vendor in asked if not any(lister.inventories(vendor.key))]
     refusing: dict[str, list[NodeView]] = {}
     for view in views:
         for label in failed[view.name].labels() if view.name in failed else ():
@@ -193,26 +212,43 @@ def hints(
     for label in sorted(refusing):
         for vendor in asked:
             having = [view for view in refusing[label] if vendor.key in view.inventories]
-            told += [vendor.hint(label, having)] if having else []
-    return [text for text in told if text]
+            sentences += [vendor.hint(label, having)] if having else []
+    return [text for text in sentences if text]
 
 
-def remarks(ask: PodRequest, views: Iterable[NodeView], vendors: Vendors) -> list[str]:
-    """What the pod's owner should know of its judging, a sentence each: words that mean nothing, blind choices."""
-    told = list(next(iter(ask.terms.values())).policy.warnings_of())
-    for key, terms in ask.terms.items():
+def remarks(request: PodRequest, views: Iterable[NodeView], vendors: Vendors) -> list[str]:
+    """What the pod's owner should know of how it is placed, a sentence each: words that mean nothing, blind choices."""
+    sentences = list(next(iter(request.terms.values())).policy.warnings_of())
+    for key, terms in request.terms.items():
         if not terms.policy.topology_aware:
             continue
         blind = [v.name for v in views if key in v.inventories and vendors[key].links_unknown(v.inventories[key])]
         if blind:
-            told.append(f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})")
-    return told
+            sentences.append(
+                f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})"
+            )
+    return sentences
 
 
-def unregistered(ask: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
+def unregistered(request: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
     """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
-    for key in ask.vendors:
+    for key in request.vendors:
         without = [view.name for view in views if key not in view.inventories]
         if without:
             more = f" and {len(without) - 10} more" if len(without) > 10 else ""
             yield f"no {key} cards can be read from {vendors[key].source} of {', '.join(without[:10])}{more}"
+
+
+def failed_nodes(failed: Mapping[str, Rejection]) -> tuple[dict[str, str], dict[str, str]]:
+    """All refusals, and among them those that nobody's going away would change."""
+    texts: dict[int, tuple[str, bool]] = {}  # many nodes share a reason
+    refused, unresolvable = {}, {}
+    for node in sorted(failed):
+        why = failed[node]
+        known = texts.get(id(why))
+        if known is None:
+            known = texts[id(why)] = str(why), why.labels() <= UNRESOLVABLE
+        refused[node], final = known
+        if final:
+            unresolvable[node] = refused[node]
+    return refused, unresolvable

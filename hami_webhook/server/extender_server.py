@@ -52,6 +52,10 @@ def extender_server(
 ) -> ExtenderServer:
     """The extender as the settings describe it. Raises `TlsError`."""
 
+    def version(node: str) -> str:
+        found = core.state.node(node)
+        return found.resource_version if found is not None else ""
+
     def lock_seen(node: str, annotation: str) -> str | None:
         found = core.state.node(node)
         return found.annotations.get(annotation) if found is not None else None
@@ -69,7 +73,11 @@ def extender_server(
         expires=settings.node_lock_timeout,
         patience=settings.node_lock_retry_timeout,
         seen=lock_seen,
+        version=version,
+        annotations={vendor.lock.annotation for vendor in core.vendors.values() if vendor.lock is not None},
     )
+    core.state.node_changed = locks.node_changed
+    core.placer.busy_nodes = lambda: locks.busy
     extender = Extender(
         core.cluster,
         core.state,
@@ -80,6 +88,7 @@ def extender_server(
         clock=core.clock,
         ready=informers.wait_synced,
         quotas=core.caches.quotas,
+        pods_complete=informers.pods_complete,
         schedulers=schedulers,
         refused=requeue_trigger.refused,
         placed=requeue_trigger.settled,

@@ -298,7 +298,6 @@ class Simulation:
         failed = {node: str(why) for node, why in placement.failed.items()}
         if isinstance(placement, Unschedulable):
             return None, failed
-        await self.core.placer.bind(pod, placement.node)
         return shown_placement(pod, placement, self.core.vendors), failed
 
     async def _predict(

@@ -59,8 +59,8 @@ def test_a_configuration_is_explained(command: Simulate) -> None:
     text = "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, memoryFactor: 1024}\n"
     run = command.main("config", "check", command.file("c.yaml", text))
     assert (run.status, run.err) == (0, "")
-    for told in ("nvidia: NVIDIA", "nvidia.com/gpumem", "1024 MiB", "limits.nvidia.com/gpu", "quota key"):
-        assert told in run.out, told
+    for expected in ("nvidia: NVIDIA", "nvidia.com/gpumem", "1024 MiB", "limits.nvidia.com/gpu", "quota key"):
+        assert expected in run.out, expected
 
 
 def test_a_configuration_with_faults_names_each_with_its_line(command: Simulate) -> None:
@@ -110,7 +110,7 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "told"),
+    ("verb", "expected"),
     [
         ([], ["serve", "simulate", "explain", "certs", "config", "version"]),
         (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
@@ -125,10 +125,10 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
     ],
     ids=lambda value: " ".join(value) or "the program" if isinstance(value, list) else None,
 )
-def test_every_verb_has_help(command: Simulate, verb: list[str], told: list[str]) -> None:
+def test_every_verb_has_help(command: Simulate, verb: list[str], expected: list[str]) -> None:
     run = command.main(*verb, "--help")
     assert (run.status, run.err) == (0, "")
-    assert [word for word in told if word not in run.out] == []
+    assert [word for word in expected if word not in run.out] == []
 
 
 def test_the_module_runs_as_the_program() -> None:

@@ -217,6 +217,8 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
         stored = await cluster.create(Kind.PODS, manifest)
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
         assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
+        assert placer.events is not None
+        await placer.events.flush()
         return [event.note.message for event in cluster.events]
 
     def events(yard, manifest):

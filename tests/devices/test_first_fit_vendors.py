@@ -16,7 +16,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
-from hami_webhook.scheduling.placer import placement_annotations
+from hami_webhook.scheduling.placement_metadata import placement_annotations
 
 from .iluvatars import BOTH
 from .yard import CHART, NOW, container, node, pod

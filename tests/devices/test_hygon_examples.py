@@ -283,6 +283,8 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         stored = await cluster.create(Kind.PODS, asks("p", 3))
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
         assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
+        assert placer.events is not None
+        await placer.events.flush()
         return [event.note.message for event in cluster.events]
 
     hint = (

@@ -19,7 +19,8 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import charge_of, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate, placement_annotations
+from hami_webhook.scheduling.placement_metadata import placement_annotations
+from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0

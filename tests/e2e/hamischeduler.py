@@ -102,8 +102,12 @@ class HamiScheduler:
         time.sleep(0.5)
         assert self.scheduler.poll() is None, (self.folder / "scheduler.log").read_text()[-3000:]
 
-    def close(self) -> None:
+    def kill_scheduler(self) -> None:
+        assert self.scheduler is not None
+        self.scheduler.send_signal(signal.SIGKILL)
+        self.scheduler.wait()
 
+    def close(self) -> None:
         for process in (self.scheduler, self.extender):
             if process is not None and process.poll() is None:
                 process.kill()

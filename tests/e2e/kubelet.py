@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 
 from hami_webhook.cluster.api import JSON, ClusterError, Conflict, Kind, NotFound, WatchType
@@ -26,13 +27,18 @@ class Kubelets:
 
     def __init__(self, login: Path, *, slow: float = 0.02) -> None:
         self._login = login
-        self._slow = slow
+        self.slow = slow
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.allocated: list[str] = []
         self.faults: list[str] = []
         self._cards: dict[str, tuple[int, int, int]] = {}
         self._held: dict[str, list[tuple[str, int, int]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._locks: dict[str, str] = {}
+        self._pods: dict[str, JSON] = {}
+        self._changed: dict[str, asyncio.Event] = {}
+        """By node, set when its lock or a pod bound to it changed."""
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -48,27 +54,50 @@ class Kubelets:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with KubernetesCluster(await connect(str(self._login))) as cluster:
             self._cluster = cluster
-            self._work: asyncio.Queue[tuple[Kind, JSON]] = asyncio.Queue()
-            watching = [asyncio.create_task(self._informer(kind).run()) for kind in (Kind.NODES, Kind.PODS)]
-            workers = [asyncio.create_task(self._worker()) for _ in range(8)]
+            for kind in (Kind.NODES, Kind.PODS):
+                self._start(self._informer(kind).run())
             self._started.set()
             await self._stop.wait()
-            for task in (*watching, *workers):
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*watching, *workers, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         # TLS connections end in the background, and aiohttp has nothing to wait for; this is what it documents
         await asyncio.sleep(0.25)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _informer(self, kind: Kind) -> Informer:
         def handle(change: Change) -> None:
             gone = not isinstance(change, Replaced) and change.type is WatchType.DELETED
             for obj in change.items if isinstance(change, Replaced) else (change.object,):
                 self._audit(kind, obj, gone)
-                if not gone:
-                    self._work.put_nowait((kind, obj))
+                (self._node_changed if kind is Kind.NODES else self._pod_changed)(obj, gone)
 
         loop = asyncio.get_running_loop()
         return Informer(self._cluster, kind, handle, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5)
+
+    def _node_changed(self, node: JSON, gone: bool) -> None:
+        name = node["metadata"]["name"]
+        self._locks[name] = "" if gone else (node["metadata"].get("annotations") or {}).get(LOCK, "")
+        if name not in self._changed:
+            self._changed[name] = asyncio.Event()
+            self._start(self._serve(name))
+        self._changed[name].set()
+
+    def _pod_changed(self, pod: JSON, gone: bool) -> None:
+        meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
+        key = f"{meta['namespace']},{meta['name']}"
+        if gone:
+            self._pods.pop(key, None)
+            return
+        self._pods[key] = pod
+        if node in self._changed:
+            self._changed[node].set()
+        if node and meta.get("deletionTimestamp"):
+            self._start(self._end(pod))
 
     def _audit(self, kind: Kind, obj: JSON, gone: bool) -> None:
         """Check at every change that no card has more on it than it has slots, memory and cores."""
@@ -81,6 +110,8 @@ class Kubelets:
         parts = notes.get("hami.io/vgpu-devices-allocated", "").replace(";", "").split(":")
         bound = not gone and obj["spec"].get("nodeName")
         fields = [part.split(",") for part in parts if part] if bound else []
+        if bound and not fields and any("nvidia.com/gpu" in _limits(each) for each in obj["spec"]["containers"]):
+            self.faults.append(f"no allocation: {meta['namespace']}/{meta['name']} is bound without an allocation")
         self._held[meta["uid"]] = [(uuid, int(memory), int(cores)) for uuid, _, memory, cores in fields]
         for uuid in {uuid for uuid, _, _ in self._held[meta["uid"]]}:
             on = [held for holds in self._held.values() for held in holds if held[0] == uuid]
@@ -88,43 +119,37 @@ class Kubelets:
             if uuid in self._cards and any(used > most for used, most in zip(sums, self._cards[uuid], strict=True)):
                 self.faults.append(f"card {uuid} holds {sums} of {self._cards[uuid]}")
 
-    async def _worker(self) -> None:
+    async def _serve(self, node: str) -> None:
+        """Allocate for each pod that holds the node's lock, as soon as it is bound."""
         while True:
-            kind, obj = await self._work.get()
+            await self._changed[node].wait()
+            self._changed[node].clear()
+            held = self._locks[node]
+            pod = self._pods.get(held.partition(",")[2], {"metadata": {}, "spec": {}})
+            phase = (pod["metadata"].get("annotations") or {}).get("hami.io/bind-phase")
+            if pod["spec"].get("nodeName") != node or phase != "allocating":
+                continue
             try:
-                await (self._serve(obj) if kind is Kind.NODES else self._end(obj))
+                await self._allocate(pod)
+                await self._unlock(node, held)
+            except NotFound:  # it was deleted meanwhile: whoever bound it releases its lock
+                continue
             except ClusterError as error:
                 self.faults.append(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(0.1)
+                self._changed[node].set()
 
-    async def _serve(self, node: JSON) -> None:
-        """Allocate for the pod that holds the node's lock, as soon as it is bound."""
-        held = (node["metadata"].get("annotations") or {}).get(LOCK, "")
-        if held.count(",") != 2:
-            return
-        _, namespace, name = held.split(",")
-        for _ in range(500):
-            try:
-                pod = await self._cluster.get(Kind.PODS, name, namespace)
-            except NotFound:
-                return
-            notes = pod["metadata"].get("annotations") or {}
-            if (
-                pod["spec"].get("nodeName") == node["metadata"]["name"]
-                and notes.get("hami.io/bind-phase") == "allocating"
-            ):
-                break
-            if notes.get("hami.io/bind-phase") == "success":
-                return
-            await asyncio.sleep(0.01)
-        else:
-            return
-        await asyncio.sleep(self._slow)
+    async def _allocate(self, pod: JSON) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        await asyncio.sleep(self.slow)
         done = {"hami.io/bind-phase": "success", TO_ALLOCATE: ";"}
         await self._cluster.patch(Kind.PODS, name, {"metadata": {"annotations": done}}, namespace)
         self.allocated.append(f"{namespace}/{name}")
-        await self._unlock(node["metadata"]["name"], held)
-        running = {"status": {"phase": "Running"}}
-        await self._cluster.patch_status(Kind.PODS, name, running, namespace)
+        self._start(self._set_running(name, namespace))
+
+    async def _set_running(self, name: str, namespace: str) -> None:
+        with contextlib.suppress(ClusterError):
+            await self._cluster.patch_status(Kind.PODS, name, {"status": {"phase": "Running"}}, namespace)
 
     async def _unlock(self, node: str, held: str) -> None:
         for _ in range(10):
@@ -139,10 +164,21 @@ class Kubelets:
     async def _end(self, pod: JSON) -> None:
         """A pod under deletion on a node of ours is gone at once."""
         meta = pod["metadata"]
-        if meta.get("deletionTimestamp") and pod["spec"].get("nodeName"):
-            with contextlib.suppress(NotFound, Conflict):
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        for _ in range(100):
+            try:
                 await self._cluster.call(
-                    "DELETE",
-                    f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}",
-                    {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}},
+                    "DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 )
+            except (NotFound, Conflict):
+                return
+            except ClusterError as error:
+                self.faults.append(f"{type(error).__name__}: {error}")
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def _limits(container: JSON) -> JSON:
+    found: JSON = container.get("resources", {}).get("limits", {})
+    return found

@@ -13,7 +13,6 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placer import Placement
 
 from .deployment import ROOT, SYSTEM, Deployment, Kubectl
@@ -85,9 +84,8 @@ def place_waiting(login: Path, namespace: str, nodes: Sequence[str] | None = Non
                 continue
             placement = await core.placer.place(pod, nodes)
             went[pod.name] = placement.node if isinstance(placement, Placement) else ""
-            if isinstance(placement, Placement):
-                core.caches.put(Kind.PODS, dict(placement.pod))
-                await core.placer.bind(Pod.from_object(placement.pod), placement.node)
+        assert core.placer.events is not None
+        await core.placer.events.flush()
         return went
 
     found: dict[str, str] = on_cluster(login, work)

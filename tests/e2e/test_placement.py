@@ -41,7 +41,7 @@ def scheduler(
     kubelets.faults.clear()
     with scheduling(plane, tmp_path, program.login("hami-scheduler"), request.param) as both:
         yield both
-    assert [fault for fault in kubelets.faults if fault.startswith("card ")] == []
+    assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
     # what still waits would take the next test's cards
     program.kubectl("delete", "jobs,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
     program.kubectl("delete", "nodes", "--all")
@@ -67,6 +67,10 @@ def pods_of(kubectl: Kubectl, space: str) -> list[JSON]:
 
 def running(kubectl: Kubectl, space: str) -> int:
     return sum(item["status"]["phase"] == "Running" for item in pods_of(kubectl, space))
+
+
+def bound(kubectl: Kubectl, space: str) -> int:
+    return sum(bool(item["spec"].get("nodeName")) for item in pods_of(kubectl, space))
 
 
 def check_cards(kubectl: Kubectl, slots: int = 10, memory: int = 24576, cores: int = 100) -> None:
@@ -120,6 +124,44 @@ def test_200_pods_over_20_nodes(program: Deployment, scheduler: HamiScheduler) -
         time.sleep(0.5)
     check_cards(kubectl)
     print(f"{scheduler.mode}: 200 pods over 20 nodes in {time.monotonic() - started:.1f} s")
+
+
+def test_a_queue_for_one_node_holds_up_nobody_elsewhere(
+    program: Deployment, scheduler: HamiScheduler, kubelets: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four small jobs are done before the large one that came first, whose node's plugin is slow."""
+    kubectl = program.kubectl
+    spaces = [namespace(kubectl) for _ in range(5)]
+    for space in spaces:
+        kubectl("label", "node", node_with_cards(kubectl, space, "own", 8), f"of={space}")
+    monkeypatch.setattr(kubelets, "slow", 0.2)
+
+    def start(space: str, count: int) -> None:
+        made = job(space, "train", count, gpu=1, gpumem=4000, gpucores=15)
+        made["spec"]["template"]["spec"]["nodeSelector"] = {"of": space}
+        kubectl.apply(made)
+
+    large, *small = spaces
+    start(large, 40)
+    eventually(lambda: bound(kubectl, large) > 0)
+    for space in small:
+        start(space, 5)
+    eventually(lambda: [running(kubectl, space) for space in small], [5] * 4)
+    assert running(kubectl, large) < 40
+    eventually(lambda: running(kubectl, large), 40, seconds=90)
+
+
+def test_pods_that_fit_nowhere_do_not_hold_up_others(program: Deployment, scheduler: HamiScheduler) -> None:
+    """They are tried again whenever something is freed; 20 pods that come one after another are placed all the same."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    node_with_cards(kubectl, space, "one", 1)
+    kubectl.apply(*(pod(space, f"never-{number}", gpu=1, gpumem=24577) for number in range(40)))
+    eventually(lambda: len(pods_of(kubectl, space)), 40)
+    for number in range(20):
+        kubectl.apply(pod(space, f"new-{number}", gpu=1, gpumem=20000))
+        eventually(lambda: running(kubectl, space), 1)
+        kubectl("delete", "pod", f"new-{number}", "-n", space)
 
 
 def test_a_refused_pod_is_bound_soon_after_something_is_freed(program: Deployment, scheduler: HamiScheduler) -> None:
@@ -185,6 +227,34 @@ def test_the_extender_is_killed_and_comes_back(program: Deployment, scheduler: H
     check_cards(kubectl)
     placed = [item["metadata"]["annotations"][ALLOCATED] for item in pods_of(kubectl, space)]
     assert len(placed) == 20
+
+
+def test_a_burst_outlives_the_death_of_the_extender_and_of_kube_scheduler(
+    program: Deployment, scheduler: HamiScheduler
+) -> None:
+    """Nothing is bound without its allocation, by the auditor, nothing allocated twice, and the quota is exact."""
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    for number in range(4):
+        node_with_cards(kubectl, space, f"n{number}", 2)
+    kubectl.apply(quota(space, gpu=60, mem=60 * 3000))
+    kubectl.apply(job(space, "train", 60, gpu=1, gpumem=3000, gpucores=10))
+    for number, already in enumerate((5, 15, 25, 35)):
+        eventually(lambda already=already: bound(kubectl, space) >= already, seconds=60)
+        scheduler.kill_extender()
+        if number % 2:
+            scheduler.kill_scheduler()
+            scheduler.start_scheduler()
+        scheduler.start_extender()
+    eventually(lambda: running(kubectl, space), 60, seconds=120)
+    check_cards(kubectl)
+    for item in pods_of(kubectl, space):
+        meta = item["metadata"]
+        assert meta["annotations"]["hami.io/vgpu-node"] == meta["labels"]["hami.io/vgpu-node"]
+        assert meta["annotations"]["hami.io/vgpu-node"] == item["spec"]["nodeName"]
+        assert meta["annotations"][ALLOCATED]
+    expected = ({"gpu": "60", "gpumem": "180k"}, {})
+    eventually(lambda: (kubectl.used(space), kubectl.ledger(space)), expected, seconds=60)
 
 
 def test_of_two_nodes_that_fit_the_preferred_one_wins_in_cooperative_mode(

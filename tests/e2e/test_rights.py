@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -131,8 +131,32 @@ def usable_node(kubectl: Kubectl, name: str, memory: int) -> None:
     kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
 
 
-def work(program: Roles) -> None:
-    """Have every Deployment do all that it ever does."""
+def bind_to_an_unknown_node(program: Roles, space: str, name: str) -> None:
+    """A bind request for a node that no cache knows: the program looks for itself."""
+    uid = program.kubectl.get("pod", name, "-n", space)["metadata"]["uid"]
+    binding = {"PodName": name, "PodNamespace": space, "PodUID": uid, "Node": "none-such"}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{program.extender}/bind", json.dumps(binding).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert json.load(answer)["Error"] == 'node "none-such" not found'
+
+
+def place_beside_admissions(kubectl: Kubectl, met: Callable[[], bool]) -> None:
+    """Bursts of pods that cost more where they are placed, until a placement meets an admission on the quota."""
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, mem=9000))
+    for burst in range(30):
+        names = [f"p{burst}-{number}" for number in range(8)]
+        kubectl.apply(*(pod(space, name, gpu=1, gpumem_percentage=1) for name in names))
+        eventually(lambda: all("nodeName" in each["spec"] for each in kubectl.get("pods", "-n", space)["items"]))
+        kubectl("delete", "pods", *names, "-n", space, "--grace-period=0", "--force")
+        if met():
+            return
+
+
+def work(program: Roles, met: Callable[[], bool]) -> None:
+    """Have every Deployment do all that it ever does; `met` is whether two processes have met on a quota."""
     kubectl = program.kubectl
     # what waits since earlier tests would take the node's cards
     kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
@@ -140,11 +164,14 @@ def work(program: Roles) -> None:
     add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
     usable_node(kubectl, "cards", 4096)
-    kubectl.apply(quota(space, mem=9000))
+    kubectl.apply(quota(space, mem=20000))
     # once both configurations trust the Secret's authority, reviews reach us
     asked = pod(space, "p", gpu=1, gpumem=3000)
     eventually(lambda: kubectl.run("apply", "-f", "-", stdin=json.dumps(asked)).returncode, 0)
     eventually(lambda: kubectl.get("pod", "p", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    place_beside_admissions(kubectl, met)
+    # a pod that the quota refuses, which is never said from a cache
+    assert "exceeded quota" in kubectl.refused(pod(space, "large", gpu=1, gpumem=20000))
     # a pod that costs more where it is placed than at admission
     kubectl.apply(pod(space, "share", gpu=1, gpumem_percentage=10))
     eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
@@ -153,6 +180,10 @@ def work(program: Roles) -> None:
     eventually(lambda: max(events(kubectl, space, "FilteringFailed"), default=0) > 0, seconds=60)
     kubectl("delete", "pod", "p", "-n", space)
     eventually(lambda: kubectl.get("pod", "q", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    # one that waits, and that somebody binds to a node that isn't there
+    kubectl.apply(pod(space, "waits", gpu=1, gpumem=3000))
+    bind_to_an_unknown_node(program, space, "waits")
+    kubectl("delete", "pod", "waits", "-n", space)
     # the same event twice is counted, not repeated
     for hard in (3000, 5000, 3000):
         kubectl.apply(quota(space, mem=hard))
@@ -181,7 +212,8 @@ def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
     before: int, program: Roles, kubelets: Kubelets, plane: ControlPlane
 ) -> None:
     kubectl = program.kubectl
-    work(program)
+    reads = ("", "resourcequotas", "get")
+    work(program, lambda: reads in map(right, audited(plane, before, SCHEDULER)))
     assert kubelets.faults == []
     for account, roles in ROLES.items():
         rights = granted(kubectl, *roles)

@@ -208,7 +208,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
             found = lambda: (kubectl.used(space), kubectl.ledger(space))  # noqa: B023, E731  as above
             eventually(found, ({"gpu": str(cards)}, {}), seconds=60)
         # a call of a device plugin may fail once, as a pod's creation may; a card must never have too much on it
-        assert [fault for fault in plugins.faults if fault.startswith("card ")] == []
+        assert [fault for fault in plugins.faults if fault.startswith(("card ", "no allocation"))] == []
         check_replicas(cluster)
         for space in spaces:
             kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")

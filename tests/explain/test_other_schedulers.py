@@ -54,7 +54,7 @@ def test_nodes_that_are_too_small_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("notes", "verdict", "told"),
+    ("notes", "verdict", "expected"),
     [
         (
             {"volcano.sh/vgpu-ids-new": "a-0,NVIDIA,3000,0:", "volcano.sh/bind-phase": "success"},
@@ -64,9 +64,9 @@ def test_nodes_that_are_too_small_say_so() -> None:
         ({}, "is bound to a", ["it costs what it asks for, as Volcano wrote no cards on it"]),
     ],
 )
-def test_a_pod_on_a_node(notes: dict[str, str], verdict: str, told: list[str]) -> None:
+def test_a_pod_on_a_node(notes: dict[str, str], verdict: str, expected: list[str]) -> None:
     found = explained(pod("p", asks(3000), notes=notes, nodeName="a"), node("a", 16000))
-    assert (found.verdict, found.notes) == (verdict, told)
+    assert (found.verdict, found.notes) == (verdict, expected)
 
 
 def test_what_admission_would_refuse_fits_nowhere() -> None:

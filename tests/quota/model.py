@@ -330,8 +330,8 @@ class QuotaModel(RuleBasedStateMachine):
         ]
         return found[number % len(found)] if found else None
 
-    @rule(number=st.integers(0, 20), accident=ACCIDENTS, bind=st.booleans() | st.just(True))
-    def extender_places(self, number: int, accident: Accident, bind: bool) -> None:
+    @rule(number=st.integers(0, 20), accident=ACCIDENTS)
+    def extender_places(self, number: int, accident: Accident) -> None:
         found = self.pick(number, bound=False)
         if found is None:
             return
@@ -340,11 +340,8 @@ class QuotaModel(RuleBasedStateMachine):
         )
         placer = self.replicas[0].core.placer
         result = self.do(lambda: placer.place(found), accident)
-        if isinstance(result, Placement):
-            if room:
-                self.placed_within_limits()
-            if bind:
-                self.do(lambda: placer.bind(found, result.node))
+        if isinstance(result, Placement) and room:
+            self.placed_within_limits()
 
     def placed_within_limits(self) -> None:
         """Q16."""

@@ -246,15 +246,18 @@ def test_the_undo_touches_only_its_own_entry() -> None:
     ("step", "failure", "placed", "mem"),
     [("before", Forbidden, False, 8192), ("before", Unavailable, False, 12288), ("after", Unavailable, True, 12288)],
 )
-def test_a_failed_annotation_gives_its_charge_back_unless_it_may_have_arrived(
+def test_a_failed_binding_gives_its_charge_back_unless_it_may_have_arrived(
     step: str, failure: type[ClusterError], placed: bool, mem: int
 ) -> None:
     async def told(world: World, waiting: Pod) -> None:
         await world.cluster.delete(Kind.NODES, "n2")
         await world.drain()
 
+        lost: list[str] = []
+
         async def lose(at: str) -> None:
-            if at == f"patch:{step}":
+            if at == f"bind:{step}" or (lost and at == "get:before" and failure is Unavailable):
+                lost.append(at)
                 raise failure("no")
 
         world.cluster.pause = lose

@@ -143,12 +143,10 @@ class World:
             await self.admit(manifest, **how)
         return caught.value
 
-    async def place(self, name: str, *, bind: bool = True) -> Placement | Unschedulable:
+    async def place(self, name: str) -> Placement | Unschedulable:
         found = self.pod(name)
         placed = await self.core.placer.place(found)
         assert placed is not None
-        if isinstance(placed, Placement) and bind:
-            await self.core.placer.bind(found, placed.node)
         await self.drain()
         return placed
 

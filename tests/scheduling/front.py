@@ -99,14 +99,18 @@ class Front(Scene):
         return await self.ask({"Pod": self.raw(name, namespace), "Nodes": None, "NodeNames": list(nodes)})
 
     async def ask(self, body: Any) -> JSON:
-        return encode_filtered(await self.extender.filter(args(body)))
+        answer = encode_filtered(await self.extender.filter(args(body)))
+        await self.recorded()
+        return answer
 
     async def bind(self, name: str, node: str, *, namespace: str = "default", uid: str = "") -> str:
         meta = (self.cluster.peek(Kind.PODS, name, namespace) or {"metadata": {}})["metadata"]
         sent = {"PodName": name, "PodNamespace": namespace, "PodUID": uid or meta.get("uid", "?"), "Node": node}
         binding = decode_binding(json.loads(json.dumps(sent)))
         assert not isinstance(binding, str), binding
-        return await self.extender.bind(binding)
+        error = await self.extender.bind(binding)
+        await self.recorded()
+        return error
 
     async def scheduled(self, raw: JSON, *nodes: str) -> str:
         """Create, filter and bind a pod on the first node left; the error of the bind."""

@@ -14,7 +14,14 @@ from hami_webhook.kube.objects import Namespace, Node, Pod
 from hami_webhook.policy.rules import PolicyRules as Rules
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.placer import Placement, Placer, SchedulingPolicies, Unschedulable
+from hami_webhook.scheduling.placer import (
+    AssumedPlacement,
+    CycleState,
+    Placement,
+    Placer,
+    SchedulingPolicies,
+    Unschedulable,
+)
 
 NOW = 1_767_225_600.0
 VENDORS = enabled_vendors(builtin_device_config().config)
@@ -139,7 +146,24 @@ class Scene:
         meta = raw["metadata"]
         if self.cluster.peek(Kind.PODS, meta["name"], meta["namespace"]) is None:
             await self.add(raw)
-        return await self.placer.place(self.read(meta["name"], meta["namespace"]), nodes)
+        try:
+            return await self.placer.place(self.read(meta["name"], meta["namespace"]), nodes)
+        finally:
+            await self.recorded()
+
+    async def recorded(self) -> None:
+        """Let the events be recorded that wait for it."""
+        assert self.placer.events is not None
+        await self.placer.events.flush()
+
+    async def assumed(self, raw: JSON) -> AssumedPlacement:
+        """Create the pod if it isn't there, and hold devices for it that nobody binds it with."""
+        meta = raw["metadata"]
+        if self.cluster.peek(Kind.PODS, meta["name"], meta["namespace"]) is None:
+            await self.add(raw)
+        found = await self.placer.consider(self.read(meta["name"], meta["namespace"]), None, (), choose=True)
+        assert isinstance(found, CycleState), found
+        return self.placer.assume(found)
 
     async def placed(self, raw: JSON, nodes: Sequence[str] | None = None) -> Placement:
         placement = await self.place(raw, nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.kube.objects import Node, Pod
@@ -121,7 +121,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True)
 @given(steps, st.booleans())
 def test_a_card_is_never_counted_twice_nor_lost(sequence: list[tuple[str, str, str, int]], known: bool) -> None:
     state = empty()

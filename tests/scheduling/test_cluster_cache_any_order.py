@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
@@ -144,7 +144,6 @@ def told(state: ClusterCache) -> object:
     )
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
 @given(changes, st.integers(0, 1000))
 def test_the_state_is_what_a_rebuild_would_make_it_in_any_order_of_events(
     steps: list[tuple[Any, ...]], seed: int

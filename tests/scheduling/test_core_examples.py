@@ -51,7 +51,8 @@ def test_a_node_and_card_follow_their_policies(nodes: str, cards: str, chosen: s
             ALLOCATED: f"{device},NVIDIA,1000,20:;",
         }
         message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({told})"
-        assert scene.events("p") == [("Normal", "FilteringSucceed", message)]
+        bound = f"Successfully binding node [{chosen}] to default/p"
+        assert scene.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
 
     asyncio.run(scenario())
 

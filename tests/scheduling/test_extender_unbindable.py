@@ -82,8 +82,10 @@ CASES: dict[str, tuple[Change, JSON, str]] = {
 
 
 @both
+@pytest.mark.parametrize("known", [True, False], ids=["as the watch told", "not told yet"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_pod_that_can_not_be_bound_is_refused_before_anything_is_written(case: str, mode: str) -> None:
+def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: str) -> None:
+    """Before anything is written, if it is known by then; else the binding is refused, and the lock let go."""
     change, sent, error = CASES[case]
 
     async def story() -> None:
@@ -96,23 +98,42 @@ def test_a_pod_that_can_not_be_bound_is_refused_before_anything_is_written(case:
         uid = front.read("theirs" if name == "theirs" else "p").uid
         await front.filter("p", "a")
         await change(front)
+        if known:
+            front.hear("p")
         asked: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "a", **sent}
         binding = decode_binding(asked)
         assert isinstance(binding, Binding)
         del front.writes[:]
         assert (await front.extender.bind(binding)).startswith(error)
-        assert front.writes == []
+        assert front.writes == [] or (not known and front.writes == ["patch", "bind", "patch"])
+        assert front.read("p").node_name in ("", "b")
+        assert ALLOCATED not in front.read("p").annotations
+        assert front._lock("a") is None
 
     drive(story())
 
 
-def test_in_single_mode_a_pod_that_was_placed_elsewhere_or_nowhere_is_refused_before_anything_is_written() -> None:
+@both
+def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
+    async def story() -> None:
+        front = Recorded(mode)
+        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await gate(front)
+        front.hear("p")
+        await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
+        await front.filter("p", "a")
+        assert await front.bind("p", "a") == ""
+        assert front.read("p").node_name == "a"
+
+    drive(story())
+
+
+def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
     async def story() -> None:
         front = Recorded("single")
         await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
-        assert await front.bind("p", "a") == "pod default/p was placed on no node, not on a"
-        assert front.writes == []
         await place_elsewhere(front)
+        front.hear("p")
         del front.writes[:]
         assert await front.bind("p", "a") == "pod default/p was placed on b, not on a"
         assert front.writes == []

@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.reasons import NODE_UNREGISTERED
@@ -77,7 +77,6 @@ def check(
         assert memory.fit(ask, budget, scored.node) == scored
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
 @given(st.lists(st.one_of(changes.map(tuple), questions, questions), max_size=25), st.sampled_from((1, 6, 1000)))
 def test_the_memory_answers_as_the_nodes_would_now(steps: list[Any], most: int) -> None:
     world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -64,7 +64,6 @@ def check(world: World) -> None:
             assert state.placed_besides(one, books, world.now) == summed
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.one_of(changes, more), max_size=5))
 def test_the_sums_are_what_adding_up_gives(steps: list[list[tuple[Any, ...]]]) -> None:
     world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})

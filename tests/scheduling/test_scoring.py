@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -13,7 +13,16 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import NodeFit, read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.scheduling.scoring import ScoredNode, failure_messages, node_score, ranked, success_message
+from hami_webhook.scheduling.scoring import (
+    NodeRank,
+    ScoredNode,
+    best_first,
+    failure_messages,
+    grades,
+    node_score,
+    ranked,
+    success_message,
+)
 
 from .scenery import VENDORS, Scene, asks, card, node, pod, running
 
@@ -201,3 +210,16 @@ def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> Non
 )
 def test_failures_are_told_by_label_and_then_in_sum(failed: dict[str, Rejection], told: list[str]) -> None:
     assert failure_messages(failed, 7) == [*told, "no available node, 7 nodes do not meet"]
+
+
+@pytest.mark.parametrize("policy", ["spread", "binpack"])
+def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it_is_busy(policy: str) -> None:
+    scores = {"a": 1.0, "b": 1.0, "c": 2.0} if policy == "spread" else {"a": 2.0, "b": 2.0, "c": 1.0}
+    fits = [NodeRank(name, score) for name, score in scores.items()]
+    ask = read_pod_request(Pod.from_object(pod("p", asks(1))), VENDORS, policy)
+    assert ask is not None
+    for busy, order in ((), "abc"), ("a", "bac"), ("ab", "abc"), ("c", "abc"):
+        assert "".join(each.node for each in best_first(fits, ask, policy, set(busy))) == order
+        graded = grades(fits, ask, policy, 10, set(busy))
+        assert [graded[first] >= graded[second] for first, second in pairwise(order)] == [True, True]
+        assert (graded["a"] == graded["b"]) is (busy != "a")

@@ -292,6 +292,7 @@ def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str,
                     assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
             await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
             await client.post("/bind", json=binding(front))
+        await front.recorded()
         assert front.read("p").node_name == ("n" if status == 200 else "")
 
     ask()

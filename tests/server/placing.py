@@ -1,0 +1,76 @@
+"""An extender on a cluster in memory, with informers and device plugins that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from scheduling.scenery import NOW, VENDORS
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.informers import SharedInformers
+from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling.extender import Binding, Extender, decode_args
+from hami_webhook.server.extender_server import extender_server
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import new_registry
+from hami_webhook.server.run import options_of
+
+from .serving import settings_of
+
+LOCK = "hami.io/mutex.lock"
+
+
+async def serve_as_device_plugins(cluster: MemoryCluster) -> None:
+    """Mark every pod that is bound as served, and let its node's lock go, as HAMi's device plugins do."""
+    async for event in cluster.watch(Kind.PODS, "0"):
+        now = cluster.peek(Kind.PODS, event.object["metadata"]["name"], event.object["metadata"]["namespace"])
+        if now is None or now["metadata"].get("annotations", {}).get("hami.io/bind-phase") != "allocating":
+            continue
+        name, namespace, on = now["metadata"]["name"], now["metadata"]["namespace"], now["spec"]["nodeName"]
+        lock = (await cluster.get(Kind.NODES, on))["metadata"]["annotations"][LOCK]
+        assert lock.endswith(f",{namespace},{name}"), "by the lock the plugin knows whose turn it is"
+        served = {"metadata": {"annotations": {"hami.io/bind-phase": "success"}}}
+        await cluster.patch(Kind.PODS, name, served, namespace)
+        await cluster.patch(Kind.NODES, on, {"metadata": {"annotations": {LOCK: None}}})
+
+
+@asynccontextmanager
+async def placing(memory: MemoryCluster, *flags: str, seen_as: Any = None) -> AsyncIterator[tuple[Core, Extender]]:
+    """An extender until the block ends; `seen_as` is the cluster as it calls it."""
+    settings = settings_of(*flags)
+    core = Core(seen_as or memory, VENDORS, options_of(settings), clock=lambda: NOW)
+    trigger = RequeueTrigger(memory, lambda: None, clock=lambda: NOW)
+    feed = SharedInformers(core, None, trigger)
+    server = extender_server(core, feed, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry())
+    plugins = asyncio.create_task(serve_as_device_plugins(memory))
+    background = [asyncio.create_task(feed.run()), plugins]
+    await feed.wait_synced()
+    try:
+        yield core, server.extender
+        assert not plugins.done(), await plugins
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+
+
+async def filtered(extender: Extender, raw: JSON, nodes: list[str]) -> str:
+    """The node that kube-scheduler would choose."""
+    args = decode_args({"Pod": raw, "NodeNames": nodes})
+    assert not isinstance(args, str)
+    answer = await extender.filter(args)
+    grades = dict(await extender.prioritize(args))
+    assert answer.names
+    return max(answer.names, key=lambda name: grades[name])
+
+
+async def bind(extender: Extender, raw: JSON, node: str) -> str:
+    """What kube-scheduler is answered, empty if the pod is bound."""
+    meta = raw["metadata"]
+    return await extender.bind(Binding(meta["namespace"], meta["name"], meta["uid"], node))
