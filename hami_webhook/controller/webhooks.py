@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import product
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
 from hami_webhook.controller.loops import Sleep, repeat
@@ -25,6 +26,17 @@ CONFIGURATIONS = {
     Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
     Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
 }
+
+_MUTATING = "mutate.webhook.hami.io"
+_RULES = {
+    _MUTATING: ("CREATE", {"pods"}),
+    "validate.webhook.hami.io": ("CREATE", {"pods"}),
+    "guard.webhook.hami.io": ("UPDATE", {"pods", "pods/status"}),
+    "bindings.webhook.hami.io": ("CREATE", {"pods/binding", "bindings"}),
+    "amounts.webhook.hami.io": ("UPDATE", {"pods/resize", "pods/ephemeralcontainers"}),
+    "policy.webhook.hami.io": ("UPDATE", {"pods", "pods/status"}),
+}
+"""The operation and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
 
 
 def webhooks_of(configuration: JSON) -> list[JSON]:
@@ -127,20 +139,43 @@ class WebhookReconciler:
     def _edited(self, kind: Kind, found: JSON) -> str:
         """Edits that are reported and left as they are."""
         hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
-        mutating = "mutate.webhook.hami.io"
-        ours = [mutating] if kind is Kind.MUTATING_WEBHOOKS else sorted(self._wanted.keys() - {mutating})
+        ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
         missing = [name for name in ours if name not in hooks]
         ignoring = [name for name in ours if name in hooks and hooks[name].get("failurePolicy") == "Ignore"]
+        other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
         sentences = []
         if missing:
             sentences.append(f"{', '.join(missing)} missing: apply the manifests again")
         if ignoring:
             danger = "pods pass without a charge while no replica answers"
             sentences.append(f"failurePolicy of {', '.join(ignoring)} is Ignore: {danger}")
+        if other_rules:
+            danger = "requests that they leave out aren't reviewed"
+            sentences.append(f"rules of {', '.join(other_rules)} aren't those of the manifests: {danger}")
         return "; ".join(sentences)
 
     async def _warn(self, kind: Kind, uid: str, reason: str, message: str) -> None:
         await self._object_events.warn(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
+
+
+_Rule = tuple[str, str, str, str, str]
+"""One group, version, resource, operation and scope of a webhook's rules."""
+
+
+def _rules_in_manifests(name: str) -> set[_Rule]:
+    operation, resources = _RULES[name]
+    return {("", "v1", resource, operation, "Namespaced") for resource in resources}
+
+
+def _rules_of(hook: JSON) -> set[_Rule]:
+    """The combinations that a webhook's rules list; wildcards are left as they are."""
+    return {
+        (group, version, resource, operation, rule.get("scope") or "*")
+        for rule in hook.get("rules") or ()
+        for group, version, resource, operation in product(
+            *(rule.get(key) or () for key in ("apiGroups", "apiVersions", "resources", "operations"))
+        )
+    }
 
 
 def _differ(names: list[str]) -> str:

@@ -191,6 +191,48 @@ def test_other_edits_are_reported_and_left() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda rule: rule["operations"].remove("UPDATE"),
+        lambda rule: rule["resources"].remove("pods/status"),
+        lambda rule: rule.update(resources=["pods", "pods/status", "pods/log"]),
+        lambda rule: rule.update(apiVersions=["v2"]),
+        lambda rule: rule.update(scope="Cluster"),
+    ],
+)
+def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
+        before = await scene.webhooks(VALIDATING)
+        await scene.reconciler.reconcile()
+        assert await scene.webhooks(VALIDATING) == before
+        message = (
+            "rules of guard.webhook.hami.io aren't those of the manifests: requests that they leave out aren't reviewed"
+        )
+        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+
+    asyncio.run(run())
+
+
+def test_rules_written_in_another_way_are_the_same() -> None:
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+
+        def split(hooks: dict[str, JSON]) -> None:
+            (rule,) = hooks["guard.webhook.hami.io"]["rules"]
+            hooks["guard.webhook.hami.io"]["rules"] = [{**rule, "resources": [name]} for name in rule["resources"]]
+
+        await scene.edit(VALIDATING, split)
+        await scene.reconciler.reconcile()
+        assert scene.events() == []
+
+    asyncio.run(run())
+
+
 def test_somebody_else_s_write_meanwhile_is_kept() -> None:
     async def run() -> None:
         scene = Scene()

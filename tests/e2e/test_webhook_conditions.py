@@ -34,6 +34,12 @@ def edit(kubectl: Kubectl) -> None:
     kubectl("patch", "validatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(change))
 
 
+def set_operations(kubectl: Kubectl, operations: list[str]) -> None:
+    """Have the API server send the first webhook other operations on pods."""
+    change = [{"op": "replace", "path": "/webhooks/0/rules/0/operations", "value": operations}]
+    kubectl("patch", "validatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(change))
+
+
 def messages(kubectl: Kubectl, reason: str) -> list[str]:
     found = kubectl.get("events", "-A", "--field-selector", f"reason={reason}")["items"]
     return [item["message"] for item in found]
@@ -54,6 +60,11 @@ def test_an_edited_condition_is_put_right_or_reported(program: Deployment) -> No
     eventually(lambda: first_condition(kubectl), rendered)
     eventually(lambda: any("were put right" in text for text in messages(kubectl, "WebhookConditionsMended")))
     eventually(lambda: program.readiness("a"), "")
+    # other edits are left, and reported
+    set_operations(kubectl, ["DELETE"])
+    report = "rules of validate.webhook.hami.io aren't those of the manifests"
+    eventually(lambda: any(report in text for text in messages(kubectl, "WebhookConfigurationEdited")))
+    set_operations(kubectl, ["CREATE"])
     # with the right to read only
     role = kubectl.get("clusterrole", ROLE)
     read = [{"op": "replace", "path": "/rules/0/verbs", "value": ["get"]}]
