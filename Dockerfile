@@ -1,13 +1,15 @@
 # syntax=docker/dockerfile:1
 # The webhook and controller, from the locked versions of constraints.txt. For the same bytes again:
-#   docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --output type=image,rewrite-timestamp=true .
+#   docker build --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --build-arg REVISION=$(git rev-parse HEAD) \
+#     --output type=image,rewrite-timestamp=true .
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS build
 ARG SOURCE_DATE_EPOCH=0
+ARG REVISION=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY pyproject.toml README.md constraints.txt ./
+COPY pyproject.toml hatch_build.py README.md constraints.txt ./
 COPY hami_webhook ./hami_webhook
 RUN python -m pip wheel --no-deps --wheel-dir /wheels . \
  && python -m venv --without-pip /opt/hami-webhook \

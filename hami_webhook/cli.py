@@ -27,6 +27,7 @@ from rich.table import Table
 from hami_webhook import __version__, pki
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
+from hami_webhook.build_info import build_info
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import (
     STDIN,
@@ -414,7 +415,9 @@ def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:
 
 
 def _version(arguments: argparse.Namespace) -> int:
-    print(f"hami-webhook {__version__} (revision unknown, build date unknown, Python {platform.python_version()})")
+    built = build_info()
+    origin = f"revision {built.revision or 'unknown'}, build date {built.date or 'unknown'}"
+    print(f"hami-webhook {__version__} ({origin}, Python {platform.python_version()})")
     return 0
 
 

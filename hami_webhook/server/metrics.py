@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from hami_webhook import __version__
 from hami_webhook.assembly import Core
+from hami_webhook.build_info import build_info
 from hami_webhook.cluster.api import Kind
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
@@ -56,7 +57,7 @@ class CoreCollector(Collector):
             "Build of this process.",
             labels=("version", "revision", "build_date", "go_version", "compiler", "platform"),
         )
-        build.add_metric((__version__, "", "", "", platform.python_implementation(), platform.platform()), 1)
+        build.add_metric((__version__, *build_info(), "", platform.python_implementation(), platform.platform()), 1)
         yield build
         yield from self._cards()
         yield from self._pods()
