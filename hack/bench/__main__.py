@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, search, simulate, start, webhook
+from hack.bench import charge, filter, placing, search, simulate, start, webhook
 from hack.bench.figures import run
 
 run(
@@ -10,6 +10,7 @@ run(
         "webhook": webhook.measure,
         "filter": filter.measure,
         "charge": charge.measure,
+        "placing": placing.measure,
         "search": search.measure,
         "start": start.measure,
         "simulate": simulate.measure,

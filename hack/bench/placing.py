@@ -1,0 +1,274 @@
+"""`python -m hack.bench.placing`: bursts bound by a stock kube-scheduler with our extender, on a real API server.
+
+The baseline is a burst of plain pods through the same kube-scheduler, which then binds them itself. Everything shares
+the machine: API server, etcd, kube-scheduler, the extender, the device plugins, and the client that creates the pods.
+
+A pod's time runs from its creation to its binding, both by the API server's audit log. Calls are the extender's, of any
+verb but watches, by the same log. Processor time is that of a process for one pod of the burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+from hack.bench.apiserver import USER, api_server, create_all, make_namespace, wait_ready
+from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.scenery import JSON, SCHEDULER, asking, gpu, node, node_name, quota
+from hack.devcluster.plane import ControlPlane, free_ports
+from hami_webhook.cluster.api import Kind
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.scheduling.kube_scheduler import fill_in
+
+CONFIGURATION = Path(__file__).parents[2] / "manifests" / "scheduler" / "kube-scheduler.yaml"
+CLIENTS = 8
+HARD = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
+BURST_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A burst: `answer` is how long device plugins take, in milliseconds; `different`: no two pods request the same."""
+
+    mode: str
+    nodes: int
+    policy: str = "spread"
+    answer: int = 0
+    different: bool = False
+    limited: bool = False
+
+    def __str__(self) -> str:
+        more = [*(["different"] if self.different else []), *(["quota"] if self.limited else [])]
+        return ", ".join((self.mode, f"{self.nodes} nodes", self.policy, f"{self.answer} ms", *more))
+
+
+def _cases(size: str) -> list[Case]:
+    """In an order in which little has to be started anew."""
+    both = ("cooperative", "single")
+    if size == "smallest":
+        return [Case(mode, 20) for mode in both]
+    if size == "usual":
+        return [case for mode in both for case in (Case(mode, 200), Case(mode, 200, limited=True))]
+    whole = itertools.product((200, 1000), both, ("spread", "binpack"), (0, 50, 500), (False, True), (False, True))
+    return [Case(mode, nodes, *rest) for nodes, mode, *rest in whole]
+
+
+PODS = {"smallest": 40, "usual": 400, "large": 400}
+ROUNDS = {"smallest": 1, "usual": 3, "large": 3}
+
+
+@dataclass(slots=True)
+class Burst:
+    """What a burst took: pods a second, each pod's seconds to its binding, calls and processor seconds a pod."""
+
+    rate: float
+    waits: list[float]
+    calls: Counter[str]
+    processor: dict[str, float] = field(default_factory=dict)
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))]
+
+
+def measure(size: str) -> Sequence[Figure]:
+    figures: list[Figure] = []
+    for nodes, cases in itertools.groupby(_cases(size), key=lambda case: case.nodes):
+        with api_server("placing") as plane:
+            asyncio.run(_make_nodes(plane, nodes))
+            for case in cases:
+                figures += _measured(plane, case, PODS[size], ROUNDS[size])
+    return figures
+
+
+def _measured(plane: ControlPlane, case: Case, pods: int, rounds: int) -> Iterator[Figure]:
+    alone: list[Burst] = []
+    ours: list[Burst] = []
+    with _scheduling(plane, case) as processes:
+        for number in range(rounds + (rounds > 1)):  # the first pair finds everything cold
+            alone.append(_burst(plane, replace(case, limited=False), pods, {**processes}, plain=True))
+            ours.append(_burst(plane, case, pods, processes, plain=False))
+            tell(f"placing: {case}: {ours[-1].rate:.1f} of {alone[-1].rate:.1f} pods a second, round {number}")
+    alone, ours = alone[-rounds:], ours[-rounds:]
+    middle = ours[sorted(range(rounds), key=lambda at: ours[at].rate)[rounds // 2]]
+    goal = Goal(at_least=0.6 if case.mode == "cooperative" else 0.5)
+    quick = goal if case.policy == "spread" and case.answer == 0 and pods >= 400 else None
+    rate = statistics.median(burst.rate for burst in ours)
+    yield Figure(
+        "placing", f"{case}", rate, "pods per second", "plain", statistics.median(b.rate for b in alone), quick
+    )
+    for share, name in ((0.5, "p50"), (0.99, "p99")):
+        mine, theirs = (statistics.median(b.percentile(share) for b in bursts) for bursts in (ours, alone))
+        slow = Goal(at_most=3) if quick and share > 0.9 else None
+        yield Figure("placing", f"{case}, {name}", mine, "s to binding", "plain", theirs, slow)
+    calls = sum(middle.calls.values()) / pods
+    most = Goal(at_most=3.3 if case.limited else 3.0, of="value")
+    by_verb = " ".join(f"{what} {count / pods:.2f}" for what, count in sorted(middle.calls.items()))
+    tell(f"placing: {case}: calls a pod: {by_verb}")
+    yield Figure("placing", f"{case}, calls", calls, "per pod", "one each", 1, most)
+    for process, seconds in middle.processor.items():
+        before = statistics.median(burst.processor[process] for burst in alone)
+        yield Figure("placing", f"{case}, {process}", 1000 * seconds, "ms per pod", "plain", 1000 * before)
+
+
+async def _make_nodes(plane: ControlPlane, count: int) -> None:
+    room = {"pods": "1000", "cpu": "1000", "memory": "1Ti"}
+    objects = []
+    for number in range(count):
+        made = node(number)
+        made["status"]["allocatable"] |= room
+        made["status"]["capacity"] = made["status"]["allocatable"]
+        objects.append((Kind.NODES, made))
+    await create_all(plane.kubeconfig, objects, CLIENTS)
+    async with KubernetesCluster(await connect(str(plane.kubeconfig))) as cluster:
+        for number in range(count):  # nobody says here that they are ready
+            await cluster.patch(Kind.NODES, node_name(number), {"spec": {"taints": None}})
+        await make_namespace(cluster, "hami-system")
+
+
+@contextlib.contextmanager
+def _scheduling(plane: ControlPlane, case: Case) -> Iterator[dict[str, int]]:
+    """The extender, kube-scheduler with it, and the device plugins; the identifiers of the processes that count."""
+    folder = plane.folder / "placing"
+    folder.mkdir(exist_ok=True)
+    login = plane.authority.kubeconfig(USER, plane.server, USER, "system:masters")
+    extender_port, main, metrics, secure = free_ports(4)
+    with contextlib.ExitStack() as running, (folder / "log").open("ab") as log:
+
+        def start(*command: str | Path) -> subprocess.Popen[bytes]:
+            environment = {**os.environ, "POD_NAME": "hami-scheduler-0", "POD_NAMESPACE": "hami-system"}
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            running.callback(process.wait)
+            running.callback(process.kill)
+            return process
+
+        extender = start(
+            *(sys.executable, "-m", "hami_webhook", "serve", "--roles", "extender", "--kubeconfig", str(login)),
+            *("--extender-mode", case.mode, "--extender-bind-address", f"127.0.0.1:{extender_port}"),
+            *("--node-scheduler-policy", case.policy, "--scheduler-name", SCHEDULER),
+            *("--http_bind", f"127.0.0.1:{main}", "--metrics-bind-address", f"127.0.0.1:{metrics}"),
+            *("--kube-qps", "200", "--kube-burst", "400"),  # as in the manifests
+        )
+        wait_ready(extender, metrics)
+        configuration = folder / "kube-scheduler.yaml"
+        configuration.write_text(_configuration(plane, case, extender_port))
+        scheduler = start(
+            *(plane.programs / "kube-scheduler", f"--config={configuration}"),
+            *(f"--{what}-kubeconfig={plane.scheduler_kubeconfig}" for what in ("authentication", "authorization")),
+            *("--bind-address=127.0.0.1", f"--secure-port={secure}", f"--cert-dir={folder / 'certificates'}"),
+        )
+        start(sys.executable, "-m", "hack.bench.plugins", str(plane.kubeconfig), str(case.answer))
+        time.sleep(3)  # both watch by then
+        servers = {name: plane.running[name].pid for name in ("kube-apiserver", "etcd")}
+        yield {"extender": extender.pid, "kube-scheduler": scheduler.pid, **servers}
+
+
+def _configuration(plane: ControlPlane, case: Case, port: int) -> str:
+    """The manifests' own, with the addresses of this run."""
+    vendors = enabled_vendors(builtin_device_config().config)
+    document = yaml.safe_load(fill_in(CONFIGURATION.read_text(), CONFIGURATION.name, vendors))
+    document["clientConnection"] = {"kubeconfig": str(plane.scheduler_kubeconfig)}
+    document["leaderElection"] = {"leaderElect": False}
+    document["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    if case.mode == "single":
+        del document["extenders"][0]["prioritizeVerb"]
+    dumped: str = yaml.safe_dump(document)
+    return dumped
+
+
+_spaces = itertools.count()
+
+
+def _burst(plane: ControlPlane, case: Case, pods: int, processes: dict[str, int], *, plain: bool) -> Burst:
+    space = f"burst-{next(_spaces)}"
+    asyncio.run(_prepare(plane, space, limited=case.limited))
+    start = plane.audit_log.stat().st_size
+    before = {name: _processor_seconds(pid) for name, pid in processes.items()}
+    objects = [(Kind.PODS, _pod(number, space, case, plain=plain)) for number in range(pods)]
+    asyncio.run(create_all(plane.kubeconfig, objects, CLIENTS))
+    deadline = time.monotonic() + BURST_SECONDS
+    while len((times := _times(plane.audit_log, start, space))[1]) < pods:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"placing: {case}: {len(times[1])} of {pods} pods bound in {BURST_SECONDS:g} s")
+        time.sleep(0.25)
+    processor = {name: (_processor_seconds(pid) - before[name]) / pods for name, pid in processes.items()}
+    time.sleep(1)  # for events
+    created, bound, calls = _times(plane.audit_log, start, space)
+    asyncio.run(_clear(plane, space))
+    return Burst(
+        pods / (max(bound.values()) - min(created.values())),
+        [bound[name] - created[name] for name in bound],
+        calls,
+        processor,
+    )
+
+
+def _pod(number: int, space: str, case: Case, *, plain: bool) -> JSON:
+    limits = {"cpu": "1m"} if plain else gpu(2000 + (number if case.different else 0))
+    pod = asking(f"pod-{number}", limits, space)
+    pod["spec"]["schedulerName"] = SCHEDULER
+    return pod
+
+
+async def _prepare(plane: ControlPlane, space: str, *, limited: bool) -> None:
+    async with KubernetesCluster(await connect(str(plane.kubeconfig))) as cluster:
+        await make_namespace(cluster, space)
+        if limited:
+            await cluster.create(Kind.RESOURCE_QUOTAS, quota("gpu", HARD, space))
+            used = {"status": {"hard": {k: str(v) for k, v in HARD.items()}, "used": dict.fromkeys(HARD, "0")}}
+            await cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu", used, space)
+    await asyncio.sleep(1)
+
+
+async def _clear(plane: ControlPlane, space: str) -> None:
+    async with KubernetesCluster(await connect(str(plane.kubeconfig))) as cluster:
+        await cluster.call("DELETE", f"/api/v1/namespaces/{space}/pods", {"gracePeriodSeconds": 0})
+    await asyncio.sleep(2)
+
+
+def _times(log: Path, start: int, space: str) -> tuple[dict[str, float], dict[str, float], Counter[str]]:
+    """When pods were created and bound (Unix seconds), and the calls of the extender, as logged since `start`."""
+    created: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    calls: Counter[str] = Counter()
+    with log.open("rb") as lines:
+        lines.seek(start)
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:  # the last one may be half written
+                continue
+            about, verb = event.get("objectRef", {}), event["verb"]
+            resource = about.get("resource", "")
+            if event["user"]["username"] == USER and verb != "watch":
+                calls[f"{verb} {resource}{'/' + about['subresource'] if about.get('subresource') else ''}"] += 1
+            if resource != "pods" or about.get("namespace") != space or verb != "create":
+                continue
+            if event.get("responseStatus", {}).get("code") == 201:
+                at = datetime.fromisoformat(event["stageTimestamp"]).timestamp()
+                (bound if about.get("subresource") == "binding" else created)[about.get("name", "")] = at
+    return created, bound, calls
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    run({"placing": measure}, __doc__)
