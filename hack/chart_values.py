@@ -147,6 +147,7 @@ class Scheduler(Placed):
     leader_elect: bool
     default_scheduler_policy: DefaultSchedulerPolicy
     force_overwrite_default_scheduler: bool
+    preemption: Literal["off", "dry-run", "on"]
     kube_scheduler: KubeScheduler
     extender: Extender
     admission_webhook: AdmissionWebhook

@@ -19,6 +19,7 @@ from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
+from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
@@ -31,6 +32,7 @@ from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.preemption.nominations import Nominations
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ class Core:
         self.clock = clock
         self.placement_ttl = placement_ttl = options.times.placement_ttl
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
-        self.caches = Caches(self.state, clock, options.node_labels)
+        self.nominations = Nominations(self.state, vendors, clock=clock, card_policy=options.policies.card)
+        self.caches = Caches(self.state, clock, options.node_labels, self.nominations)
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
@@ -105,6 +108,7 @@ class Core:
             boundary=self.boundary,
             placement_ttl=placement_ttl,
             store=self.quotas,
+            nominations=self.nominations,
         )
         self.admission = AdmissionHandler(
             vendors,
@@ -222,9 +226,15 @@ class Caches:
     """What is known of the cluster's objects, kept by informers or by whoever makes the objects."""
 
     def __init__(
-        self, state: ClusterCache, clock: Callable[[], float], node_labels: tuple[tuple[str, str], ...] = ()
+        self,
+        state: ClusterCache,
+        clock: Callable[[], float],
+        node_labels: tuple[tuple[str, str], ...] = (),
+        nominations: Nominations | None = None,
     ) -> None:
         self.state = state
+        self._nominations = nominations
+        self.disruption_budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
         self._node_labels = node_labels
         self.namespaces: dict[str, Namespace] = {}
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
@@ -266,7 +276,10 @@ class Caches:
                 else:
                     self.state.remove_node(node.name)
             case Kind.PODS:
-                self.state.set_pod(Pod.from_object(obj).compact(), self._clock())
+                pod = Pod.from_object(obj).compact()
+                self.state.set_pod(pod, self._clock())
+                if self._nominations is not None:
+                    self._nominations.set_pod(pod)
             case Kind.NAMESPACES:
                 namespace = Namespace.from_object(obj)
                 self.namespaces[namespace.name] = namespace
@@ -275,6 +288,9 @@ class Caches:
                 self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
             case Kind.DEVICES:
                 self.state.set_device(*checked_device(obj))
+            case Kind.POD_DISRUPTION_BUDGETS:
+                budget = PodDisruptionBudget.from_object(obj)
+                self.disruption_budgets[budget.namespace, budget.name] = budget
 
     def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
         """An object is gone."""
@@ -286,12 +302,16 @@ class Caches:
                 self.state.remove_node(name)
             case Kind.PODS:
                 self.state.remove_pod(meta.get("uid") or "")
+                if self._nominations is not None:
+                    self._nominations.remove_pod(meta.get("uid") or "")
             case Kind.NAMESPACES:
                 self.namespaces.pop(name, None)
             case Kind.RESOURCE_QUOTAS:
                 self._quotas.get(namespace, {}).pop(name, None)
             case Kind.DEVICES:
                 self.state.remove_device(name)
+            case Kind.POD_DISRUPTION_BUDGETS:
+                self.disruption_budgets.pop((namespace, name), None)
 
 
 def _key(kind: Kind, obj: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, placing, search, simulate, start, webhook
+from hack.bench import charge, filter, placing, preemption, search, simulate, start, webhook
 from hack.bench.figures import run
 
 run(
@@ -11,6 +11,7 @@ run(
         "filter": filter.measure,
         "charge": charge.measure,
         "placing": placing.measure,
+        "preemption": preemption.measure,
         "search": search.measure,
         "start": start.measure,
         "simulate": simulate.measure,

@@ -15,7 +15,7 @@ JSON = dict[str, Any]
 
 
 class Kind(Enum):
-    """The kinds that are read and patched, and the first five listed and watched: the resource's plural name.
+    """The kinds that are read and patched, and the first six listed and watched: the resource's plural name.
 
     Koordinator's `DEVICES` exist only where their definition is installed.
     """
@@ -25,6 +25,7 @@ class Kind(Enum):
     NAMESPACES = "namespaces"
     RESOURCE_QUOTAS = "resourcequotas"
     DEVICES = "devices"
+    POD_DISRUPTION_BUDGETS = "poddisruptionbudgets"
     SECRETS = "secrets"
     MUTATING_WEBHOOKS = "mutatingwebhookconfigurations"
     VALIDATING_WEBHOOKS = "validatingwebhookconfigurations"
@@ -34,11 +35,13 @@ class Kind(Enum):
         """The plural name with its API group, as messages of the API server have it."""
         if self.value.endswith("webhookconfigurations"):
             return self.value + ".admissionregistration.k8s.io"
-        return self.value + (".scheduling.koordinator.sh" if self is Kind.DEVICES else "")
+        return self.value + {Kind.DEVICES: ".scheduling.koordinator.sh", Kind.POD_DISRUPTION_BUDGETS: ".policy"}.get(
+            self, ""
+        )
 
     @property
     def namespaced(self) -> bool:
-        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.SECRETS)
+        return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.POD_DISRUPTION_BUDGETS, Kind.SECRETS)
 
 
 class ClusterError(Exception):
@@ -146,6 +149,10 @@ class Cluster(Protocol):
 
         `Conflict` if the pod is bound, or has another UID or, where one is given, another resourceVersion.
         """
+        ...
+
+    async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
+        """Delete a pod with its own grace period: `Conflict` if its UID is another."""
         ...
 
     async def record_event(self, note: EventNote) -> None:

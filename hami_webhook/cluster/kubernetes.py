@@ -59,6 +59,7 @@ _PREFIXES = {
     Kind.NAMESPACES: "/api/v1",
     Kind.RESOURCE_QUOTAS: "/api/v1",
     Kind.DEVICES: "/apis/scheduling.koordinator.sh/v1alpha1",
+    Kind.POD_DISRUPTION_BUDGETS: "/apis/policy/v1",
     Kind.SECRETS: "/api/v1",
     Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
     Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
@@ -198,6 +199,9 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self.call("POST", _path(Kind.PODS, namespace, pod, "binding"), binding)
+
+    async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
+        await self.call("DELETE", _path(Kind.PODS, namespace, pod), {"preconditions": {"uid": uid}})
 
     async def record_event(self, note: EventNote) -> None:
         recording = self._events.correlate(note, self._clock())

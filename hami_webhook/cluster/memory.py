@@ -41,11 +41,14 @@ _KINDS = {
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
     Kind.DEVICES: "Device",
+    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
     Kind.SECRETS: "Secret",
     Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
     Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",
 }
 _LEASES, _MAX_ANNOTATIONS = "leases.coordination.k8s.io", 256 * 1024
+_GRACE = 30
+"""Seconds of grace of a pod that says nothing."""
 _SERVER_FIELDS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
 _POD_SPEC_MUTABLE = (
     *("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates"),
@@ -155,6 +158,20 @@ class MemoryCluster:
         await self._pause("bind:before")
         self._bind((namespace, pod), node, uid, resource_version, metadata or {})
         await self._pause("bind:after")
+
+    async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
+        await self._pause("delete_pod:before")
+        key = (namespace, pod)
+        found = self._found(Kind.PODS, key)
+        has, spec = found["metadata"]["uid"], found.get("spec") or {}
+        if uid != has:
+            raise Conflict(
+                f'Operation cannot be fulfilled on Pod "{pod}": the UID in the precondition ({uid}) does not match '
+                f"the UID in record ({has}). The object might have been deleted and then recreated"
+            )
+        grace = spec.get("terminationGracePeriodSeconds", _GRACE) if spec.get("nodeName") else 0
+        await self.delete(Kind.PODS, pod, namespace, grace)
+        await self._pause("delete_pod:after")
 
     async def record_event(self, note: EventNote) -> None:
         await self._pause("record_event:before")

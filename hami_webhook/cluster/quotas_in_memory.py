@@ -123,6 +123,9 @@ class QuotasInMemory:
     ) -> None:
         await self._cluster.bind(namespace, pod, uid, node, resource_version=resource_version, metadata=metadata)
 
+    async def delete_pod(self, namespace: str, pod: str, uid: str) -> None:
+        await self._cluster.delete_pod(namespace, pod, uid)
+
     async def record_event(self, note: EventNote) -> None:
         await self._cluster.record_event(note)
 

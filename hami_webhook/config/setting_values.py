@@ -96,6 +96,12 @@ def extender_mode(text: str) -> str:
     return text
 
 
+def preemption(text: str) -> str:
+    if text not in ("off", "dry-run", "on"):
+        raise ValueError("must be off, dry-run or on")
+    return text
+
+
 def node_policy(text: str) -> str:
     """`spread`, or `binpack` for anything else (docs/spec/core.md#2.1)."""
     return "spread" if text == "spread" else "binpack"

@@ -92,6 +92,12 @@ class Settings:
         "single: /filter decides the node, as HAMi does; cooperative: it answers all that fit, /prioritize "
         "grades them, and /bind decides the cards",
     )
+    preemption: str = _setting(
+        values.preemption,
+        "off",
+        "whether pods of lower priority are evicted for a pod that no node has devices for: off; dry-run: events say "
+        "who would be; on",
+    )
     extender_client_ca_file: str = _setting(
         values.path, "", "CA that the extender's clients must have a certificate of"
     )

@@ -19,7 +19,10 @@ _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
 
 class SharedInformers:
-    """One informer for each kind that the core reads; Koordinator's Devices where they are installed."""
+    """One informer for each kind that the core reads; Koordinator's Devices where they are installed.
+
+    `disruption_budgets`: PodDisruptionBudgets are watched too.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class SharedInformers:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        disruption_budgets: bool = False,
     ) -> None:
         self._core = core
         self._reconciler = reconciler
@@ -46,7 +50,7 @@ class SharedInformers:
                 random=jitter,
                 optional=kind in optional,
             )
-            for kind in (*optional, *_WATCHED)
+            for kind in (*optional, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
         }
         core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
 
@@ -115,6 +119,8 @@ class SharedInformers:
                 view = core.state.view(name)
                 cards_before = view_before.inventories if view_before is not None else {}
                 freed = view is not None and view.inventories != cards_before
+            elif kind is Kind.POD_DISRUPTION_BUDGETS:
+                freed = False
             elif kind is Kind.NAMESPACES:  # its annotations may allow its pods more
                 freed = namespace_before is not None and core.known(name) != namespace_before
             else:

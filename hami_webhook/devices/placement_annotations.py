@@ -13,6 +13,9 @@ from hami_webhook.kube.objects import ContainerKind, Pod
 
 NODE = "hami.io/vgpu-node"
 TIME = "hami.io/vgpu-time"
+NOMINATED_NODE = "hami.io/nominated-node"
+NOMINATED_UNTIL = "hami.io/nominated-until"
+"""Unix seconds until which the devices of a node are kept for the pod (docs/preemption.md#nominated-pods)."""
 
 
 @dataclass(frozen=True, slots=True)

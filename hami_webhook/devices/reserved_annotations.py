@@ -18,7 +18,10 @@ from hami_webhook.devices.vendor import Vendor
 OWNED_LABELS = frozenset({"hami.io/vgpu-node"})
 """The scheduler-owned pod labels."""
 
-PLACEMENT_KEYS = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase")
+PLACEMENT_KEYS = (
+    *("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-time", "hami.io/bind-phase"),
+    *("hami.io/nominated-node", "hami.io/nominated-until"),
+)
 """The scheduler-owned annotations that every vendor shares."""
 
 

@@ -20,6 +20,7 @@ from hami_webhook.explain import remedies
 from hami_webhook.explain.fit_trace import trace_fit
 from hami_webhook.explain.messages import why
 from hami_webhook.explain.other_schedulers import of_foreign
+from hami_webhook.explain.preemption import preemption_note
 from hami_webhook.explain.remedies import Remedy, RemedySearch
 from hami_webhook.explain.report import (
     CardReport,
@@ -203,6 +204,8 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         found_remedies = remedies.node_remedies(search)
         cost = found_remedies[0].cost if found_remedies else None
         verdict = f"fits on none of {len(views)} nodes" if views else "fits nowhere: no node is known"
+        evicted = preemption_note(pod_request, budget, suitable, context.state, context.vendors, context.now)
+        notes += [evicted] if evicted else []
         options = [remedy.change for remedy in found_remedies]
         options += remedies.pod_changes(search)
         options += _other_nodes(views, suitable, search, context)

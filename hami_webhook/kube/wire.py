@@ -88,6 +88,9 @@ class PodSpec(Wire, frozen=True):
     scheduler_name: str | None = None
     node_selector: Texts | None = None
     priority_class_name: str | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
     scheduling_gates: Any = None
@@ -115,6 +118,8 @@ class ContainerStatus(Wire, frozen=True):
 
 class PodStatus(Wire, frozen=True):
     phase: str | None = None
+    start_time: Any = None
+    nominated_node_name: str | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
 
@@ -244,6 +249,34 @@ class ResourceQuotaObject(Wire, frozen=True):
     metadata: ObjectMeta | None = None
     spec: ResourceQuotaSpec | None = None
     status: ResourceQuotaStatus | None = None
+
+
+class LabelSelectorRequirement(Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelectorObject(Wire, frozen=True):
+    match_labels: Texts | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
+class PodDisruptionBudgetSpec(Wire, frozen=True):
+    selector: LabelSelectorObject | None = None
+
+
+class PodDisruptionBudgetStatus(Wire, frozen=True):
+    disruptions_allowed: int | None = None
+    disrupted_pods: dict[str, Any] | None = None
+
+
+class PodDisruptionBudgetObject(Wire, frozen=True):
+    """A PodDisruptionBudget (policy/v1)."""
+
+    metadata: ObjectMeta | None = None
+    spec: PodDisruptionBudgetSpec | None = None
+    status: PodDisruptionBudgetStatus | None = None
 
 
 class Card(Wire, frozen=True):

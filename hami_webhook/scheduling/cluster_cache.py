@@ -280,6 +280,15 @@ class ClusterCache:
             entry.view = NodeView(entry.node, dict(entry.inventories), dict(entry.usage), unusable, entry.generation)
         return entry.view
 
+    def allocations(self, name: str) -> Sequence[PodAllocation]:
+        """The pods that hold cards of the node."""
+        entry = self._nodes.get(name)
+        return () if entry is None else tuple(entry.residents.values())
+
+    def holds_devices(self, uid: str) -> bool:
+        """Whether the pod has a placement that counts."""
+        return uid in self._residents
+
     def views(self) -> Iterator[NodeView]:
         """Every known node, by name."""
         for name in sorted(self._nodes):

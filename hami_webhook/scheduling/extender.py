@@ -25,6 +25,8 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
+from hami_webhook.scheduling.preemption.preemption import Preemption
+from hami_webhook.scheduling.preemption.protocol import Proposal
 from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
 
 logger = logging.getLogger(__name__)
@@ -93,6 +95,7 @@ class Extender:
     quotas from the cache, None if that can't be believed. `pods_complete` says whether the cache has all pods that were
     bound up to a resourceVersion. `refused` is told of every pod that no node takes, and
     `placed` of those that got a place; `freed` is called when devices that were held for a pod are let go.
+    `preemption` is for pods that fit on no node; None leaves them to wait.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Extender:
         refused: Callable[[str], None] = lambda uid: None,
         placed: Callable[[str], None] = lambda uid: None,
         freed: Callable[[], None] = lambda: None,
+        preemption: Preemption | None = None,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -127,6 +131,7 @@ class Extender:
         self._refused = refused
         self._placed = placed
         self._freed = freed
+        self._preemption = preemption
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, tuple[PodRequest, Sequence[NodeRank]]] = OrderedDict()
@@ -186,6 +191,8 @@ class Extender:
         fits, refused = found.filtered.fits, found.filtered.failed
         if not fits:
             self._placer.record_unplaced(pod, found)
+            if self._preemption is not None:
+                self._preemption.consider(pod, found)
             return self._refusal(pod, Unschedulable(refused))
         if self._single:
             self._placed(pod.uid)
@@ -223,6 +230,14 @@ class Extender:
         return Filtered(
             None, [raw for name, raw in named.items() if name in fitting], {**failed, **unreadable}, unresolvable
         )
+
+    async def preempt(self, pod: JSON, proposed: Mapping[str, Proposal]) -> dict[str, Proposal]:
+        """kube-scheduler's candidates for preemption, completed (docs/preemption.md#mixed-requests)."""
+        if self._preemption is None:
+            return dict(proposed)
+        await self._synced()
+        read = Pod.from_object(pod)
+        return await self._preemption.complete(read, proposed, await self._quotas_of(read.namespace))
 
     async def prioritize(self, args: ExtenderArgs) -> list[tuple[str, int]]:
         """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't asked."""

@@ -13,12 +13,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.reasons import NODE_UNREGISTERED, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import BudgetAnswers, PodBudget, RecordingBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, score, standing
 
 MOST_ANSWERS = 200_000
@@ -73,12 +75,18 @@ class FilterCache:
     """Asks nodes whether they can take a pod, and remembers."""
 
     def __init__(
-        self, state: ClusterCache, vendors: Vendors, default_node_policy: str, most: int = MOST_ANSWERS
+        self,
+        state: ClusterCache,
+        vendors: Vendors,
+        default_node_policy: str,
+        most: int = MOST_ANSWERS,
+        nominations: Nominations | None = None,
     ) -> None:
         self._state = state
         self._vendors = vendors
         self._default_node_policy = default_node_policy
         self._most = most
+        self._nominations = nominations
         self._shapes: OrderedDict[_Key, _CachedResults] = OrderedDict()
         self._refusals: dict[tuple[object, ...], Rejection] = {}
         self.asked = 0
@@ -89,6 +97,9 @@ class FilterCache:
         answers = self._answers(request, budget)
         fits, failed = answers.fits, answers.failed
         names = list(dict.fromkeys(names))
+        # what is kept for nominated pods depends on this pod's priority, so it isn't cached
+        kept = self._nominations.nodes_kept_from(request.pod) if self._nominations is not None else ()
+        answers.forget(kept)
         unknown: list[str] = []
         for name in names:
             if name not in fits and name not in failed and not self._fit_node(name, answers, request, budget):
@@ -96,17 +107,24 @@ class FilterCache:
         self._trim()
         found = {name: failed[name] for name in names if name in failed} if failed else {}
         found |= dict.fromkeys(unknown, _UNKNOWN)
-        return FilterResult([fits[name] for name in names if name in fits], found)
+        result = FilterResult([fits[name] for name in names if name in fits], found)
+        answers.forget(kept)
+        return result
 
     def fit(self, request: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
         """The placement on one node as it is now, with all that goes with it."""
-        view = self._state.view(name)
+        view = self._view(name, request.pod)
         if view is None:
             return _UNKNOWN
         result = fit_pod(view, request, self._vendors, budget)
         if isinstance(result, Rejection):
             return result
         return ScoredNode(result, view, score(result, view, request, self._vendors, self._default_node_policy))
+
+    def _view(self, name: str, pod: Pod) -> NodeView | None:
+        """The node as the pod may use it."""
+        view = self._state.view(name)
+        return view if view is None or self._nominations is None else self._nominations.view(view, pod)
 
     def _answers(self, request: PodRequest, budget: PodBudget | None) -> _CachedResults:
         """The answers to the pod's shape that still hold."""
@@ -130,7 +148,7 @@ class FilterCache:
 
     def _fit_node(self, name: str, answers: _CachedResults, request: PodRequest, budget: PodBudget | None) -> bool:
         """Ask one node; whether it is known."""
-        view = self._state.view(name)
+        view = self._view(name, request.pod)
         if view is None:
             return False
         self.asked += 1

@@ -34,6 +34,7 @@ from hami_webhook.scheduling.placement_metadata import (
     placement_annotations,
     stale_metadata,
 )
+from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.scoring import (
     NodeRank,
     ScoredNode,
@@ -163,6 +164,7 @@ class Placer:
         boundary: PolicyBoundary | None = None,
         placement_ttl: float = 300.0,
         store: QuotaStore | None = None,
+        nominations: Nominations | None = None,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -173,7 +175,7 @@ class Placer:
         self._placement_ttl = placement_ttl
         self._store = store or QuotaStore(cluster, vendors, clock=clock)
         self._charger = PlacementCharger(self._store, vendors, state, clock=clock, placement_ttl=placement_ttl)
-        self._filter_cache = FilterCache(state, vendors, self._policies.node)
+        self._filter_cache = FilterCache(state, vendors, self._policies.node, nominations=nominations)
         self.events: EventRecorder | None = EventRecorder(cluster, clock)
         self.busy_nodes: Callable[[], Collection[str]] = tuple
         """Nodes at which a pod would wait for others to be bound: the last choice of those that are as good."""

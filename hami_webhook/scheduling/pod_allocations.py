@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hami_webhook.devices.model import Device, Inventory, PodUsage, Usage
-from hami_webhook.devices.placement_annotations import read_placed
+from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
@@ -15,7 +15,7 @@ from hami_webhook.kube.objects import Pod
 Card = tuple[str, str]
 """A card's backend key and UUID."""
 
-_OF_BINDING = frozenset(("hami.io/bind-phase", "hami.io/bind-time"))
+_OF_NO_PLACEMENT = frozenset(("hami.io/bind-phase", "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def placement_of(pod: Pod) -> dict[str, str]:
 
 
 def written(pod: Pod) -> dict[str, str]:
-    """What a placement wrote when it was decided: what the later bind adds tells no placement from another."""
-    return {key: text for key, text in placement_of(pod).items() if key not in _OF_BINDING}
+    """What a placement wrote when it was decided: what a bind or a nomination adds tells no placement from another."""
+    return {key: text for key, text in placement_of(pod).items() if key not in _OF_NO_PLACEMENT}
 
 
 def _amounts(resident: PodAllocation) -> dict[Card, tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""The scheduler extender's routes: `/filter`, `/filter-simulation`, `/prioritize` and `/bind`.
+"""The scheduler extender's routes: `/filter`, `/filter-simulation`, `/prioritize`, `/bind` and `/preempt`.
 
 They are on an address of their own, which is loopback unless clients need a certificate (the listener's TLS) or a
 bearer token; and on the main server, where HAMi's chart has kube-scheduler send them, for the same clients.
@@ -26,6 +26,7 @@ from hami_webhook.scheduling.extender import (
     decode_binding,
     encode_filtered,
 )
+from hami_webhook.scheduling.preemption.protocol import decode_proposals, encode_proposals
 from hami_webhook.server.app import is_loopback
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, read_body
 from hami_webhook.server.limits import ListenerLimits
@@ -70,6 +71,7 @@ class ExtenderApp:
             "/filter-simulation": self._simulate,
             "/prioritize": self._prioritize,
             "/bind": self._bind,
+            "/preempt": self._preempt,
         }
         return [
             Route(path, self._answering(path, handler, loopback_only=loopback_only), methods=["POST"])
@@ -143,6 +145,12 @@ class ExtenderApp:
     async def _bind(self, body: object) -> object:
         binding = str(body) if isinstance(body, Exception) else decode_binding(body)
         return {"Error": binding if isinstance(binding, str) else await self._extender.bind(binding)}
+
+    async def _preempt(self, body: object) -> object:
+        proposals = str(body) if isinstance(body, Exception) else decode_proposals(body)
+        if isinstance(proposals, str):
+            return {"Error": proposals}
+        return encode_proposals(await self._extender.preempt(*proposals))
 
 
 def _args(body: object) -> ExtenderArgs | str:

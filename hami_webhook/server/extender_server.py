@@ -16,9 +16,11 @@ from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
+from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.listener import Listener
+from hami_webhook.server.process_metrics import PreemptionCollector
 from hami_webhook.server.request_metrics import RequestMetrics
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
@@ -34,6 +36,7 @@ class ExtenderServer:
     listener: Listener | None
     tls: ReloadingTls | None
     main_routes: Sequence[Route]
+    preemption: Preemption | None
 
 
 def a_node(core: Core) -> str | None:
@@ -78,6 +81,22 @@ def extender_server(
     )
     core.state.node_changed = locks.node_changed
     core.placer.busy_nodes = lambda: locks.busy
+    preemption = None
+    if settings.preemption != "off":
+        preemption = Preemption(
+            core.cluster,
+            core.state,
+            core.vendors,
+            core.placer,
+            core.nominations,
+            dry_run=settings.preemption == "dry-run",
+            clock=core.clock,
+            disruption=core.caches.disruption_budgets.values,
+            ready=informers.wait_synced,
+            refused=requeue_trigger.refused,
+            freed=requeue_trigger.freed,
+        )
+        registry.register(PreemptionCollector(preemption))
     extender = Extender(
         core.cluster,
         core.state,
@@ -93,6 +112,7 @@ def extender_server(
         refused=requeue_trigger.refused,
         placed=requeue_trigger.settled,
         freed=requeue_trigger.freed,
+        preemption=preemption,
     )
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
     requests = RequestMetrics(registry, "hami_webhook_extender", "extender request")
@@ -102,7 +122,7 @@ def extender_server(
     main_routes = app.routes(loopback_only=not guarded) if settings.extender_on_main else ()
     address = settings.extender_bind_address
     if address is None:
-        return ExtenderServer(extender, None, None, main_routes)
+        return ExtenderServer(extender, None, None, main_routes, preemption)
     tls = None
     if settings.extender_client_ca_file:
         files = CertificateFiles(
@@ -112,4 +132,4 @@ def extender_server(
     elif settings.tls and not address.is_loopback:
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
     listener = Listener(app.application(), host=address.host, port=address.port, limits=generous, tls=tls)
-    return ExtenderServer(extender, listener, tls, main_routes)
+    return ExtenderServer(extender, listener, tls, main_routes, preemption)

@@ -27,6 +27,7 @@ _SINGULAR = {
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
     Kind.DEVICES: "Device",
+    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
 }
 _ZONE = "vGPU"
 _CARD = ("zone", "node", "device_uuid", "device_index", "device_type")

@@ -13,6 +13,7 @@ from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.scheduling.extender import ExtenderCounts
+from hami_webhook.scheduling.preemption.preemption import OUTCOMES, Preemption
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.tls import ReloadingTls
@@ -57,6 +58,23 @@ class ProcessCollector(Collector):
             yield _counter("tls_failures", "Certificates that could not be used.", self.tls.failures)
             not_after = self.tls.leaf.not_after.timestamp()
             yield _gauge("tls_not_after_seconds", "End of the certificate's life.", not_after)
+
+
+@dataclass(frozen=True, eq=False)
+class PreemptionCollector(Collector):
+    """What was decided for pods that no node took (docs/preemption.md#metrics-and-events)."""
+
+    preemption: Preemption
+
+    def collect(self) -> Iterator[Metric]:
+        """Decisions by outcome, and victims."""
+        decisions = CounterMetricFamily(
+            "hami_webhook_preemption_decisions", "Decisions on pods that no node took.", labels=("outcome",)
+        )
+        for outcome in OUTCOMES:
+            decisions.add_metric((outcome,), self.preemption.counts[outcome])
+        yield decisions
+        yield _counter("preemption_victims", "Pods evicted for others.", self.preemption.victims)
 
 
 def _counter(name: str, documentation: str, value: float) -> Metric:

@@ -154,7 +154,8 @@ async def running(
     requeue_trigger = (
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     )
-    informers = SharedInformers(core, reconciler, requeue_trigger)
+    preempts = requeue_trigger is not None and settings.preemption != "off"
+    informers = SharedInformers(core, reconciler, requeue_trigger, disruption_budgets=preempts)
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
     registry = new_registry()
@@ -216,6 +217,8 @@ async def running(
                 kept |= _own_pod_loops(own_pod, informers, settings, election, alone)
             if requeue_trigger is not None:
                 kept["scheduler wake-up"] = requeue_trigger.run
+            if extended is not None and extended.preemption is not None:
+                kept["preemption"] = extended.preemption.run
             if extended is not None and extended.tls is not None:
                 kept["extender certificate"] = partial(extended.tls.watch, _CERTIFICATE_POLL)
             if tls is not None:

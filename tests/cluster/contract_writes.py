@@ -213,3 +213,19 @@ async def requests_of_an_extended_resource_may_have_a_fraction(harness: Harness)
     patch = {"status": {"used": {"requests.nvidia.com/gpu": "1500m"}}}
     changed = await harness.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", patch, namespace)
     assert changed["status"]["used"] == {"requests.nvidia.com/gpu": "1500m"}
+
+
+# Deleting
+
+
+@case
+async def a_pod_is_deleted_by_its_uid_only(harness: Harness) -> None:
+    namespace, made = await make_pod(harness)
+    uid = made["metadata"]["uid"]
+    with pytest.raises(Conflict, match="UID in the precondition"):
+        await harness.cluster.delete_pod(namespace, "p", "another")
+    await harness.cluster.delete_pod(namespace, "p", uid)
+    with pytest.raises(NotFound):
+        await harness.cluster.delete_pod(namespace, "p", uid)
+    with pytest.raises(NotFound):
+        await harness.cluster.get(Kind.PODS, "p", namespace)

@@ -180,6 +180,13 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     eventually(lambda: max(events(kubectl, space, "FilteringFailed"), default=0) > 0, seconds=60)
     kubectl("delete", "pod", "p", "-n", space)
     eventually(lambda: kubectl.get("pod", "q", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
+    # a pod that others are evicted for
+    meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "rights-high"}}
+    kubectl.apply({**meta, "value": 1000})
+    urgent = pod(space, "urgent", gpu=1, gpumem=3500)
+    urgent["spec"]["priorityClassName"] = "rights-high"
+    kubectl.apply(urgent)
+    eventually(lambda: kubectl.get("pod", "urgent", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
     # one that waits, and that somebody binds to a node that isn't there
     kubectl.apply(pod(space, "waits", gpu=1, gpumem=3000))
     bind_to_an_unknown_node(program, space, "waits")

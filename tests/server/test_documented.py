@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 @scenario
 async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: Path) -> None:
-    async with served(tmp_path / "tls", await town(FULL)) as front:
+    async with served(tmp_path / "tls", await town(FULL), "--preemption=on") as front:
         text = generate_latest(front.process.registry).decode()
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))

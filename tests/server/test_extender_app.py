@@ -33,7 +33,7 @@ from .test_tls import CA
 from .test_tls import serving as issued
 
 LIMITS = ListenerLimits(max_request_bytes=MAX_BODY, shutdown_grace=0.2)
-PATHS = ("/filter", "/filter-simulation", "/prioritize", "/bind")
+PATHS = ("/filter", "/filter-simulation", "/prioritize", "/bind", "/preempt")
 EMPTY = {"Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": ""}
 
 

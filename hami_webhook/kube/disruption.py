@@ -1,0 +1,71 @@
+"""PodDisruptionBudgets (policy/v1): which pods they cover, and how many of those may be disrupted now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from hami_webhook.kube import wire
+from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class PodDisruptionBudget:
+    """A budget's selector, None for one that selects no pod, and its status.
+
+    `disrupted` are the names of pods whose disruption is in `allowed` already.
+    """
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int = 0
+    disrupted: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_object(cls, obj: Any) -> PodDisruptionBudget:
+        """A budget from its JSON. Raises `MalformedObject`."""
+        budget = wire.convert(obj, wire.PodDisruptionBudgetObject, "poddisruptionbudget")
+        meta, status = budget.metadata or wire.ObjectMeta(), budget.status or wire.PodDisruptionBudgetStatus()
+        selector = budget.spec.selector if budget.spec is not None else None
+        return cls(
+            namespace=meta.namespace or "",
+            name=meta.name or "",
+            selector=None if selector is None else _selector(selector),
+            allowed=status.disruptions_allowed or 0,
+            disrupted=frozenset(status.disrupted_pods or ()),
+        )
+
+    def covers(self, pod: Pod) -> bool:
+        """Whether evicting the pod counts against the budget."""
+        return (
+            self.selector is not None
+            and self.namespace == pod.namespace
+            and pod.name not in self.disrupted
+            and self.selector.matches(pod.labels)
+        )
+
+
+def violating(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> set[str]:
+    """The UIDs of those pods whose eviction, one after the other, would exceed a budget."""
+    left = [budget.allowed for budget in budgets]
+    found: set[str] = set()
+    for pod in pods:
+        for index, budget in enumerate(budgets):
+            if budget.covers(pod):
+                left[index] -= 1
+                if left[index] < 0:
+                    found.add(pod.uid)
+    return found
+
+
+def _selector(selector: wire.LabelSelectorObject) -> LabelSelector:
+    """A LabelSelector from its JSON; an empty one selects every pod of the namespace (policy/v1)."""
+    requirements = [Requirement(key, "In", (label,)) for key, label in (selector.match_labels or {}).items()]
+    for each in selector.match_expressions or ():
+        if each.operator not in get_args(Operator):
+            raise MalformedObject(f"operator must be one of {', '.join(get_args(Operator))}, not {each.operator}")
+        requirements.append(Requirement(each.key, cast("Operator", each.operator), each.values or ()))
+    return LabelSelector(tuple(requirements))

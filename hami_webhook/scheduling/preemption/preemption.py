@@ -1,0 +1,340 @@
+"""Preemption for a pod that no node takes: who is evicted is decided, written down, and done (docs/preemption.md).
+
+`consider` decides at once, so the next pod finds the devices kept; `run` writes to the cluster afterwards, so
+kube-scheduler isn't kept waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn, TypeVarTuple
+
+from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
+from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
+from hami_webhook.devices.reasons import UNRESOLVABLE
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.event_recorder import record_event
+from hami_webhook.scheduling.placer import CycleState, Placer
+from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.preemption.protocol import Proposal
+from hami_webhook.scheduling.preemption.victims import Effort, Preemptor, Victims, choose_node, select_victims
+
+logger = logging.getLogger(__name__)
+
+_Args = TypeVarTuple("_Args")
+
+_HELD = 60.0
+"""Seconds that devices are kept for a nominated pod after its victims should be gone."""
+_DEFAULT_GRACE = 30.0
+_TRIES = 5
+_RETRY = 1.0
+_TOLD = 10
+"""As many victims as an event names."""
+
+OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "failed")
+"""What is decided for a pod that no node takes, and evictions that failed."""
+
+REASON_PREEMPTED = "Preempted"
+REASON_PREEMPTING = "Preempting"
+REASON_DRY_RUN = "PreemptionDryRun"
+REASON_FAILED = "PreemptionFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What was decided for a pod: who is to be evicted, and its nomination until Unix seconds."""
+
+    pod: Pod
+    victims: Victims
+    until: float
+
+
+class Preemption:
+    """Evicts pods for those that no node takes.
+
+    `disruption` are the PodDisruptionBudgets as informers show them; `ready` returns once the caches may be believed.
+    `refused` is called with a pod's UID, and `freed` then, where kube-scheduler should try the pod again. `dry_run`:
+    nobody is evicted, and an event says who would be.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: ClusterCache,
+        vendors: Vendors,
+        placer: Placer,
+        nominations: Nominations,
+        *,
+        dry_run: bool,
+        clock: Callable[[], float],
+        disruption: Callable[[], Iterable[PodDisruptionBudget]],
+        ready: Callable[[], Awaitable[None]],
+        refused: Callable[[str], None] = lambda uid: None,
+        freed: Callable[[], None] = lambda: None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._vendors = vendors
+        self._placer = placer
+        self._nominations = nominations
+        self._dry_run = dry_run
+        self._clock = clock
+        self._disruption = disruption
+        self._ready = ready
+        self._refused = refused
+        self._freed = freed
+        self._sleep = sleep
+        self._decided: asyncio.Queue[_Decision | Pod] = asyncio.Queue()
+        """What is to be written: evictions, and pods whose nomination is withdrawn."""
+        self._offered_again: str = ""
+        self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
+        self.counts: Counter[str] = Counter()
+        """Decisions by outcome."""
+        self.victims = 0
+        """Pods evicted."""
+
+    def consider(self, pod: Pod, found: CycleState) -> None:
+        """Decide who is evicted for a pod that fits on none of the nodes that kube-scheduler offered.
+
+        It is decided at once, on what `found` was found on; and only for a pod that the API server shows with this
+        priority, whatever a request says.
+        """
+        shown = self._state.pod(pod.uid)
+        if shown is None or shown.priority != pod.priority:
+            return
+        names = found.candidates
+        if pod.preemption_policy == "Never":
+            self.counts["policy-never"] += 1
+            return
+        nominated = self._nominations.of(pod.uid)
+        if pod.nominated_node and [pod.nominated_node] == [*names] and self._offered_again != pod.uid:
+            # kube-scheduler tries the nominated node by itself first, and offers the others after that
+            self._offered_again = pod.uid
+            return
+        self._offered_again = ""
+        if nominated is not None and nominated.node not in names and self._nominations.waits(pod, nominated.node):
+            self.counts["waiting"] += 1  # kube-scheduler evicted pods there, for CPU or memory
+            return
+        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
+        victims = self._choose(preemptor, found, nominated.node if nominated is not None else "")
+        if victims is None:
+            self.counts["no-candidates"] += 1
+            if nominated is not None and not self._dry_run:
+                self._nominations.withdraw(pod.uid)
+                self._decided.put_nowait(pod)
+            return
+        if self._dry_run:
+            self.counts["dry-run"] += 1
+            if victims.pods:
+                self._placer.record(pod, "Normal", REASON_DRY_RUN, f"would evict {listed(victims)}")
+            return
+        self.counts["evicting" if victims.pods else "waiting"] += 1
+        if nominated is None or nominated.node != victims.node or victims.pods:
+            self._nominate(pod, victims)
+
+    async def complete(
+        self, pod: Pod, proposed: Mapping[str, Proposal], quotas: Sequence[ResourceQuota]
+    ) -> dict[str, Proposal]:
+        """kube-scheduler's candidates with all victims that the pod needs there, its devices counted too.
+
+        Nodes where evictions wouldn't help are left out; all are for a pod that others are evicted for already.
+        """
+        nominated = self._nominations.of(pod.uid)
+        if nominated is not None and self._nominations.waits(pod, nominated.node):
+            return {}
+        found = await self._placer.consider(pod, [*proposed], quotas)
+        if found is None:
+            return dict(proposed)
+        if not isinstance(found, CycleState):
+            return {}
+        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
+        completed = {}
+        for node, proposal in proposed.items():
+            view = self._state.view(node)
+            if view is None:
+                continue
+            snapshot = self._nominations.snapshot(view, pod)
+            ending = {*snapshot.ending, *proposal.victims}
+            victims = select_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512))
+            if victims is None or (victims.pods and self._dry_run):
+                continue
+            more = [each.uid for each in victims.pods]
+            completed[node] = Proposal((*proposal.victims, *more), proposal.violations + victims.violations)
+        return completed
+
+    def _choose(self, preemptor: Preemptor, found: CycleState, nominated: str) -> Victims | None:
+        failed = found.filtered.failed
+        views = {name: self._state.view(name) for name, why in failed.items() if not why.labels() <= UNRESOLVABLE}
+        nodes = {name: self._nominations.snapshot(view, preemptor.pod) for name, view in views.items() if view}
+        if nominated in nodes:  # once its victims are gone, if nobody else has to go
+            waiting = select_victims(preemptor, nodes[nominated])
+            if waiting is not None and not waiting.pods:
+                return waiting
+        return choose_node(preemptor, nodes.values())
+
+    def _nominate(self, pod: Pod, victims: Victims) -> None:
+        now = self._clock()
+        graces = {
+            each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period)
+            for each in victims.pods
+        }
+        ending = self._nominations.ending(victims.node)
+        going = [each.pod for each in self._state.allocations(victims.node) if each.pod.uid in ending]
+        until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
+        self._nominations.nominate(pod, victims.node, until, graces)
+        self._spend(victims.pods)
+        self._decided.put_nowait(_Decision(pod, victims, until))
+
+    def _budgets(self) -> list[PodDisruptionBudget]:
+        """The PodDisruptionBudgets, less what was evicted since their status was written."""
+        budgets = []
+        for budget in self._disruption():
+            seen, spent = self._spent.get((budget.namespace, budget.name), (None, frozenset[str]()))
+            if seen is budget:
+                budgets.append(replace(budget, allowed=budget.allowed - len(spent), disrupted=budget.disrupted | spent))
+            else:
+                self._spent.pop((budget.namespace, budget.name), None)
+                budgets.append(budget)
+        return budgets
+
+    def _spend(self, pods: Sequence[Pod]) -> None:
+        for budget in self._disruption():
+            key = budget.namespace, budget.name
+            seen, spent = self._spent.get(key, (None, frozenset[str]()))
+            covered = frozenset(pod.name for pod in pods if budget.covers(pod))
+            if covered:
+                self._spent[key] = budget, covered | (spent if seen is budget else frozenset())
+
+    async def run(self) -> NoReturn:
+        """Evict who was decided on, until cancelled. Nominations from before the start are looked at again first."""
+        await self._ready()
+        for nomination in self._nominations.all():
+            self._refused(nomination.pod.uid)
+            self._freed()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                decided = await self._decided.get()
+                step = self._withdraw(decided) if isinstance(decided, Pod) else self._carry_out(decided)
+                tasks.create_task(step)
+
+    async def _carry_out(self, eviction: _Decision) -> None:
+        pod, victims = eviction.pod, eviction.victims
+        try:
+            await self._again(self._write_nomination, eviction)
+            evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims.pods))
+        except ClusterError as error:
+            logger.warning("preemption for pod %s on node %s: %s", pod.key, victims.node, error)
+            self.counts["failed"] += 1
+            self._nominations.withdraw(pod.uid)
+            for victim in victims.pods:
+                self._nominations.spare(victim.uid)
+            await self._withdraw(pod)
+            await self._record(pod, "Warning", REASON_FAILED, str(error))
+            self._refused(pod.uid)
+            self._freed()
+            return
+        if any(evicted):
+            self.victims += sum(evicted)
+            await self._record(pod, "Normal", REASON_PREEMPTING, f"evicted {listed(victims)}")
+        await self._keep_nominated_node(eviction)
+
+    async def _again(self, step: Callable[[*_Args], Awaitable[bool]], *args: *_Args) -> bool:
+        """Try a step until the API server answers; whether it had anything to do."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await step(*args)
+            except (Unavailable, Conflict):
+                await self._sleep(_RETRY)
+        return await step(*args)
+
+    async def _write_nomination(self, eviction: _Decision) -> bool:
+        """Write down on the pod what it waits for, before anybody is evicted."""
+        pod, node = eviction.pod, eviction.victims.node
+        notes = {NOMINATED_NODE: node, NOMINATED_UNTIL: str(int(eviction.until))}
+        patch: JSON = {"metadata": {"uid": pod.uid, "annotations": notes}}
+        await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
+        await self._set_nominated_node(pod, node)
+        return True
+
+    async def _set_nominated_node(self, pod: Pod, node: str) -> None:
+        patch: JSON = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
+        await self._cluster.patch_status(Kind.PODS, pod.name, patch, pod.namespace)
+
+    async def _keep_nominated_node(self, eviction: _Decision) -> None:
+        """Write `nominatedNodeName` again if kube-scheduler took it away at the end of the cycle in which it was set.
+
+        It does so no more once it sees that the victims are ending.
+        """
+        pod, node = eviction.pod, eviction.victims.node
+        for _ in range(_TRIES):
+            await self._sleep(_RETRY)
+            shown, nomination = self._state.pod(pod.uid), self._nominations.of(pod.uid)
+            if shown is None or nomination is None or nomination.node != node:
+                return
+            if shown.nominated_node != node:
+                with contextlib.suppress(ClusterError):
+                    await self._set_nominated_node(pod, node)
+
+    async def _evict(self, victim: Pod, eviction: _Decision) -> bool:
+        """Evict one pod as kube-scheduler does; whether it was there."""
+        try:
+            live = await self._cluster.get(Kind.PODS, victim.name, victim.namespace)
+            meta, status = live["metadata"], live.get("status") or {}
+            if meta["uid"] != victim.uid:
+                return False
+            if meta.get("deletionTimestamp") is None:
+                conditions = _with_disruption_target(status.get("conditions") or [], eviction.pod, self._clock())
+                patch: JSON = {
+                    "metadata": {"uid": victim.uid, "resourceVersion": meta["resourceVersion"]},
+                    "status": {"conditions": conditions},
+                }
+                await self._cluster.patch_status(Kind.PODS, victim.name, patch, victim.namespace)
+                await self._cluster.delete_pod(victim.namespace, victim.name, victim.uid)
+        except NotFound:
+            return False
+        message = f"Preempted by pod {eviction.pod.uid} on node {eviction.victims.node}"
+        await self._record(victim, "Normal", REASON_PREEMPTED, message)
+        return True
+
+    async def _withdraw(self, pod: Pod) -> None:
+        """Take away what says that a pod is nominated."""
+        notes = {NOMINATED_NODE: None, NOMINATED_UNTIL: None}
+        try:
+            patch: JSON = {"metadata": {"uid": pod.uid, "annotations": notes}}
+            await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
+            await self._set_nominated_node(pod, "")
+        except ClusterError as error:
+            logger.warning("the nomination of pod %s can't be withdrawn: %s", pod.key, error)
+
+    async def _record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+        note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)
+        await record_event(self._cluster, note)
+
+
+def listed(victims: Victims) -> str:
+    """The victims and their node, for an event."""
+    named = [pod.key for pod in victims.pods[:_TOLD]]
+    more = len(victims.pods) - len(named)
+    number = f"{len(victims.pods)} pod" + ("s" if len(victims.pods) > 1 else "")
+    return f"{number} from node {victims.node}: {', '.join(named)}" + (f" and {more} more" if more else "")
+
+
+def _with_disruption_target(conditions: Sequence[JSON], preemptor: Pod, now: float) -> list[JSON]:
+    """The conditions of a pod with that by which Kubernetes' controllers see that it was preempted."""
+    target = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
+        "lastTransitionTime": format_time(now),
+    }
+    return [*(each for each in conditions if each.get("type") != "DisruptionTarget"), target]

@@ -1,0 +1,286 @@
+"""The victims on one node: the pods without which a pod of higher priority fits (docs/preemption.md#victims).
+
+No rule of any vendor is known here: Fit is tried on the node as it would be without some of its pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from math import inf
+from operator import itemgetter
+
+from hami_webhook.devices.model import DeviceReservation, NodeView
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.disruption import PodDisruptionBudget, violating
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.pod_allocations import Card, PodAllocation, unusable_cards, usage_by_card
+
+_OFFSET = 1 << 31
+"""Makes every priority positive, as kube-scheduler does: of victims with negative priorities fewer are better, too."""
+_CANDIDATES = 100
+"""Victims are looked for on as many nodes, but at least a tenth: kube-scheduler's `minCandidateNodesAbsolute`."""
+_FITS = 512
+"""Fit is tried as many times, but at least once for every two nodes, before the victims found must do; and as many
+times after that in search of sets smaller than kube-scheduler's."""
+_SETS = 4096
+"""As many such sets are compared."""
+
+Key = tuple[int, int, int, int, float]
+"""kube-scheduler's order of candidate nodes, smallest first: violated budgets, highest priority, sum of priorities,
+number of victims, and the latest start."""
+NOBODY: Key = (0, -_OFFSET - 1, 0, 0, 0.0)
+"""The key of a node where nobody has to be evicted: smaller than any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """A node, the pods that hold its devices, and what is kept there for nominated pods, by card.
+
+    `ending` are the UIDs of those pods that are going already.
+    """
+
+    view: NodeView
+    allocations: Sequence[PodAllocation]
+    reserved: Mapping[Card, Sequence[DeviceReservation]]
+    ending: Collection[str] = ()
+
+    @property
+    def name(self) -> str:
+        return self.view.name
+
+    def without(self, victims: Collection[str], vendors: Vendors) -> NodeView:
+        """The node as it is when the pods with these UIDs and those that are ending are gone, and the nominated pods
+        have come.
+        """
+        view, gone = self.view, {*victims, *self.ending}
+        left = [allocation for allocation in self.allocations if allocation.pod.uid not in gone]
+        if len(left) < len(self.allocations):
+            freed = {card for each in self.allocations if each.pod.uid in gone for card in each.shares}
+            kept = {card: usage for card, usage in view.usage.items() if card not in freed}
+            closed = unusable_cards(view.inventories, left, vendors) if view.closed else view.closed
+            view = replace(view, usage=kept | usage_by_card(left, freed), closed=closed)
+        return with_reserved(view, self.reserved)
+
+
+def with_reserved(view: NodeView, reserved: Mapping[Card, Sequence[DeviceReservation]]) -> NodeView:
+    """The node with this taken of its cards besides."""
+    if not reserved:
+        return view
+    usage = dict(view.usage)
+    for card, reservations in reserved.items():
+        used = view.used(*card)
+        for reservation in reservations:
+            used = used.plus(reservation)
+        usage[card] = used
+    return replace(view, usage=usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods to evict from a node, most important first, and the placement that is then possible there."""
+
+    node: str
+    pods: Sequence[Pod]
+    fit: NodeFit
+    key: Key
+
+    @property
+    def violations(self) -> int:
+        """How many of them exceed a PodDisruptionBudget."""
+        return self.key[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """A pod that no node takes: what it requests, its budget of quota, and the PodDisruptionBudgets.
+
+    `now` (Unix seconds) is the start of pods that haven't started.
+    """
+
+    request: PodRequest
+    budget: PodBudget | None
+    vendors: Vendors
+    disruption: Sequence[PodDisruptionBudget]
+    now: float
+
+    @property
+    def pod(self) -> Pod:
+        return self.request.pod
+
+    def importance(self, pod: Pod) -> tuple[int, float, str]:
+        """Sorts pods by kube-scheduler's order of importance: higher priority, then earlier start."""
+        return -pod.priority, self._started(pod), pod.uid
+
+    def key(self, victims: Sequence[Pod]) -> Key:
+        """The place of a set of victims, most important first, in kube-scheduler's order."""
+        if not victims:
+            return NOBODY
+        highest = victims[0].priority
+        start = min(self._started(pod) for pod in victims if pod.priority == highest)
+        exceeded = len(violating(victims, self.disruption)) if self.disruption else 0
+        return exceeded, highest, sum(pod.priority + _OFFSET for pod in victims), len(victims), -start
+
+    def candidates(self, node: NodeSnapshot) -> list[Pod]:
+        """The pods that may be evicted from the node, most important first: those of lower priority that hold cards of
+        the vendors that are requested.
+        """
+        asked = set(self.request.vendors)
+        pods = [
+            allocation.pod
+            for allocation in node.allocations
+            if allocation.pod.priority < self.pod.priority
+            and allocation.pod.node_name
+            and allocation.pod.uid not in node.ending
+            and allocation.pod.deletion_time is None
+            and any(vendor in asked for vendor, _ in allocation.shares)
+        ]
+        return sorted(pods, key=self.importance)
+
+    def least(self, node: NodeSnapshot) -> Key | None:
+        """A key that no set of victims on the node is smaller than; None if there are no candidates."""
+        pods = self.candidates(node)
+        if node.ending:
+            return NOBODY
+        if not pods:
+            return None
+        lowest = pods[-1].priority
+        latest = max(self._started(pod) for pod in pods if pod.priority == lowest)
+        return 0, lowest, lowest + _OFFSET, 1, -latest
+
+    def _started(self, pod: Pod) -> float:
+        return self.now if pod.started is None else pod.started
+
+
+class Effort:
+    """What a search may still cost: times that Fit is tried, and sets of pods that are compared."""
+
+    def __init__(self, fits: int, sets: int) -> None:
+        self.fits = fits
+        self.sets = sets
+
+
+def select_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Victims | None:
+    """The victims on a node, as kube-scheduler chooses them; None if evicting pods wouldn't help.
+
+    It goes without all candidates first, and gives them back one by one. With `effort`, smaller sets are tried besides.
+    """
+    search = _Search(preemptor, node)
+    found = search.by_giving_back()
+    return found if found is None or effort is None else search.smaller(found, found.key, effort)
+
+
+def choose_node(preemptor: Preemptor, nodes: Iterable[NodeSnapshot]) -> Victims | None:
+    """The node with the smallest set of victims, by kube-scheduler's order; None if evicting pods would help on none.
+
+    Nodes are looked at in the order of the least that they could cost, until no other can cost less, or enough was
+    found and tried (`_CANDIDATES`, `_FITS`). Then smaller sets are tried, on the best nodes first.
+    """
+    bounds = [(least, node.name, node) for node in nodes if (least := preemptor.least(node)) is not None]
+    bounds.sort(key=lambda each: each[:2])
+    tried = 0
+    found: list[tuple[Victims, _Search]] = []
+    best: Key | None = None
+    for least, _, node in bounds:
+        enough = len(found) >= max(_CANDIDATES, len(bounds) // 10) or tried >= max(_FITS, len(bounds) // 2)
+        if best is not None and (best <= least or enough):
+            break
+        search = _Search(preemptor, node)
+        victims = search.by_giving_back()
+        tried += search.fits
+        if victims is not None:
+            found.append((victims, search))
+            best = min(best or victims.key, victims.key)
+    if not found:
+        return None
+    found.sort(key=lambda each: (each[0].key, each[0].node))
+    effort = Effort(_FITS, _SETS)
+    chosen = found[0][0]
+    for victims, search in found:
+        smaller = search.smaller(victims, chosen.key, effort)
+        if smaller.key < chosen.key:
+            chosen = smaller
+    return chosen
+
+
+def _least_of_size(candidates: Sequence[Pod], size: int) -> Key:
+    """A key that no set of so many candidates is smaller than."""
+    lowest = candidates[-size:]
+    return 0, lowest[0].priority, sum(pod.priority + _OFFSET for pod in lowest), size, -inf
+
+
+class _Search:
+    """The search for victims on one node; `fits` counts how often Fit was tried."""
+
+    def __init__(self, preemptor: Preemptor, node: NodeSnapshot) -> None:
+        self._preemptor = preemptor
+        self._node = node
+        self._candidates = preemptor.candidates(node)
+        self._tried: dict[frozenset[str], NodeFit | None] = {}
+
+    @property
+    def fits(self) -> int:
+        return len(self._tried)
+
+    def by_giving_back(self) -> Victims | None:
+        """kube-scheduler's choice: those that can't be given back, each in its turn.
+
+        Many are given back at once where that fits: then each would have been, in its turn.
+        """
+        exceeding = violating(self._candidates, self._preemptor.disruption)
+        gone: Sequence[Pod] = sorted(self._candidates, key=lambda pod: pod.uid not in exceeding)
+        if self._fit(gone) is None:
+            return None
+
+        def give_back(some: Sequence[Pod]) -> None:
+            nonlocal gone
+            kept = {pod.uid for pod in some}
+            without: Sequence[Pod] = [pod for pod in gone if pod.uid not in kept]
+            if self._fit(without) is not None:
+                gone = without
+            elif len(some) > 1:
+                middle = len(some) // 2
+                give_back(some[:middle])
+                give_back(some[middle:])
+
+        if gone:
+            give_back(gone)
+        return self._victims(gone)
+
+    def smaller(self, found: Victims, below: Key, effort: Effort) -> Victims:
+        """The smallest set whose key is smaller than `below`, while the effort lasts; else what was found."""
+        keyed: list[tuple[Key, Sequence[Pod]]] = []
+        sizes = [size for size in range(1, len(self._candidates)) if _least_of_size(self._candidates, size) < below]
+        for pods in chain.from_iterable(combinations(self._candidates, size) for size in sizes):
+            if effort.sets <= 0:
+                break
+            effort.sets -= 1
+            key = self._preemptor.key(pods)
+            if key < below:
+                keyed.append((key, pods))
+        keyed.sort(key=itemgetter(0))
+        for _, victims in keyed:
+            if effort.fits <= 0:
+                break
+            effort.fits -= 1
+            if self._fit(victims) is not None:
+                return self._victims(victims)
+        return found
+
+    def _fit(self, victims: Sequence[Pod]) -> NodeFit | None:
+        gone = frozenset(pod.uid for pod in victims)
+        if gone not in self._tried:
+            preemptor = self._preemptor
+            view = self._node.without(gone, preemptor.vendors)
+            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget)
+            self._tried[gone] = result if isinstance(result, NodeFit) else None
+        return self._tried[gone]
+
+    def _victims(self, pods: Sequence[Pod]) -> Victims:
+        fit = self._fit(pods)
+        assert fit is not None
+        ordered = sorted(pods, key=self._preemptor.importance)
+        return Victims(self._node.name, ordered, fit, self._preemptor.key(ordered))

@@ -1,0 +1,146 @@
+"""Which pods are victims, and on which node: worked examples of docs/preemption.md#victims."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.devices.model import DeviceReservation
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.kube.objects import MalformedObject, Node, Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
+from scheduling.scenery import NOW, VENDORS, asks, card, node
+
+from .extended import budget, high, low
+
+
+def victims(
+    asking: JSON,
+    *objects: JSON,
+    budgets: Sequence[JSON] = (),
+    ending: Collection[str] = (),
+    reserved: dict[str, tuple[str, int]] | None = None,
+) -> tuple[str, ...] | None:
+    """The node and the victims' names; None if evicting would help on no node. `reserved`: card and MiB by node."""
+    state = ClusterCache(VENDORS)
+    for obj in objects:
+        if "spec" in obj:
+            state.set_pod(Pod.from_object(obj), NOW)
+        else:
+            state.set_node(Node.from_object(obj), NOW)
+    request = read_pod_request(Pod.from_object(asking), VENDORS, "spread")
+    assert request is not None
+    kept = {name: {("NVIDIA", uuid): [DeviceReservation(mem, 0)]} for name, (uuid, mem) in (reserved or {}).items()}
+    nodes = [
+        NodeSnapshot(view, there, kept.get(view.name, {}), {each.pod.uid for each in there} & set(ending))
+        for view in state.views()
+        for there in [state.allocations(view.name)]
+    ]
+    disruption = [PodDisruptionBudget.from_object(budget) for budget in budgets]
+    found = choose_node(Preemptor(request, None, VENDORS, disruption, NOW), nodes)
+    return None if found is None else (found.node, *(each.name for each in found.pods))
+
+
+ONE, TWO = node("n1", card("a")), node("n2", card("b"))
+A = {"labels": {"app": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("why", "objects", "expected"),
+    [
+        ("memory", [low("x", "n1", "a,NVIDIA,5000,0:;"), low("y", "n1", "a,NVIDIA,100,0:;")], ("n1", "x")),
+        ("lower priority first", [low("x", "n1", "a,NVIDIA,4000,0:;", 1), low("y", "n1", "a,NVIDIA,4000,0:;")], "y"),
+        (
+            "the older stays",
+            [low("x", "n1", "a,NVIDIA,4000,0:;", 0, 1), low("y", "n1", "a,NVIDIA,4000,0:;", 0, 2)],
+            "y",
+        ),
+        (
+            "one, not two",
+            [low("x", "n1", "a,NVIDIA,4000,0:;"), *(low(f"y{i}", "n1", "a,NVIDIA,2000,0:;", 0, 9) for i in "01")],
+            "x",
+        ),
+        ("equal priority", [low("x", "n1", "a,NVIDIA,8000,0:;", 10)], None),
+        ("equal in the way", [low("x", "n1", "a,NVIDIA,6000,0:;", 10), low("y", "n1", "a,NVIDIA,2000,0:;")], None),
+    ],
+)
+def test_on_one_node(why: str, objects: list[JSON], expected: tuple[str, ...] | str | None) -> None:
+    wanted = ("n1", expected) if isinstance(expected, str) else expected
+    assert victims(high(asks(1, 4000)), ONE, *objects) == wanted, why
+
+
+def test_cores_slots_and_whole_cards() -> None:
+    cores = [low("x", "n1", "a,NVIDIA,10,60:;"), low("y", "n1", "a,NVIDIA,10,30:;")]
+    assert victims(high(asks(1, 10, 50)), ONE, *cores) == ("n1", "x")
+    slots = [low(f"p{i}", "n1", "a,NVIDIA,10,0:;", 0, i) for i in range(10)]
+    assert victims(high(asks(1, 10)), ONE, *slots) == ("n1", "p9"), "all ten slots are taken; the youngest goes"
+    assert victims(high(asks(1, 10, 100)), ONE, *slots) == ("n1", *(f"p{i}" for i in range(10)))
+
+
+@pytest.mark.parametrize(
+    ("why", "objects", "expected"),
+    [
+        (
+            "lowest highest priority",
+            [low("x", "n1", "a,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;", 4)],
+            "n2",
+        ),
+        (
+            "smallest sum, so fewest",
+            [*(low(f"x{i}", "n1", "a,NVIDIA,4000,0:;") for i in "01"), low("y", "n2", "b,NVIDIA,8000,0:;")],
+            "n2",
+        ),
+        ("latest start", [low("x", "n1", "a,NVIDIA,8000,0:;", 0, 1), low("y", "n2", "b,NVIDIA,8000,0:;", 0, 2)], "n2"),
+        ("first by name", [low("x", "n1", "a,NVIDIA,8000,0:;"), low("y", "n2", "b,NVIDIA,8000,0:;")], "n1"),
+    ],
+)
+def test_the_node_is_kube_schedulers_choice(why: str, objects: list[JSON], expected: str) -> None:
+    found = victims(high(asks(1, 8000)), ONE, TWO, *objects)
+    assert found is not None, why
+    assert found[0] == expected, why
+
+
+def test_budgets_hold_where_there_is_another_choice() -> None:
+    there = [low("x", "n1", "a,NVIDIA,8000,0:;", **A), low("y", "n2", "b,NVIDIA,8000,0:;", 5)]
+    asking = high(asks(1, 8000))
+    assert victims(asking, ONE, TWO, *there) == ("n1", "x")
+    assert victims(asking, ONE, TWO, *there, budgets=[budget(0)]) == ("n2", "y"), "though its priority is higher"
+    assert victims(asking, ONE, TWO, *there, budgets=[budget(1)]) == ("n1", "x")
+    assert victims(asking, ONE, TWO, *there, budgets=[budget(0, disruptedPods={"x": "t"})]) == ("n1", "x")
+    assert victims(asking, ONE, *there, budgets=[budget(0)]) == ("n1", "x"), "there is no other choice"
+
+
+@pytest.mark.parametrize(
+    ("selector", "covers"),
+    [
+        (None, False),
+        ({}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, False),
+    ],
+)
+def test_a_budgets_selector(selector: JSON | None, covers: bool) -> None:
+    found = PodDisruptionBudget.from_object({"metadata": {"namespace": "default"}, "spec": {"selector": selector}})
+    assert found.covers(Pod.from_object(low("x", "n1", "", **A))) is covers
+
+
+@pytest.mark.parametrize("spec", [{"selector": 3}, {"selector": {"matchExpressions": [{"operator": "Maybe"}]}}, []])
+def test_a_budget_that_cannot_be_read(spec: object) -> None:
+    with pytest.raises(MalformedObject):
+        PodDisruptionBudget.from_object({"metadata": {}, "spec": spec})
+
+
+def test_who_is_ending_costs_nothing_and_is_no_victim() -> None:
+    there = [low("x", "n1", "a,NVIDIA,8000,0:;"), low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
+    assert victims(high(asks(1, 4000)), ONE, TWO, *there, ending=["y"]) == ("n2",)
+
+
+def test_what_is_kept_for_nominated_pods_is_taken() -> None:
+    there = [low("x", "n1", "a,NVIDIA,4000,0:;"), low("y", "n1", "a,NVIDIA,4000,0:;", 5)]
+    asking = high(asks(1, 4000))
+    assert victims(asking, ONE, *there, reserved={"n1": ("a", 4000)}) == ("n1", "y", "x")
+    assert victims(asking, ONE, *there, reserved={"n1": ("a", 4001)}) is None
