@@ -290,6 +290,9 @@ class Deployment:
         process.wait(20)
 
     def close(self) -> None:
+        # pods that still wait would take the cards of the next deployment's tests, and nodes change its percentages
+        self.kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
+        self.kubectl("delete", "nodes", "--all")
         for process in self.replicas.values():
             process.send_signal(signal.SIGTERM)  # so that the leader gives its lease back to who comes next
         for name in list(self.replicas):

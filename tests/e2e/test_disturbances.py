@@ -48,7 +48,7 @@ def test_the_api_server_restarts_in_the_middle(program: Deployment, plane: Contr
 def test_the_certificate_changes_under_load(program: Deployment) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=1000))
+    kubectl.apply(quota(space, gpu=100_000))
     before = sum(program.metric(name, "hami_webhook_tls_reloads_total") for name in program.replicas)
     done = threading.Event()
     refusals: list[str] = []
