@@ -87,7 +87,7 @@ class Core:
         """Namespaces that pods came to, with the annotations there that mean nothing."""
         self.quotas = QuotaStore(cluster, vendors, clock=clock, cache=self.caches, sleep=sleep)
         self.recomputer = Recomputer(
-            self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.told
+            self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.observed
         )
         self.charger = AdmissionCharger(
             self.quotas,
@@ -136,7 +136,7 @@ class Core:
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
-        pod, now = self.state.told(identity), self.clock()
+        pod, now = self.state.observed(identity), self.clock()
         if pod is None or pod.namespace != account.quota.namespace or pod.ended(now):
             return False
         charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl)
@@ -223,7 +223,7 @@ class _PodEstimate:
 
 
 class Caches:
-    """What is known of the cluster's objects, kept by informers or by whoever makes the objects."""
+    """What is known of the cluster's objects, kept by informers or by the caller that makes the objects."""
 
     def __init__(
         self,

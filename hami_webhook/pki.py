@@ -253,7 +253,7 @@ def write(directory: Path, pair: Pair, *, force: bool) -> list[Path]:
 
 
 def _stage(path: Path, content: bytes) -> Path:
-    """A complete temporary file beside ``path``, with the mode the final one shall have."""
+    """A complete temporary file next to ``path``, with the mode the final one shall have."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:

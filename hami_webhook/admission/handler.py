@@ -160,11 +160,11 @@ class AdmissionHandler:
         elsewhere = governed_foreign(draft, self._vendors)
         ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
         foreign = mutate_for_foreign(draft, self._vendors, self._lister, ground)
-        if foreign.asked and not names_any(draft, self._vendors.own_names):
+        if foreign.named and not names_any(draft, self._vendors.own_names):
             done = Mutation(draft)  # nothing of ours, in no container
         else:
             done = await self._ours(draft, foreign, ground)
-        done = done.beside(foreign)
+        done = done.with_foreign(foreign)
         for note in done.draft.notes:
             logger.debug("%s: %s", pod.key, note)
         if done.ignored_namespace_keys and not review.dry_run:
@@ -175,28 +175,28 @@ class AdmissionHandler:
         """What our own vendors and their policy make of a pod that other schedulers are done with."""
         refusal: Denied | None = None
         try:
-            asked = normalise(draft, self._vendors, self._lister)
+            requested = normalise(draft, self._vendors, self._lister)
         except Denied as error:
             # a mode that policy chooses may allow what the pod alone can't mean
-            asked, refusal = named_vendors(draft, self._vendors), error
-            if not asked:
+            requested, refusal = named_vendors(draft, self._vendors), error
+            if not requested:
                 raise
-        if not asked:
-            leave = own_to_schedule(draft.original, self._rules) or foreign.asked
+        if not requested:
+            leave = own_to_schedule(draft.original, self._rules) or foreign.named
             return Mutation(draft if leave else reset(draft, self._vendors, self._lister, ground))
         ground = ground or AdmissionContext(await self._namespace(draft.original), self._policies())
-        return mutate(draft, asked, self._vendors, self._rules, ground, self._lister, refusal)
+        return mutate(draft, requested, self._vendors, self._rules, ground, self._lister, refusal)
 
     async def _asks(self, pod: Pod) -> bool:
         """Validate a pod; whether it asks for cards, of us or of another scheduler."""
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return False
-        asked = validate(pod, self._vendors, self._lister)
-        governed: list[Governed] = [*asked, *governed_foreign(pod, self._vendors)]
+        requested = validate(pod, self._vendors, self._lister)
+        governed: list[Governed] = [*requested, *governed_foreign(pod, self._vendors)]
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
-        return bool(asked) or any(scheduler.asks(pod) for scheduler in self._vendors.foreign)
+        return bool(requested) or any(scheduler.named_by(pod) for scheduler in self._vendors.foreign)
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:
@@ -250,9 +250,9 @@ def _answer(done: Mutation, amounts: Amounts | None = None) -> Answer:
 
 
 def _audit(amounts: Amounts) -> dict[str, str]:
-    told = [
+    charges = [
         f"{name}:{','.join(f'{key}={amount}' for key, amount in sorted(charged.items()))}"
         for name, charged in sorted(amounts.items())
         if charged
     ]
-    return {"quota": ";".join(told)} if told else {}
+    return {"quota": ";".join(charges)} if charges else {}

@@ -36,7 +36,7 @@ class Mutation:
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
 
-    def beside(self, foreign: ForeignMutation) -> Mutation:
+    def with_foreign(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
         if not (foreign.rules or foreign.ignored_namespace_keys):
             return self
@@ -49,7 +49,7 @@ class Mutation:
 class ForeignMutation:
     """Whether a pod is for other schedulers, and what policy did to it for their sake, as in `Mutation`."""
 
-    asked: bool = False
+    named: bool = False
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
     if pod.annotations:
         owned = _forged(pod.annotations, vendors)
         for scheduler in vendors.foreign:
-            if scheduler.asks(pod):
+            if scheduler.named_by(pod):
                 owned.difference_update(scheduler.owned)  # removed by its `admit`, refused by its `check`
         if owned:
             raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
@@ -128,12 +128,12 @@ def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[
                         keys.add(key)
                     if container.limits.changed or container.requests.changed:
                         named = vendors.named_by(container)  # what one vendor writes may be another's
-        asked = tuple(vendors[key] for key in sorted(keys))
-        for vendor in asked:
+        requested = tuple(vendors[key] for key in sorted(keys))
+        for vendor in requested:
             vendor.admit_pod(draft, lister)
     except BadRequest as error:
         raise bad_request(error) from error
-    return asked
+    return requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignSched
     """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
     if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
         return []
-    return [each for each in vendors.foreign if each.asks(pod) and each.governable and each.asks_something(pod)]
+    return [each for each in vendors.foreign if each.named_by(pod) and each.governable and each.requested_by(pod)]
 
 
 def mutate_for_foreign(
@@ -166,12 +166,12 @@ def mutate_for_foreign(
     if governed:
         assert ground is not None
         outcome = policy.apply(draft, ground.namespace, ground.policies, governed)
-    found = [scheduler for scheduler in vendors.foreign if scheduler.asks(draft)]
+    found = [scheduler for scheduler in vendors.foreign if scheduler.named_by(draft)]
     others = set(vendors.own_names)
     try:
         for scheduler in found:
             scheduler.admit(draft, lister)
-        found = [scheduler for scheduler in found if scheduler.asks(draft)]
+        found = [scheduler for scheduler in found if scheduler.named_by(draft)]
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
@@ -196,14 +196,14 @@ def named_vendors(pod: Pod | PodDraft, vendors: Vendors) -> tuple[Vendor, ...]:
 
 def mutate(
     draft: PodDraft,
-    asked: tuple[Vendor, ...],
+    requested: tuple[Vendor, ...],
     vendors: Vendors,
     rules: AdmissionRules,
     ground: AdmissionContext,
     lister: DeviceLister,
     refusal: Denied | None = None,
 ) -> Mutation:
-    """Finish a new pod that asks for cards, after `normalise` gave `asked`: policy, scheduler. Raises `Denied`.
+    """Finish a new pod that asks for cards, after `normalise` gave `requested`: policy, scheduler. Raises `Denied`.
 
     `refusal` is why it couldn't be normalised; it stands unless policy changes what the pod's containers mean.
     """
@@ -217,7 +217,7 @@ def mutate(
     outcome = policy.PolicyOutcome()
     if policies.rules or namespace.annotations:
         governed = reset(draft, vendors, lister, ground)
-        outcome = policy.apply(governed, namespace, policies, asked)
+        outcome = policy.apply(governed, namespace, policies, requested)
         if governed.annotations.changed:
             normalise(governed, vendors, lister)  # what a vendor writes may depend on what policy wrote before it
             draft, refusal = governed, None
@@ -238,7 +238,7 @@ def mutate(
 
 
 def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
-    """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it asks.
+    """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it requests.
 
     Raises `Denied`.
     """
@@ -247,17 +247,17 @@ def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> t
         for scheduler in vendors.foreign:
             if is_mirror(pod):
                 refuse_owned(pod.annotations, scheduler.owned)
-            elif scheduler.asks(pod):
+            elif scheduler.named_by(pod):
                 scheduler.check(pod, lister)
         vendors.mixing.check(pod)
     except BadRequest as error:
         raise bad_request(error) from error
-    asked = requested_vendors(pod, vendors, lister)
-    if asked:
+    requested = requested_vendors(pod, vendors, lister)
+    if requested:
         refuse_privileged(pod)
         refuse_node_name(pod)
         refuse_bad_weights(pod.annotations, pod.name)
-    return asked
+    return requested
 
 
 def validate_update(
@@ -300,7 +300,7 @@ def refuse_ephemeral(pod: ReviewedPod, vendors: Vendors) -> None:
 
 def requested_vendors(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
     """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
-    asked = []
+    requested = []
     named = list(map(vendors.named_by, pod.containers))
     concerned = frozenset[str]().union(*named)
     for key, vendor in vendors.items():
@@ -311,13 +311,13 @@ def requested_vendors(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVI
                 if key in keys:
                     vendor.check_amounts(container)
                     vendor.check_servable(container, lister)
-                    if vendor.asked(container, pod) is not None and vendor not in asked:
-                        asked.append(vendor)
-            if vendor in asked:
+                    if vendor.request_in_pod(container, pod) is not None and vendor not in requested:
+                        requested.append(vendor)
+            if vendor in requested:
                 vendor.check_pod(pod)
         except BadRequest as error:
             raise bad_request(error) from error
-    return tuple(asked)
+    return tuple(requested)
 
 
 def bad_request(error: BadRequest) -> Denied:

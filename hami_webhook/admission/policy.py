@@ -32,18 +32,20 @@ class PolicyOutcome:
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
-def apply(draft: PodDraft, namespace: Namespace, policies: PolicyRules, asked: Collection[Governed]) -> PolicyOutcome:
+def apply(
+    draft: PodDraft, namespace: Namespace, policies: PolicyRules, requested: Collection[Governed]
+) -> PolicyOutcome:
     """Write what policy demands on the pod, with one warning for each change, at most 10.
 
-    `asked` are the vendors whose cards the pod asks for; without any, nothing happens. It has to come before a vendor
-    writes defaults of its own. Applied to its own result it changes nothing. Raises `Denied` (403) if a list leaves the
-    pod with nothing; the draft is of no use then.
+    `requested` are the vendors whose cards the pod requests; without any, nothing happens. It has to come before a
+    vendor writes defaults of its own. Applied to its own result it changes nothing. Raises `Denied` (403) if a list
+    leaves the pod with nothing; the draft is of no use then.
     """
-    if not asked:
+    if not requested:
         return PolicyOutcome()
     rules = policies.matching(namespace, draft.original.labels)
     try:
-        changes = evaluation.required_changes(draft.annotations, namespace, rules, asked)
+        changes = evaluation.required_changes(draft.annotations, namespace, rules, requested)
     except PolicyViolation as violation:
         raise Denied(403, str(violation)) from violation
     for key, value in changes.annotations.items():
@@ -54,7 +56,7 @@ def apply(draft: PodDraft, namespace: Namespace, policies: PolicyRules, asked: C
         rules=changes.rules,
         scheduler_name=None if named is None else named.scheduler_name,
         scheduler_rule=None if named is None else named.name,
-        ignored_namespace_keys=tuple(_ignored(namespace, asked)),
+        ignored_namespace_keys=tuple(_ignored(namespace, requested)),
     )
 
 
@@ -62,7 +64,7 @@ def check(
     pod: Pod,
     namespace: Namespace,
     policies: PolicyRules,
-    asked: Collection[Governed],
+    requested: Collection[Governed],
     changed: Set[str] | None = None,
 ) -> None:
     """Raise `Denied` (403) if the pod is looser than policy: mutation was skipped, or another webhook undid it.
@@ -70,7 +72,7 @@ def check(
     `changed`: only what these annotation keys take part in is checked, those that an update changes.
     """
     try:
-        evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), asked, changed)
+        evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), requested, changed)
     except PolicyViolation as violation:
         raise Denied(403, str(violation)) from violation
 
@@ -84,6 +86,6 @@ def _warn(draft: PodDraft, sentences: tuple[str, ...]) -> None:
         draft.warn(f"… and {len(sentences) - len(kept)} more annotations set by policy")
 
 
-def _ignored(namespace: Namespace, asked: Collection[Governed]) -> list[str]:
-    of_vendors = {key for vendor in asked for key in vendor.keys.owned} & namespace.annotations.keys()
+def _ignored(namespace: Namespace, requested: Collection[Governed]) -> list[str]:
+    of_vendors = {key for vendor in requested for key in vendor.keys.owned} & namespace.annotations.keys()
     return sorted(of_vendors.union(owned_in(namespace.annotations)))

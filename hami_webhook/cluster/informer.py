@@ -46,19 +46,19 @@ class Replaced:
 
 
 Change = Replaced | WatchEvent
-"""What a handler is told: first `Replaced`, once, then additions, modifications and deletions; no bookmarks.
+"""What a handler receives: first `Replaced`, once, then additions, modifications and deletions; no bookmarks.
 
 The object of a deletion that was missed, and found out by a later list, has only `metadata`, with what identifies it.
 """
 
 
 class Informer:
-    """Keeps a handler told of all objects of a kind. `run` it as a task.
+    """Calls a handler with all objects of a kind and their changes. `run` it as a task.
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
     What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer; `run` again lists
-    again. An `optional` kind that the cluster doesn't have, or doesn't let us list, has no objects: that is told like
-    any other list.
+    again. An `optional` kind that the cluster doesn't have, or doesn't let us list, has no objects: that is reported
+    like any other list.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Informer:
 
     @property
     def version(self) -> str:
-        """The resourceVersion up to which the handler is told all; empty if that isn't known."""
+        """The resourceVersion up to which the handler received all; empty if that isn't known."""
         return self._version or ""
 
     @property
@@ -100,7 +100,7 @@ class Informer:
         return self._last_alive
 
     def alive_within(self, seconds: float) -> bool:
-        """Whether the handler is told all and the cluster was heard of in the last `seconds`."""
+        """Whether the handler received all and the cluster was heard of in the last `seconds`."""
         heard = self._last_alive
         return self.synced.is_set() and heard is not None and self._clock() - heard <= seconds
 
@@ -183,7 +183,7 @@ def _handed_over(items: list[JSON]) -> Iterator[JSON]:
 def _difference(before: Mapping[_Key, _Version], now: Mapping[_Key, JSON]) -> Iterable[WatchEvent]:
     """The events that lead from one state to another, deletions first; a namesake with another UID is a new object.
 
-    Of what is deleted only the identity is known: whole objects are kept by whoever needs them, not here once more.
+    Of what is deleted only the identity is known: handlers keep the whole objects that they need, not here once more.
     """
     events = []
     for (namespace, name), (uid, version) in before.items():

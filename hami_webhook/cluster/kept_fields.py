@@ -26,7 +26,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode_kept(kind: Kind, content: msgspec.Raw | bytes) -> JSON:
-    """An object from its JSON text: the fields that are kept; all of them, for whoever reads it to refuse, if one of
+    """An object from its JSON text: the fields that are kept; all of them, for the reader to refuse, if one of
     those has the wrong type.
     """
     decoder = _DECODERS.get(kind)

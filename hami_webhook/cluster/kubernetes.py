@@ -240,11 +240,11 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
 
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""
-        asked = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
+        requested = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": requested},
         }
         answer = await self.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         return bool(answer["status"].get("allowed"))

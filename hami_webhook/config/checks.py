@@ -1,6 +1,6 @@
 """Checks between the values of a device-config.yaml: conflicts make it unusable, improbable values are warnings.
 
-The rules are those of the vendors' chapters (section 2 each) and of docs/spec/quota.md#2. Paths are those of
+The rules are those of the vendors' pages in docs/spec (section 2 each) and of docs/spec/quota.md#2. Paths are those of
 `DeviceConfig.parts`.
 """
 

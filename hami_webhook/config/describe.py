@@ -1,6 +1,6 @@
 """What a device configuration means, as plain values for `config check` to print.
 
-The meanings and units are those of docs/spec/quota.md#2, and of the vendors' chapters.
+The meanings and units are those of docs/spec/quota.md#2, and of the vendors' pages there.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hami_webhook.kube.yaml_reader import Path
 
 @dataclass(frozen=True, slots=True)
 class ResourceMeaning:
-    """A resource name: what asking for it means, in which unit, and the quota key it makes (empty: none)."""
+    """A resource name: what a request for it means, in which unit, and the quota key it makes (empty: none)."""
 
     name: str
     meaning: str

@@ -1,9 +1,9 @@
 """What the sections of device-config.yaml are made of (docs/spec/core.md#2.2, docs/adding-a-vendor.md#1).
 
-A section is a frozen model beside the vendor or the integration that reads it, and says there what its resource names
-mean, what must hold between its values and what it warns of. A key that is absent has the value its chapter gives for
-that, most often an empty resource name, which matches nothing. Keys only device plugins read are fields too, so that
-HAMi's own file raises no warning.
+A section is a frozen model next to the vendor or the integration that reads it, and says there what its resource names
+mean, what must hold between its values and what it warns of. A key that is absent has the value its page of docs/spec
+gives for that, most often an empty resource name, which matches nothing. Keys only device plugins read are fields too,
+so that HAMi's own file raises no warning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ resource names."""
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What asking for a resource means, and in which unit, in which `{factor}` is the section's.
+    """What a request for a resource means, and in which unit, in which `{factor}` is the section's.
 
     Without `is_charged` no quota key is made of the name.
     """

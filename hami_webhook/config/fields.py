@@ -1,7 +1,7 @@
 """The kinds of values in a device-config.yaml, each with a sentence for values of another kind.
 
 Names follow Kubernetes' rules for qualified names, DNS subdomains and label values; ranges are those of the vendors'
-chapters.
+pages in docs/spec.
 """
 
 import math

@@ -20,7 +20,7 @@ from hami_webhook.kube.yaml_reader import Path as ValuePath
 
 FILE_NAME = "device-config.yaml"
 
-_NO_DEFAULT = "default_factory_not_called"  # only ever beside the fault that is its cause
+_NO_DEFAULT = "default_factory_not_called"  # only ever next to the fault that is its cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 
 _LEASE_SUFFIX = "-controller"
-"""Distinguishes our Lease from that of the kube-scheduler beside us, which has the name in the settings."""
+"""Distinguishes our Lease from that of the kube-scheduler in the same pod, which has the name in the settings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class LedgerHistory:
         self._pods |= dict.fromkeys(identities, now)
 
     def charged(self, account: QuotaAccount, identities: Iterable[str], amounts: Mapping[str, int]) -> bool:
-        """Whether the quota's ledger had an entry of these amounts under one of the ids since this was asked last."""
+        """Whether the quota's ledger had an entry of these amounts under one of the ids since the last call."""
         charges = self._charges.get(account.quota.uid, {})
         entries = [charges.pop(identity, None) for identity in identities]
         return any(entry is not None and entry.amounts == amounts for entry in entries)

@@ -27,18 +27,23 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
     """The conditions of each of our webhooks by its name."""
     keys = vendors.owned_annotations | vendors.foreign_annotations
     owned = owned_expression(keys).replace("\\", "\\\\")  # as a CEL string has it
-    asks = _requests_any(_CONTAINERS, vendors.resource_names)
+    requests_managed = _requests_any(_CONTAINERS, vendors.resource_names)
     forges = _forges(owned)
     governed = _changes_any(governed_keys(vendors.governed.values()))
     return {
-        "mutate.webhook.hami.io": {"asks-for-a-managed-resource": asks},
-        "validate.webhook.hami.io": {"asks-for-a-managed-resource-or-forges-an-allocation": f"{asks}\n|| {forges}"},
+        "mutate.webhook.hami.io": {"asks-for-a-managed-resource": requests_managed},
+        "validate.webhook.hami.io": {
+            "asks-for-a-managed-resource-or-forges-an-allocation": f"{requests_managed}\n|| {forges}"
+        },
         "guard.webhook.hami.io": {"changes-an-allocation": _changes_allocation(owned)},
         "bindings.webhook.hami.io": {"brings-an-allocation": f"{forges}\n|| {_RESERVATION} in object.{_ANNOTATIONS}"},
         "amounts.webhook.hami.io": {
             "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
         },
-        "policy.webhook.hami.io": {"changes-what-policy-governs": governed, "asks-for-a-managed-resource": asks},
+        "policy.webhook.hami.io": {
+            "changes-what-policy-governs": governed,
+            "asks-for-a-managed-resource": requests_managed,
+        },
     }
 
 

@@ -29,7 +29,7 @@ _LONGEST_DELAY = 2.0
 _LONGEST_CLEANUP = 10.0
 """Seconds after the first new pod by which a namespace is recomputed where that only drops entries from ledgers.
 
-In a burst the charges themselves drop them, and a recompute that writes beside them makes them conflict.
+In a burst the charges themselves drop them, and a recompute that writes meanwhile makes them conflict.
 """
 
 _AFTER = 0.1

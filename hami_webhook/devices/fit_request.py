@@ -1,4 +1,4 @@
-"""One container's request on one node, card by card: the checks vendors list, and how selections are asked.
+"""One container's request on one node, card by card: the checks vendors list, and the selections.
 
 Each check is a small named test tied to one standard reason label (docs/spec/core.md#7.5).
 """
@@ -28,7 +28,7 @@ from hami_webhook.kube.objects import ContainerKind, Pod
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a pod's annotations ask of one vendor's cards, read once per pod."""
+    """What a pod's annotations want of one vendor's cards, read once per pod."""
 
     policy: CardPolicy
     weights: Weights
@@ -38,7 +38,7 @@ class Constraints:
 
 
 class Budget(Protocol):
-    """What the pod's namespace still lets it hold; asked with everything the pod would hold so far."""
+    """What the pod's namespace still lets it hold; called with everything the pod would hold so far."""
 
     def admits(self, holds: Sequence[Claim]) -> bool: ...
 
@@ -123,7 +123,7 @@ class Candidate:
 
     @property
     def booked(self) -> DeviceReservation:
-        """The booking, or what is asked for where there is none."""
+        """The booking, or the request where there is none."""
         return self.booking or DeviceReservation(self.memory, self.cores, slots=self.trial.request.slots)
 
     @property
@@ -210,7 +210,7 @@ ONE_CARD_PER_POD = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _every_conta
 """No container fitted earlier got other cards. The first card is then chosen among those that can take them all."""
 
 ONE_CARD_AT_A_TIME = Check(reasons.CARD_NOT_FOUND_CUSTOM_FILTER_RULE, _nobody_beside_has_another)
-"""No container that may run beside this one got another card. The first one's card is theirs, or the node won't do."""
+"""No container that may run at the same time got another card. The first one's card is theirs, or the node won't do."""
 
 AMOUNT_CHECKS = (FREE_MEMORY, FREE_CORES, NOT_SHARED_WHOLE, UNITS_LEFT)
 """The usual checks of what is left on a card, in the usual order."""
@@ -232,7 +232,7 @@ class Selection(Protocol):
     """How a vendor picks among the cards that passed.
 
     `looks_at_all` False: cards are taken one after another as they pass, and the walk stops at the count. True: every
-    card is checked on its own first, then `choose` is asked if enough of them passed; it may refuse, by None for
+    card is checked on its own first, then `choose` is called if enough of them passed; it may refuse, by None for
     quota's sake or with a reason of its own.
     """
 

@@ -40,7 +40,7 @@ def refuse_owned(annotations: Mapping[str, str], keys: Iterable[str]) -> None:
 
 
 def name_scheduler(draft: PodDraft, scheduler: ForeignScheduler, others: Collection[str]) -> None:
-    """Give a pod that asks, and has no scheduler, the first name; warn of a name that isn't one of the scheduler's.
+    """Give a requesting pod without a scheduler the first name; warn of a name that isn't one of the scheduler's.
 
     A pod that names one of the `others` too, resources of somebody who comes first, gets none.
     """

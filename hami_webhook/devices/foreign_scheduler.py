@@ -27,7 +27,7 @@ class NodeLister(Protocol):
 
     @property
     def now(self) -> float:
-        """The latest time that was told of any of them, in Unix seconds."""
+        """The latest time passed in for any of them, in Unix seconds."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class NoNodes:
 class ForeignCharge:
     """What a pod costs: amounts by quota key, zeros left out, in the integers that the keys count.
 
-    `floors` are the keys for which the least any card could give was taken; they may differ when asked again.
+    `floors` are the keys for which the least any card could give was taken; they may differ when computed again.
     `problems` are sentences for a warning event. `until` is when the pod's cost is another one though nothing happens
     (Unix seconds).
     """
@@ -155,11 +155,11 @@ class ForeignScheduler:
         """Whether its identities may write the pod annotation `key`."""
         return key in self.owned
 
-    def asks_something(self, pod: Pod | PodDraft) -> bool:
-        """Whether a pod as its user wrote it asks for any card, not just for none of them."""
-        return self.asks(pod)
+    def requested_by(self, pod: Pod | PodDraft) -> bool:
+        """Whether a pod as its user wrote it requests any card, not just none of them."""
+        return self.named_by(pod)
 
-    def asks(self, pod: Pod | PodDraft) -> bool:
+    def named_by(self, pod: Pod | PodDraft) -> bool:
         """Whether a container names one of the resources, in limits or in requests."""
         names = self.resource_names
         for each in pod.containers:  # noqa: SIM110  # a generator takes twice as long, a dozen times a review
@@ -168,7 +168,7 @@ class ForeignScheduler:
         return False
 
     def scheduler_of(self, pod: Pod | PodDraft) -> str:
-        """The scheduler that a pod which asks is for, as this project reads it."""
+        """The scheduler that a requesting pod is for, as this project reads it."""
         return pod.scheduler_name
 
     def node_of(self, pod: Pod) -> str:
@@ -176,18 +176,18 @@ class ForeignScheduler:
         return pod.node_name
 
     def admit(self, pod: PodDraft, census: NodeLister) -> None:
-        """Normalise a new pod that asks, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
+        """Normalise a new requesting pod, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
 
         The scheduler's name is set afterwards, for every such pod alike.
         """
         raise NotImplementedError
 
     def check(self, pod: Pod, census: NodeLister) -> None:
-        """Raises `BadRequest` for what a pod that asks must not be when it is stored."""
+        """Raises `BadRequest` for what a requesting pod must not be when it is stored."""
         raise NotImplementedError
 
     def concerns(self, pod: Pod) -> bool:
-        """Whether the pod asks, or carries an allocation of this scheduler: whether `placed` may say something."""
+        """Whether the pod requests devices or carries an allocation of this scheduler, so that `placed` may apply."""
         raise NotImplementedError
 
     def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
@@ -199,7 +199,7 @@ class ForeignScheduler:
         raise NotImplementedError
 
     def predict(self, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
-        """Where the scheduler would place a pod that asks, and with which cards."""
+        """Where the scheduler would place a requesting pod, and with which cards."""
         raise NotImplementedError
 
     def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:

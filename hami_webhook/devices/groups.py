@@ -13,7 +13,7 @@ from hami_webhook.devices.topology import largest_groups_first
 class LargestGroups(TakeInOrder):
     """Of the cards that passed those of the largest groups; `key` tells a card's group.
 
-    If no more passed than are asked, all of them in scan order.
+    If no more passed than are requested, all of them in scan order.
     """
 
     def __init__(self, key: Callable[[Device], Hashable]) -> None:

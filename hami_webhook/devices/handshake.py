@@ -15,7 +15,7 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.
 class Health:
     """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
 
-    `until` is Unix seconds (None: for good); `request_handshake` asks the leader to write a new handshake.
+    `until` is Unix seconds (None: for good); `request_handshake` tells the leader to write a new handshake.
     """
 
     healthy: bool
@@ -30,10 +30,10 @@ def common_health(handshake: str, allocatable: int, now: float, zone: tzinfo | N
     """
     if "Requesting" not in handshake:
         return Health(healthy=True, request_handshake=True)
-    asked = handshake_time(handshake, zone)
-    if asked is None or allocatable > 0:
+    requested = handshake_time(handshake, zone)
+    if requested is None or allocatable > 0:
         return Health(healthy=True)
-    deadline = asked + ANSWER_WITHIN
+    deadline = requested + ANSWER_WITHIN
     return Health(healthy=True, until=deadline) if now < deadline else Health(healthy=False)
 
 

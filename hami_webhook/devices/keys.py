@@ -24,7 +24,7 @@ class Dimension(Enum):
 class QuotaKey:
     """A managed key `limits.<resource>`; for memory, `factor` is the MiB per unit.
 
-    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then told in bytes.
+    `binary_is_bytes`: a hard with a binary suffix (`16Gi`) means bytes, and used is then shown in bytes.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 Source: docs/spec/core.md#9.4, docs/spec/node-registration.md#5.
 
-Only which lock a vendor takes is told here; taking and releasing it is the scheduler extender's work.
+Only which lock a vendor takes is declared here; taking and releasing it is the scheduler extender's work.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ class NodeLock:
 
 
 COMMON_LOCK = NodeLock("hami.io/mutex.lock", 300.0)
-"""The lock of every vendor whose plugin finds by it the pod that it is asked to serve."""
+"""The lock of every vendor whose plugin finds by it the pod that it is to serve."""

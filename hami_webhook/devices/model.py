@@ -1,4 +1,4 @@
-"""The core's values: devices, what is taken of them, what a container asks, what it got.
+"""The core's values: devices, what is taken of them, what a container requests, what it got.
 
 Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
 A `mask` says which cores of a card are meant, bit b for core b, where the vendor tells them apart (else it is 0);
@@ -146,7 +146,7 @@ class MemoryRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one container asks of one vendor: `count` devices with this memory and these cores each.
+    """What one container requests of one vendor: `count` devices with this memory and these cores each.
 
     `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
     hardware slice asked for, where it is known before a card is chosen.

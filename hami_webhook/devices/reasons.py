@@ -1,4 +1,4 @@
-"""The standard reason labels (docs/spec/core.md#7.5) and how a node's refusal is told."""
+"""The standard reason labels (docs/spec/core.md#7.5) and the text of a node's refusal."""
 
 from __future__ import annotations
 

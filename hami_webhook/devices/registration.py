@@ -14,7 +14,7 @@ class NodeRegistration:
     annotation of the common health rule, empty for none. `fields`: what the JSON calls the standard fields, where it is
     the vendor's own. `unterminated`: a single card in the colon form may lack its `:`. `drop_on_error`: cards whose
     registration can't be read are gone, where others' stay as they were last read. `gone_with_allocatable`: the cards
-    are dropped at once when the node's allocatable count falls to 0. `missing`: what the owner of a pod is told where
+    are dropped at once when the node's allocatable count falls to 0. `missing`: the message to the owner of a pod where
     no node has the vendor's cards; a whole sentence.
     """
 

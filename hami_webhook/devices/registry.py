@@ -131,7 +131,7 @@ class Vendors(Mapping[str, Vendor]):
         return cls([vendor for vendor in found if vendor.count_name], foreign, mixing)
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
-        """The keys of the vendors of which the container names a resource: those that it `asks`."""
+        """The keys of the vendors of which the container names a resource: those it is `named_by`."""
         names = container.named & self._names.keys()
         return frozenset([key for name in names for key in self._names[name]])
 

@@ -132,7 +132,7 @@ class Vendor:
         """What the vendor is called in pod annotations, and to people; vendors that share it keep different cards."""
         return self.key
 
-    # what is asked
+    # requests
 
     @property
     def resource_names(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Vendor:
         """Those that a device plugin advertises in the units that pods ask in: kube-scheduler's own count stands."""
         return ()
 
-    def asks(self, container: Container | ContainerDraft) -> bool:
+    def named_by(self, container: Container | ContainerDraft) -> bool:
         """Whether the container names any of the vendor's resources."""
         names = self._resource_names
         return not (names.isdisjoint(container.limits) and names.isdisjoint(container.requests))
@@ -157,11 +157,11 @@ class Vendor:
         """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
         self.check_servable(container.container, lister)
-        asks = self.request(container.container) is not None
-        if asks:
+        requested = self.request(container.container) is not None
+        if requested:
             for doubt in self.warnings_of(container):
                 pod.warn(f"container {container.name}: {doubt}")
-        return asks or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
+        return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
         """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
@@ -170,7 +170,7 @@ class Vendor:
         """What in a container that asks for cards is legal but hardly meant, a sentence each."""
         if self.multi_is_exclusive and (count := self.amount(container, self.count_name) or 0) > 1:
             for name in (self.memory_name, self.core_name):
-                if container.asks_for(name):
+                if container.names_resource(name):
                     yield f"{name} isn't enforced, because {self.count_name} {count} gives whole cards"
 
     def check_amounts(self, container: Container) -> None:
@@ -188,7 +188,7 @@ class Vendor:
         """Raises `BadRequest` for what can't be meant of a pod that asks for the vendor's cards, amounts aside."""
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
-        """Of each resource the least and most that may be asked, and what an amount is, for the refusal."""
+        """Of each resource the least and most that may be requested, and what an amount is, for the refusal."""
         unit = "MiB" if self.memory_factor == 1 else f"units of {self.memory_factor} MiB"
         unit += f" (16 GiB is {sixteen_gib(self.memory_factor)}, not 16Gi)" if self.explains_memory else ""
         yield self.count_name, 0, MAX_INT32, "an integer"
@@ -210,7 +210,7 @@ class Vendor:
         return parse_whole(container.limits.get(resource) if self.limits_only else container.amount(resource))
 
     def request(self, container: Container) -> Request | None:
-        """What the container asks, None for nothing. Raises `BadRequest` for a value admission would have refused."""
+        """The container's request, None for nothing. Raises `BadRequest` for a value admission would have refused."""
         self.check_representable(container)
         count = self.amount(container, self.count_name)
         if not count:
@@ -223,7 +223,7 @@ class Vendor:
             count, self.memory(container, memory), min(self.default_cores if cores is None else cores, self.max_cores)
         )
 
-    def asked(self, container: Container, pod: Pod) -> Request | None:
+    def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
         """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
         return self.request(container)
 
@@ -232,7 +232,7 @@ class Vendor:
         return (self.amount(container, self.memory_name) or 0) * self.memory_factor
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
-        """The memory asked for each device, given the MiB written for it (0: none)."""
+        """The memory requested for each device, given the MiB written for it (0: none)."""
         return FixedMemory(mebibytes) if mebibytes else ShareOfCard(100)
 
     def decided_later(self, request: Request) -> frozenset[Dimension]:
@@ -330,7 +330,7 @@ class Vendor:
         return ""
 
     def terms(self, pod: Pod, default_policy: str) -> Constraints:
-        """What the pod's annotations ask of this vendor's cards. Raises ValueError for bad scoring weights."""
+        """What the pod's annotations want of this vendor's cards. Raises ValueError for bad scoring weights."""
         notes = pod.annotations
         uuids, types = self.lists(notes)
         return Constraints(
@@ -404,7 +404,7 @@ class Vendor:
         return len(passed)
 
     def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
-        """How a node that can't serve the request is told; `cards` are all it has.
+        """The rejection of a node that can't serve the request; `cards` are all it has.
 
         `usual` is the selection's own reason, else how many cards failed which check and how many passed in vain.
         """
@@ -424,7 +424,7 @@ class Vendor:
         return cores
 
     def core_percent(self, cores: int, device: Device) -> int:
-        """Cores of a card as people are told of them: in percent of it, unless the vendor counts in other units."""
+        """Cores of a card as people see them: in percent of it, unless the vendor counts in other units."""
         return cores
 
     def word(self, device: AllocatedDevice) -> str:

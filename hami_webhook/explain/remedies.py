@@ -95,13 +95,13 @@ def raises(quotas: Sequence[QuotaReport], cost: Mapping[str, int]) -> Iterator[t
         amount = cost.get(quota.key, 0)
         if amount <= quota.most:
             continue
-        beside = quota.others
+        others = quota.others
         if quota.used is not None and amount > quota.charged:
-            beside = max(beside, quota.used - quota.charged)
-        to = beside + amount
+            others = max(others, quota.used - quota.charged)
+        to = others + amount
         text = (
             f"{quota.key} of quota {quota.quota} must be raised from {quota.hard} to {to}, or other pods must give up "
-            f"{to - quota.hard}: this placement costs {amount}, others have {beside}"
+            f"{to - quota.hard}: this placement costs {amount}, others have {others}"
         )
         step = Step("quota", text, f"{quota.quota}/{quota.key}", {"from": quota.hard, "to": to})
         yield step, (to - quota.hard) / max(1, quota.hard)

@@ -164,20 +164,20 @@ class Mixing(Coexistence):
     def remark(self, node: Node, device: Mapping[str, Any] | None = None) -> str:
         """What a `MixedGPUManagers` event says of the node, empty if all is well; `device` is Koordinator's object."""
         on = self.on_node(node)
-        told = [_between(on)] if len(on) > 1 else []
-        twice = _registered_twice(node, device) if told else []
+        remarks = [_between(on)] if len(on) > 1 else []
+        twice = _registered_twice(node, device) if remarks else []
         if twice:
-            told.append(f"registered twice: {', '.join(twice)}")
+            remarks.append(f"registered twice: {', '.join(twice)}")
         offered = _offers(node, self.hami_count or NVIDIA_COUNT)
         if Manager.HAMI in on and offered > 0:
             cards = _hami_cards(node)
             sums = {sum(card.count for card in cards), sum(card.count for card in cards if card.health)}
             if cards and offered not in sums:
-                told.append(
+                remarks.append(
                     f"the kubelet offers {offered} of {self.hami_count or NVIDIA_COUNT}, but HAMi's plugin registered "
                     f"{max(sums)} slots: another plugin may serve it too"
                 )
-        return "; ".join(told)
+        return "; ".join(remarks)
 
 
 def _denies(section: SchedulerSection | None) -> bool:

@@ -1,7 +1,7 @@
 """`nvidia.com/priority` on pods that another scheduler places (docs/spec/volcano.md#5.4, docs/spec/koordinator.md#4).
 
-No node offers the resource, so it would keep such a pod from being scheduled; the container is told by an environment
-variable instead, as HAMi-core reads it.
+No node offers the resource, so it would keep such a pod from being scheduled; the container reads it from an
+environment variable instead, as HAMi-core reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def move_priority(draft: PodDraft, others: str) -> None:
     `others` is what orders a queue there, for the refusal.
     """
     for container in draft.containers:
-        if not container.asks_for(PRIORITY):
+        if not container.names_resource(PRIORITY):
             continue
         for written in (container.limits, container.requests):
             value = written.get(PRIORITY)

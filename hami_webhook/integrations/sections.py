@@ -2,7 +2,8 @@
 
 Sources: docs/spec/volcano.md#2, docs/spec/koordinator.md#2.
 
-HAMi has neither; a key that is absent has the default of its chapter, which for Volcano is that of its device plugin.
+HAMi has neither; a key that is absent has the default of its page in docs/spec, which for Volcano is that of its device
+plugin.
 """
 
 from collections.abc import Iterator, Mapping

@@ -64,7 +64,7 @@ class Container:
         found = self.limits.get(resource)
         return self.requests.get(resource) if found is None else found
 
-    def asks_for(self, resource: str) -> bool:
+    def names_resource(self, resource: str) -> bool:
         return resource in self.limits or resource in self.requests
 
     @property

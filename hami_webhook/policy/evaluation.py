@@ -4,7 +4,7 @@ Source: docs/spec/policy.md. Choices (a scheduler policy, a device mode, …) ha
 matching rule, the pod's own, the Namespace's, the default of the first matching rule. Allow lists are boundaries that a
 pod can tighten and never loosen; deny lists add up.
 
-What the chapter leaves open is decided as follows:
+What docs/spec/policy.md leaves open is decided as follows:
 
 - An empty annotation is a value where it is a choice (`nvidia.com/vgpu-mode: ""` has a meaning), on the pod and on the
   Namespace; where it is a list, blank means no list, as for every reader of lists.
@@ -13,7 +13,7 @@ What the chapter leaves open is decided as follows:
 - Of several matching rules with a `schedulerName` the last one counts, as with `enforce`: users can't override either.
 - A rule that a pod meets already changes nothing and isn't named.
 - Pods of another scheduler are governed by the annotations that it reads, whatever their scheduler's name is;
-  `schedulerName` is for the pods that we place. Volcano ignores a deny list of types beside an allow list.
+  `schedulerName` is for the pods that we place. Volcano ignores a deny list of types where there is an allow list.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class AdmissionCharger:
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
         giving_up = loop.call_later(timeout, _give_up, future, namespace)
         try:
-            outcome = await future  # cancelled with whoever waits for it, so that nothing is charged
+            outcome = await future  # cancelled with the review that waits for it, so that nothing is charged
         finally:
             giving_up.cancel()
         self.counts.durations.observe(self._clock() - began)

@@ -13,5 +13,5 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 def durations(
     name: str, documentation: str, labels: Sequence[str] = (), registry: CollectorRegistry | None = None
 ) -> Histogram:
-    """A histogram of seconds; without a registry it is collected by whoever holds it."""
+    """A histogram of seconds; without a registry its holder collects it."""
     return Histogram(name, documentation, labels, registry=registry, buckets=_BUCKETS)

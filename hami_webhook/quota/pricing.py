@@ -155,7 +155,7 @@ def waiting_charge(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Char
     for key in sorted(named_in(pod, vendors)):
         _add_waiting(builder, vendors[key], pod, capacity)
     for scheduler in vendors.foreign:
-        if scheduler.asks(pod):
+        if scheduler.named_by(pod):
             builder.add_foreign(scheduler.waiting(pod, capacity))
     return builder.charge(vendors)
 
@@ -280,12 +280,12 @@ def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -
 
 
 def _add_waiting(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister) -> None:
-    asked = [vendor.asked(c, pod) if vendor.asks(c) else None for c in pod.containers]
-    if not any(asked):
+    requested = [vendor.request_in_pod(c, pod) if vendor.named_by(c) else None for c in pod.containers]
+    if not any(requested):
         return
-    floors = frozenset(dimension for request in asked if request for dimension in vendor.decided_later(request))
+    floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
     cards = list(capacity.eligible(vendor, pod)) if floors else []
-    requests = [request and vendor.least(request, capacity, cards) for request in asked]
+    requests = [request and vendor.least(request, capacity, cards) for request in requested]
 
     kinds = pod.kinds
 

@@ -54,8 +54,8 @@ class PolicyBoundary:
         rules = self._policies().matching(namespace, pod.labels)
         if not rules and self._governed_keys.isdisjoint(namespace.annotations):
             return BoundedPod(pod)
-        asked = [self._vendors[key] for key in vendors_requested_by(pod, self._vendors)]
-        changes = required_changes(pod.annotations, namespace, rules, asked)
+        requested = [self._vendors[key] for key in vendors_requested_by(pod, self._vendors)]
+        changes = required_changes(pod.annotations, namespace, rules, requested)
         if not changes.annotations:
             return BoundedPod(pod)
         written = {**pod.annotations, **changes.annotations}

@@ -1,4 +1,4 @@
-"""The cluster as devices and usage, kept incrementally from what is told of nodes and pods.
+"""The cluster as devices and usage, kept incrementally from events of nodes and pods.
 
 Source: docs/spec/core.md#3 and #10.4.
 
@@ -103,7 +103,7 @@ class ClusterCache:
         self._charges = PlacedCharges()
         self._sorts = DeviceClassIndex()
         self.now = 0.0
-        """The latest time that was told."""
+        """The latest time that was passed in."""
         self.version = 0
         """Grows with every change of a node or its Device object; its pods don't count."""
         self.lapses = 0
@@ -124,7 +124,7 @@ class ClusterCache:
             other.set_pod(pod, now)
         return other
 
-    # what is told
+    # events
 
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
@@ -149,7 +149,7 @@ class ClusterCache:
             self._drop(name)
 
     def set_pod(self, pod: Pod, now: float) -> None:
-        """A pod was added or changed. What is told of one pod comes in order, but may be late: see `assume`."""
+        """A pod was added or changed. Events of one pod come in order, but may be late: see `assume`."""
         self._gone.pop(pod.uid, None)
         before = self._pods.get(pod.uid)
         if before is not None and before.namespace != pod.namespace:
@@ -186,19 +186,19 @@ class ClusterCache:
             return
         notes = written(pod)
         known = self._assumed.get(pod.uid)
-        told = known.told if known is not None else self._pods.get(pod.uid)
+        observed = known.observed if known is not None else self._pods.get(pod.uid)
         given_up = self._given_up.get(pod.uid)
         if given_up and notes in given_up:
             given_up.remove(notes)
-        self._assumed[pod.uid] = AssumedPod(notes, told)
+        self._assumed[pod.uid] = AssumedPod(notes, observed)
         self._keep(pod, now)
 
     def forget(self, uid: str, now: float) -> bool:
         """The placement that was assumed won't be written, or the pod won't be bound by it; whether there was one."""
         held = self.release(uid)
         assumed = self._assumed.pop(uid, None)
-        if assumed is not None and assumed.told is not None:
-            self._keep(assumed.told, now)
+        if assumed is not None and assumed.observed is not None:
+            self._keep(assumed.observed, now)
         return held
 
     def release(self, uid: str) -> bool:
@@ -237,14 +237,14 @@ class ClusterCache:
         self._settle(pod, now)
 
     def _as_assumed(self, pod: Pod) -> Pod:
-        """The pod with the placement it is assumed to get, if what is told of it may be older than that."""
+        """The pod with the placement it is assumed to get, if the last event of it may be older than that."""
         assumed = self._assumed.get(pod.uid)
         if assumed is None:
             return pod
         if pod.node_name or placement_of(pod).items() >= assumed.notes.items():
             del self._assumed[pod.uid]
             return pod
-        self._assumed[pod.uid] = replace(assumed, told=pod)
+        self._assumed[pod.uid] = replace(assumed, observed=pod)
         others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
         return replace(pod, annotations={**others, **assumed.notes})
 
@@ -268,7 +268,7 @@ class ClusterCache:
         """One that reads nodes and pods as this one does, and knows of none yet."""
         return ClusterCache(self._vendors, placement_ttl=self._placement_ttl, zone=self._zone)
 
-    # what is asked
+    # queries
 
     def view(self, name: str) -> NodeView | None:
         """The node as it is now; None if it isn't known."""
@@ -307,10 +307,10 @@ class ClusterCache:
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)
 
-    def told(self, uid: str) -> Pod | None:
-        """The pod as it was last told, without what is assumed of it."""
+    def observed(self, uid: str) -> Pod | None:
+        """The pod as it was last observed, without what is assumed of it."""
         assumed = self._assumed.get(uid)
-        return assumed.told if assumed is not None else self._pods.get(uid)
+        return assumed.observed if assumed is not None else self._pods.get(uid)
 
     def pods(self) -> Iterable[Pod]:
         return self._pods.values()

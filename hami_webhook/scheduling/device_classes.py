@@ -36,7 +36,7 @@ class _OnNode:
 
 
 class DeviceClassIndex:
-    """The cards of every node, by sort. Asking costs as much as there are sorts, unless a pod wants particular cards or
+    """The cards of every node, by sort. A query costs as much as there are, unless a pod wants particular cards or
     nodes; then the first such question after a change costs as much as there are nodes."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The answer to filter: the nodes that are left, in the form that was asked, and why others aren't."""
+    """The answer to filter: the nodes that are left, in the form of the request, and why others aren't."""
 
     names: Sequence[str] | None = None
     nodes: Sequence[JSON] | None = None
@@ -93,7 +93,7 @@ class Extender:
 
     `schedulers` are the names of the schedulers whose pods may be bound, none for any. `quotas` are a namespace's
     quotas from the cache, None if that can't be believed. `pods_complete` says whether the cache has all pods that were
-    bound up to a resourceVersion. `refused` is told of every pod that no node takes, and
+    bound up to a resourceVersion. `refused` receives every pod that no node takes, and
     `placed` of those that got a place; `freed` is called when devices that were held for a pod are let go.
     `preemption` is for pods that fit on no node; None leaves them to wait.
     """
@@ -142,10 +142,10 @@ class Extender:
         self.counts.filtered += 1
         try:
             pod = Pod.from_object(args.pod)
-            asks = self._asks(pod)
+            managed = self._requests_devices(pod)
         except MalformedObject as error:
             return Filtered(error=f"the pod can't be read: {error}")
-        if not asks:
+        if not managed:
             return Filtered(args.names, args.nodes)
         if args.nodes is None and args.names is None:
             return Filtered(error="extender args missing nodes")
@@ -165,7 +165,7 @@ class Extender:
         except TimeoutError:
             raise ClusterError("the caches of nodes, pods and quotas aren't filled yet; try again") from None
 
-    def _asks(self, pod: Pod) -> bool:
+    def _requests_devices(self, pod: Pod) -> bool:
         try:
             return bool(vendors_requested_by(pod, self._vendors))
         except BadRequest:
@@ -208,7 +208,7 @@ class Extender:
         return Filtered(None, None, *failed_nodes(why.failed))
 
     async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
-        """A dry run on the nodes as given, with nothing on them: what the cluster autoscaler asks."""
+        """A dry run on the nodes as given, with nothing on them: as the cluster autoscaler calls."""
         state = self._state.without_any()
         named: dict[str, JSON] = {}
         unreadable: dict[str, str] = {}
@@ -240,7 +240,7 @@ class Extender:
         return await self._preemption.complete(read, proposed, await self._quotas_of(read.namespace))
 
     async def prioritize(self, args: ExtenderArgs) -> list[tuple[str, int]]:
-        """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't asked."""
+        """The nodes' grades, 0 to 10: what filter found out, or 0 where it wasn't called."""
         meta = args.pod.get("metadata")
         uid = meta.get("uid") if isinstance(meta, dict) else None
         known = self._fitting.get(uid) if isinstance(uid, str) else None
@@ -268,7 +268,7 @@ class Extender:
 
     async def _checked_bind(self, binding: Binding) -> str:
         """Bind the pod as the cache has it, or as the API server does if the two turn out to differ."""
-        pod = self._state.told(binding.uid)
+        pod = self._state.observed(binding.uid)
         if pod is not None and (pod.namespace, pod.name) != (binding.namespace, binding.name):
             pod = None
         failure = version = ""
@@ -342,14 +342,14 @@ class Extender:
         return False
 
     async def _bind(self, pod: Pod, node: str) -> None:
-        asked = vendors_requested_by(pod, self._vendors)
-        if not asked:
+        requested = vendors_requested_by(pod, self._vendors)
+        if not requested:
             await self._placer.bind_plainly(pod, node)
             return
         attempt = _BindAttempt()
         try:
             attempt.placement = await self._placement(pod, node)
-            if locks := self._locks_for(asked):
+            if locks := self._locks_for(requested):
                 await self._commit_locked(attempt, pod, node, locks)
             else:
                 await self._placer.check_room(pod, node)
@@ -387,9 +387,9 @@ class Extender:
         else:
             await self._placer.bind_plainly(pod, node)
 
-    def _locks_for(self, asked: Sequence[str]) -> list[NodeLock]:
-        """The locks that the asked vendors' plugins go by, in the order of their names."""
-        locks = {self._vendors[key].lock for key in asked}
+    def _locks_for(self, requested: Sequence[str]) -> list[NodeLock]:
+        """The locks that the requested vendors' plugins use, in the order of their names."""
+        locks = {self._vendors[key].lock for key in requested}
         return sorted((lock for lock in locks if lock is not None), key=lambda lock: lock.annotation)
 
     def _let_go(self, uid: str) -> None:

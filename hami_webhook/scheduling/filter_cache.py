@@ -1,8 +1,8 @@
-"""What nodes answered a pod is remembered for the next pod of its shape: only nodes that changed since are asked again.
+"""Filter results, kept for the next pod of the same shape: only nodes that changed since are tested again.
 
 An answer holds while the node's view is the same, and the quota would say what it said. The budget of a namespace moves
-with every pod, but rarely past an amount that mattered: so what it was asked is kept with each answer, and the answers
-are given up for which a new budget would say otherwise.
+with every pod, but rarely past an amount that mattered: so the amounts it was tested with are kept with each answer,
+and the answers are given up for which a new budget would say otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Key = tuple[bytes, str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Nodes asked: those that fit, in the order of the question, and why the others don't."""
+    """Nodes tested: those that fit, in the order of the request, and why the others don't."""
 
     fits: Sequence[NodeRank]
     failed: Mapping[str, Rejection]
@@ -72,7 +72,7 @@ class _CachedResults:
 
 
 class FilterCache:
-    """Asks nodes whether they can take a pod, and remembers."""
+    """Tests whether nodes can take a pod, and remembers the answers."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class FilterCache:
         self._nominations = nominations
         self._shapes: OrderedDict[_Key, _CachedResults] = OrderedDict()
         self._refusals: dict[tuple[object, ...], Rejection] = {}
-        self.asked = 0
-        """How many nodes were asked anew since the beginning."""
+        self.tested = 0
+        """How many nodes were tested since the beginning."""
 
     def filtered(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
         """How the nodes of these names answer."""
@@ -147,11 +147,11 @@ class FilterCache:
         return answers
 
     def _fit_node(self, name: str, answers: _CachedResults, request: PodRequest, budget: PodBudget | None) -> bool:
-        """Ask one node; whether it is known."""
+        """Test one node; whether it is known."""
         view = self._view(name, request.pod)
         if view is None:
             return False
-        self.asked += 1
+        self.tested += 1
         witness = None if budget is None else RecordingBudget(budget)
         result = fit_pod(view, request, self._vendors, witness)
         if isinstance(result, NodeFit):
@@ -166,7 +166,7 @@ class FilterCache:
         return True
 
     def _trim(self) -> None:
-        """Give up the shapes that were asked longest ago, until the rest is not too much; never the last one."""
+        """Drop the least recently used shapes, until the rest is not too much; never the last one."""
         total = sum(map(len, self._shapes.values()))
         while (total > self._most or len(self._shapes) > _MOST_SHAPES) and len(self._shapes) > 1:
             total -= len(self._shapes.popitem(last=False)[1])

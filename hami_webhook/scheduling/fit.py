@@ -23,7 +23,7 @@ from hami_webhook.quota.ledger import RESERVATION
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What a pod asks: per container (init first) what of each vendor, and its terms to each vendor."""
+    """What a pod requests: per container (init first) what of each vendor, and its terms to each vendor."""
 
     pod: Pod
     rows: Sequence[Mapping[str, Request]]
@@ -31,7 +31,7 @@ class PodRequest:
 
     @property
     def vendors(self) -> tuple[str, ...]:
-        """The backend keys asked, sorted."""
+        """The requested backend keys, sorted."""
         return tuple(self.terms)
 
     @cached_property
@@ -44,17 +44,17 @@ _NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
 
 
 def shape_of(pod: Pod) -> Pod:
-    """All that Fit and the scores may know of a pod: its containers, and the annotations with which it could ask.
+    """All that Fit and the scores may know of a pod: its containers, and the annotations that Fit reads.
 
     Pods of one shape get the same answer from a node. So what tells a pod from its siblings isn't in it: who it is,
     what a placement wrote on it, the stamp of its charge, and what Kubernetes itself writes (an index, a checksum).
     """
-    asked = {
+    requested = {
         key: text
         for key, text in pod.annotations.items()
         if key != RESERVATION and not is_scheduler_owned(key) and not _NOT_OURS.fullmatch(key)
     }
-    return Pod(namespace="", name="", uid="", labels={}, annotations=asked, containers=pod.containers)
+    return Pod(namespace="", name="", uid="", labels={}, annotations=requested, containers=pod.containers)
 
 
 def vendors_requested_by(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
@@ -63,28 +63,28 @@ def vendors_requested_by(pod: Pod, vendors: Vendors) -> tuple[str, ...]:
 
 
 def read_pod_request(pod: Pod, vendors: Vendors, default_policy: str) -> PodRequest | None:
-    """What the pod asks, None for nothing managed.
+    """What the pod requests, None for nothing managed.
 
     Raises `BadRequest` for what admission would have refused, ValueError for bad scoring weights.
     """
     shape = shape_of(pod)
     rows = _requests(shape, vendors)
-    asked = _keys(rows)
-    if not asked:
+    requested = _keys(rows)
+    if not requested:
         return None
-    for key in asked:
+    for key in requested:
         vendors[key].check_pod(shape)
-    named = replace(shape, name=pod.name)  # for what is told of bad weights
-    return PodRequest(pod, rows, {key: vendors[key].terms(named, default_policy) for key in asked})
+    named = replace(shape, name=pod.name)  # for the message about bad weights
+    return PodRequest(pod, rows, {key: vendors[key].terms(named, default_policy) for key in requested})
 
 
 def _requests(shape: Pod, vendors: Vendors) -> list[dict[str, Request]]:
-    """Per container (init first), what it asks of each vendor."""
+    """Per container (init first), what it requests of each vendor."""
     rows: list[dict[str, Request]] = []
     for container in shape.containers:
         row = {}
         for key in sorted(vendors.named_by(container)):
-            request = vendors[key].asked(container, shape)
+            request = vendors[key].request_in_pod(container, shape)
             if request is not None:
                 row[key] = request
         rows.append(row)

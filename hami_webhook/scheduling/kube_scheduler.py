@@ -1,4 +1,4 @@
-"""The configuration of the kube-scheduler beside the extender: what it leaves to us follows from the vendors."""
+"""The configuration of the kube-scheduler in front of the extender: what it leaves to us follows from the vendors."""
 
 from __future__ import annotations
 

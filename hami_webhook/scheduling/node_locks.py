@@ -1,6 +1,6 @@
 """Node locks on the wire (docs/spec/core.md#9.4), and a fair queue before them.
 
-HAMi's device plugins find the pod that kubelet asks them to serve by the lock on its node, and take the lock away when
+HAMi's device plugins find the pod that kubelet allocates for by the lock on its node, and take the lock away when
 they are done; so one pod at a time is bound to a node. Pods wait here in the order they came, instead of failing.
 
 A free lock is taken by one patch, on condition that the node has the resourceVersion that the informer's cache shows;
@@ -150,7 +150,7 @@ class NodeLocks:
                 del self._waiting[node], self._queues[node]
 
     async def take(self, node: str, pod: Pod, deadline: float, lock: NodeLock = COMMON_LOCK) -> int | None:
-        """Have a lock of the node for the pod; waits for whoever has it. Raises `LockContended`, `ClusterError`.
+        """Have a lock of the node for the pod; waits for its holder. Raises `LockContended`, `ClusterError`.
 
         Returns the resourceVersion up to which others may have had the lock; None if that isn't known.
         """

@@ -83,7 +83,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Unschedulable:
-    """No node takes the pod: why, by node; or `error`, why none could be asked. `advice` is for its events."""
+    """No node takes the pod: why, by node; or `error`, why none could be tested. `advice` is for its events."""
 
     failed: Mapping[str, Rejection] = field(default_factory=dict)
     error: str = ""
@@ -92,7 +92,7 @@ class Unschedulable:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Every candidate node asked: those that fit, best first, and those that don't."""
+    """Every candidate node tested: those that fit, best first, and those that don't."""
 
     fits: Sequence[ScoredNode]
     failed: Mapping[str, Rejection]
@@ -117,10 +117,10 @@ class AssumedPlacement:
 
 @dataclass(frozen=True)
 class CycleState:
-    """A pod's candidates looked at, and nothing written: what it asks and may cost, and how the nodes stand.
+    """A pod's candidates looked at, and nothing written: what it requests and may cost, and how the nodes stand.
 
-    `bounded` is the pod as it was fitted, `candidates` are the nodes' names. If that was asked, the fitting ones come
-    best first, and `best` is the first's placement.
+    `bounded` is the pod as it was fitted, `candidates` are the nodes' names. If scores were wanted, the fitting ones
+    come best first, and `best` is the first's placement.
     """
 
     bounded: BoundedPod
@@ -215,7 +215,7 @@ class Placer:
         fits = list(found.filtered.fits)
         best: ScoredNode | Rejection | None = found.best
         while fits:
-            if not isinstance(best, ScoredNode):  # its answer may have changed since the others were asked
+            if not isinstance(best, ScoredNode):  # its answer may have changed since the others were tested
                 best = self._filter_cache.fit(found.request, found.budget, fits[0].node)
             if isinstance(best, Rejection):
                 failed[fits.pop(0).node] = best
@@ -419,7 +419,7 @@ class Placer:
     async def check_room(self, pod: Pod, node: str) -> None:
         """Raises `PlacementSuperseded` if the pod's devices, as held here, are taken by pods bound to the node.
 
-        Asked under the node's lock, of the API server: another scheduler's extender may have been here before us.
+        Called under the node's lock, of the API server: another scheduler's extender may have been here before us.
         """
         view, own = self._state.view(node), self._state.pod(pod.uid)
         if view is None or own is None:

@@ -49,10 +49,10 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class AssumedPod:
-    """What is being written on a pod, and the pod as it was last told, None if it never was."""
+    """What is being written on a pod, and the pod as it was last observed, None if it never was."""
 
     notes: Mapping[str, str]
-    told: Pod | None
+    observed: Pod | None
 
 
 def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, DeviceShare]:

@@ -1,4 +1,4 @@
-"""Node scores, the choice among fitting nodes with its ties, and what is told about it.
+"""Node scores, the choice among fitting nodes with its ties, and the messages about it.
 
 Source: docs/spec/core.md#8, #12; docs/spec/nvidia.md#8.
 """
@@ -167,8 +167,8 @@ def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
 def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:
     """The `FilteringSucceed` event: fitting nodes in sort order, the chosen one last."""
     others = (each for each in reversed(fits) if each is not chosen)
-    told = _joined(f"{each.node}:{each.score:.2f}" for each in chain(others, [chosen]))
-    return f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({told})"
+    scores = _joined(f"{each.node}:{each.score:.2f}" for each in chain(others, [chosen]))
+    return f"find fit node({chosen.node}), {candidates - len(fits)} nodes not fit, {len(fits)} nodes fit({scores})"
 
 
 def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[str]:
@@ -179,8 +179,8 @@ def failure_messages(failed: Mapping[str, Rejection], candidates: int) -> list[s
         for label in rejection.labels():
             if " " not in label:
                 by_label.setdefault(label, []).append(node)
-    told = [f"{len(by_label[label])} nodes {label}({_joined(by_label[label])})" for label in sorted(by_label)]
-    return [*told, f"no available node, {candidates} nodes do not meet"]
+    messages = [f"{len(by_label[label])} nodes {label}({_joined(by_label[label])})" for label in sorted(by_label)]
+    return [*messages, f"no available node, {candidates} nodes do not meet"]
 
 
 def _joined(items: Iterable[str]) -> str:
@@ -202,15 +202,15 @@ def hints(
     vendors: Vendors,
     lister: DeviceLister,
 ) -> list[str]:
-    """What the vendors asked for have to say on there being no cards, and on the labels nodes refused with."""
-    asked = [vendors[key] for key in request.vendors]
-    sentences = [vendor.registration.missing for vendor in asked if not any(lister.inventories(vendor.key))]
+    """What the requested vendors say of there being no cards, and on the labels nodes refused with."""
+    requested = [vendors[key] for key in request.vendors]
+    sentences = [vendor.registration.missing for vendor in requested if not any(lister.inventories(vendor.key))]
     refusing: dict[str, list[NodeView]] = {}
     for view in views:
         for label in failed[view.name].labels() if view.name in failed else ():
             refusing.setdefault(label, []).append(view)
     for label in sorted(refusing):
-        for vendor in asked:
+        for vendor in requested:
             having = [view for view in refusing[label] if vendor.key in view.inventories]
             sentences += [vendor.hint(label, having)] if having else []
     return [text for text in sentences if text]
@@ -231,7 +231,7 @@ def remarks(request: PodRequest, views: Iterable[NodeView], vendors: Vendors) ->
 
 
 def unregistered(request: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:
-    """For each vendor the pod asks, a sentence about the nodes where none of its cards are read, and from what."""
+    """For each requested vendor, a sentence about the nodes where none of its cards are read, and from what."""
     for key in request.vendors:
         without = [view.name for view in views if key not in view.inventories]
         if without:

@@ -20,7 +20,7 @@ def held_by_fit(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> D
     """What Fit books for the pod's request of one vendor on the node; None if the node couldn't serve it.
 
     The node counts as empty: who came first isn't known, and what the pod is charged must not change with its
-    neighbours. Asked once for a pod and the node's cards.
+    neighbours. Computed once for a pod and the node's cards.
     """
     inventory = view.inventories.get(vendor.key)
     if inventory is None:
@@ -34,11 +34,13 @@ def held_by_fit(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> D
 
 def _fit_on_empty(view: NodeView, vendor: Vendor, pod: Pod, vendors: Vendors) -> Debit | None:
     try:
-        asked = [vendor.asked(each, pod) if vendor.asks(each) else None for each in pod.containers]
+        requested = [vendor.request_in_pod(each, pod) if vendor.named_by(each) else None for each in pod.containers]
         terms = vendor.terms(pod, "")
     except (BadRequest, ValueError):
         return None
-    pod_request = PodRequest(pod, [{vendor.key: request} if request else {} for request in asked], {vendor.key: terms})
+    pod_request = PodRequest(
+        pod, [{vendor.key: request} if request else {} for request in requested], {vendor.key: terms}
+    )
     fitted = fit_pod(replace(view, usage={}, closed=frozenset()), pod_request, vendors, None)
     if not isinstance(fitted, NodeFit):
         return None

@@ -1,4 +1,4 @@
-"""The metrics of the process beside the core's: listener, certificate, policy file, leadership, extender."""
+"""The metrics of the process besides the core's: listener, certificate, policy file, leadership, extender."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hami_webhook.quota.durations import durations
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry of metrics whose counters and histograms have no `_created` series beside them."""
+    """A registry of metrics whose counters and histograms have no `_created` series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client gives no types for it
     return CollectorRegistry(auto_describe=False)
 

@@ -1,5 +1,5 @@
 """A deadline for what has to wait, which costs nothing where nothing does: most requests are there whole, and most
-reviews are answered without asking anybody. Starting and stopping a timer is a tenth of such an answer.
+reviews are answered without I/O. Starting and stopping a timer is a tenth of such an answer.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def test_a_factor_is_applied_before_rounding_and_taken_out_after(factor, wish, g
     vendors = chips(memoryFactor=factor)
     assert memory_of(vendors=vendors, memory=wish) == given
     asked = Pod.from_object(pod(**asks(1, given)))
-    assert vendors[B3].asked(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, profile=template)
+    assert vendors[B3].request_in_pod(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, profile=template)
 
 
 def test_a_factor_bounds_what_may_be_written():
@@ -359,7 +359,7 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_name(amounts, resource
 
 def extracted(notes=None, word=B3, vendors=CHART, **amounts):
     asking = Pod.from_object(pod(annotations=notes, **asks(word=word, **amounts)))
-    return vendors[word].asked(asking.containers[0], asking)
+    return vendors[word].request_in_pod(asking.containers[0], asking)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,9 @@ def test_what_a_container_asks(amounts, notes, request_):
 
 def test_requests_are_read_where_there_are_no_limits():
     asking = Pod.from_object(pod(container(requests=asks(2, 16384))))
-    assert CHART[B3].asked(asking.containers[0], asking) == Request(2, FixedMemory(16384), 0, profile="vir05_1c_16g")
+    assert CHART[B3].request_in_pod(asking.containers[0], asking) == Request(
+        2, FixedMemory(16384), 0, profile="vir05_1c_16g"
+    )
 
 
 def test_extraction_refuses_what_admission_would_have():

@@ -218,7 +218,7 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case,
         if admitted.pod is None:
             assert admitted.message
             continue
-        if not any(case.vendor.asked(each, pod_of(admitted.pod)) for each in pod_of(admitted.pod).containers):
+        if not any(case.vendor.request_in_pod(each, pod_of(admitted.pod)) for each in pod_of(admitted.pod).containers):
             continue
         assert yard.waiting(manifest).keys() <= case.vendors.quota_keys.keys()
         placed = yard.place(manifest)

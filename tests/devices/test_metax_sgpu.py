@@ -286,7 +286,7 @@ def test_only_limits_count() -> None:
 def test_an_online_pods_compute_is_not_counted() -> None:
     for notes, cores in ((ONLINE, 0), (OFFLINE, 60), ({}, 60), ({APP_CLASS: "Online"}, 60)):
         asked = Pod.from_object(asking(notes=notes, vcore=60))
-        request = SHARED.asked(asked.containers[0], asked)
+        request = SHARED.request_in_pod(asked.containers[0], asked)
         assert request is not None
         assert request.cores == cores
 

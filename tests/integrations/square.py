@@ -101,7 +101,7 @@ class Square:
         return message
 
     def foreign(self, pod: Pod) -> ForeignScheduler:
-        (found,) = (scheduler for scheduler in self.vendors.foreign if scheduler.asks(pod))
+        (found,) = (scheduler for scheduler in self.vendors.foreign if scheduler.named_by(pod))
         return found
 
     def predict(self, manifest: JSON) -> Prediction | NoNode:

@@ -58,8 +58,8 @@ def test_one_name_anywhere_makes_it_koordinators(name: str, where: str) -> None:
     amounts = {name: "1"}
     made = container(**amounts) if where == "limits" else container(requests=amounts)
     scheduler = a10s().scheduler
-    assert scheduler.asks(Pod.from_object(asking("p", made)))
-    assert scheduler.asks(Pod.from_object(asking("p", container(), init=[made])))
+    assert scheduler.named_by(Pod.from_object(asking("p", made)))
+    assert scheduler.named_by(Pod.from_object(asking("p", container(), init=[made])))
 
 
 def test_a_pod_of_whole_vendor_cards_is_not_koordinators() -> None:

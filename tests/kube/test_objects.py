@@ -70,7 +70,11 @@ def test_a_pod_in_full() -> None:
     main = pod.containers[-1]
     assert main.privileged
     assert (main.amount("nvidia.com/gpu"), main.amount("cpu"), main.amount("memory")) == ("1", "1", None)
-    assert (main.asks_for("cpu"), main.asks_for("nvidia.com/gpu"), main.asks_for("memory")) == (True, True, False)
+    assert (main.names_resource("cpu"), main.names_resource("nvidia.com/gpu"), main.names_resource("memory")) == (
+        True,
+        True,
+        False,
+    )
     assert not pod.init_finished
     assert not pod.best_effort
 

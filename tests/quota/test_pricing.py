@@ -206,20 +206,20 @@ def test_an_amount_nobody_admitted_is_a_problem_and_holds_nothing() -> None:
     assert "invalid nvidia.com/gpumem value 16Gi" in charge.problems[0]
 
 
-def test_no_vendor_is_asked_about_a_pod_that_names_nothing_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_vendor_is_called_for_a_pod_that_names_nothing_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement is judged with every pod of the namespace, most of which may be another scheduler's."""
     known = enabled_vendors(builtin_device_config().config)
 
-    def asked(*_: object) -> None:
-        raise AssertionError("a vendor was asked")
+    def called(*_: object) -> None:
+        raise AssertionError("a vendor was called")
 
-    for name in ("asks", "decode", "asked"):
-        monkeypatch.setattr(Vendor, name, asked)
+    for name in ("named_by", "decode", "request_in_pod"):
+        monkeypatch.setattr(Vendor, name, called)
     theirs = container(**{"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
     on_n1 = {"nodeName": "n1"}
     charge = charge_of(read_pod("p", theirs, spec=on_n1), known, NoCapacity(), NOON)
     assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}
-    with pytest.raises(AssertionError, match="was asked"):
+    with pytest.raises(AssertionError, match="was called"):
         charge_of(read_pod(gpu=1, mem=2000), known, NoCapacity(), NOON)
-    with pytest.raises(AssertionError, match="was asked"):
+    with pytest.raises(AssertionError, match="was called"):
         charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, spec=on_n1), known, NoCapacity(), NOON)

@@ -112,25 +112,25 @@ PLAIN, SIBLING, ELSEWHERE = map(ask_of, ASKING[:3])
 def test_a_pod_of_the_same_shape_asks_only_nodes_that_changed_since() -> None:
     state, memory = known(*"abc")
     memory.filtered(PLAIN, None, "abc")
-    assert memory.asked == 3
+    assert memory.tested == 3
     memory.filtered(SIBLING, None, "cab")
     memory.filtered(ELSEWHERE, None, "ac")
-    assert memory.asked == 3
+    assert memory.tested == 3
     state.set_node(read_node(node("b", card("b0", memory=100)), 1), NOW)
     assert {each.node for each in memory.filtered(PLAIN, None, "abc").fits} == {"a", "c"}
-    assert memory.asked == 4
+    assert memory.tested == 4
     state.remove_node("a")
     assert memory.filtered(PLAIN, None, "abc").failed["a"].bare == NODE_UNREGISTERED
-    assert memory.asked == 4
+    assert memory.tested == 4
 
 
 def test_a_budget_that_moved_asks_anew_only_where_it_would_say_otherwise() -> None:
     _, memory = known(*"abc")
 
     def ask(limit: int, of: PodRequest = PLAIN) -> int:
-        before = memory.asked
+        before = memory.tested
         memory.filtered(of, PodBudget({MEM: limit}, of.pod.kinds, VENDORS), "abc")
-        return memory.asked - before
+        return memory.tested - before
 
     assert [ask(5000), ask(4000), ask(1000), ask(10**9)] == [3, 0, 0, 0]
     assert [ask(999), ask(500), ask(0)] == [3, 0, 0]
@@ -144,9 +144,9 @@ def test_too_much_to_remember_gives_up_what_was_asked_longest_ago() -> None:
     others = [ask_of(pod("p", asks(mem=memory_))) for memory_ in (1, 2, 3)]
     for ask in (*others[:2], others[0], others[2], others[0]):
         memory.filtered(ask, None, "abc")
-    assert memory.asked == 9
+    assert memory.tested == 9
     memory.filtered(others[1], None, "abc")
-    assert memory.asked == 12
+    assert memory.tested == 12
 
 
 @pytest.mark.parametrize(

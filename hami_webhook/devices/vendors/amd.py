@@ -133,7 +133,7 @@ class Amd(Vendor):
         return device.type if fits else self.key
 
     def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
-        """The percentage asked; the most that any of the containers asks, where it isn't known which one it is."""
+        """The percentage requested; the most that any container requests, where it isn't known which one it is."""
         percents = [
             percent if (percent := self.amount(container, self.core_name)) is not None else self.default_cores
             for container in containers

@@ -316,7 +316,7 @@ class Ascend(Vendor):
 
     # request extraction (6)
 
-    def asked(self, container: Container, pod: Pod) -> Request | None:
+    def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
         """The driver carves no other sizes, so a pod that admission didn't see is rounded here."""
         request = self.request(container)
         if request is None or not isinstance(request.memory, FixedMemory) or is_soft(pod.annotations):

@@ -62,7 +62,7 @@ TRAINIUM_GROUPS = (1, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class NeuronRequest(Request):
-    """What a container asks: `count` whole devices, or, if `of_cores`, single cores.
+    """What a container requests: `count` whole devices, or, if `of_cores`, single cores.
 
     Until a node says how many cores a device has, a whole device has none here, and all single cores are of one device.
     """
@@ -73,15 +73,15 @@ class NeuronRequest(Request):
         """The request where a device has `per_device` cores; None if no devices make up the cores asked for."""
         if not self.of_cores:
             return replace(self, cores=per_device)
-        asked = self.count * self.cores
-        if asked <= per_device:
-            return replace(self, count=1, cores=asked)
-        return None if asked % per_device else replace(self, count=asked // per_device, cores=per_device)
+        requested = self.count * self.cores
+        if requested <= per_device:
+            return replace(self, count=1, cores=requested)
+        return None if requested % per_device else replace(self, count=requested // per_device, cores=per_device)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the device plugin is told of one device given: its index, or the numbers of its cores on the node."""
+    """What the device plugin reads of one device given: its index, or the numbers of its cores on the node."""
 
     numbers: tuple[int, ...]
     of_cores: bool
@@ -176,7 +176,7 @@ class AwsNeuron(Vendor):
             raise BadRequest(f"{self.core_name} must be 1 or a multiple of {min(geometries)}, got {request.cores}")
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
-        if container.asks_for(self.count_name) and container.asks_for(self.core_name):
+        if container.names_resource(self.count_name) and container.names_resource(self.core_name):
             yield f"{self.core_name} is ignored, because {self.count_name} is given too"
 
     def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
@@ -188,7 +188,7 @@ class AwsNeuron(Vendor):
             )
 
     def _asked(self, container: Container) -> tuple[str, int, object]:
-        """The resource that counts, the most of it that may be asked, and what is written for it."""
+        """The resource that counts, the most of it that may be requested, and what is written for it."""
         devices = container.amount(self.count_name)
         if devices is not None:
             return self.count_name, MAX_INT32, devices
@@ -214,9 +214,9 @@ class AwsNeuron(Vendor):
         return frozenset((Dimension.COUNT if _neuron(request).of_cores else Dimension.CORES,))
 
     def least(self, request: Request, lister: DeviceLister, eligible: Sequence[Device]) -> Request:
-        asked = _neuron(request)
-        suiting = [found for cores in self._geometries(lister) if (found := asked.on(cores)) is not None]
-        return min(suiting, key=lambda found: (found.count, found.cores), default=asked)
+        requested = _neuron(request)
+        suiting = [found for cores in self._geometries(lister) if (found := requested.on(cores)) is not None]
+        return min(suiting, key=lambda found: (found.count, found.cores), default=requested)
 
     # node side (3)
 
@@ -286,11 +286,11 @@ class AwsNeuron(Vendor):
 
     def encode(self, rows: Rows, node: Node, now: float) -> dict[str, str]:
         given = [device.booking.mark for row in rows if self.key in row for device in row[self.key].devices]
-        told = [numbers for numbers in given if isinstance(numbers, Numbers)]
-        resource = {RESOURCE_TYPE: self.core_name} if any(numbers.of_cores for numbers in told) else {}
+        known = [numbers for numbers in given if isinstance(numbers, Numbers)]
+        resource = {RESOURCE_TYPE: self.core_name} if any(numbers.of_cores for numbers in known) else {}
         return {
             **super().encode(rows, node, now),
-            IDS: ",".join(str(number) for numbers in told for number in numbers.numbers),
+            IDS: ",".join(str(number) for numbers in known for number in numbers.numbers),
             **resource,
             TIME: nanoseconds(now),
             ALLOCATED: "false",

@@ -81,15 +81,15 @@ class Cambricon(Vendor):
             yield "an init container gets no MLU, because the device plugin looks at app containers only"
         if self.amount(container, self.count_name) != 1:
             return
-        asked = self._sliced(container)
-        if not asked:
+        requested = self._sliced(container)
+        if not requested:
             yield (
                 f"without {self.memory_name} and {self.core_name} it starts without a card, because in sMLU mode the "
                 "device plugin isn't called for it"
             )
-        elif len(asked) == 1:
+        elif len(requested) == 1:
             yield (
-                f"with {asked[0]} alone the device plugin is called once instead of twice, so the slice is never "
+                f"with {requested[0]} alone the device plugin is called once instead of twice, so the slice is never "
                 "marked as assigned and the node's lock stays until it expires"
             )
 

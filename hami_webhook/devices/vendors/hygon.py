@@ -38,7 +38,7 @@ class Hygon(Vendor):
         yield from super().warnings_of(container)
         if self.amount(container, self.count_name) != 1:
             return
-        memory, has_cores = self.amount(container, self.memory_name), container.asks_for(self.core_name)
+        memory, has_cores = self.amount(container, self.memory_name), container.names_resource(self.core_name)
         if memory and not has_cores:
             yield f"{self.memory_name} without {self.core_name} takes the card for itself, as cores are then all 100"
         if has_cores and not memory:

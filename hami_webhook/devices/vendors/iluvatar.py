@@ -84,7 +84,7 @@ class Iluvatar(Vendor):
         yield self.core_name, 0, MAX_INT32, "a whole number"
 
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        """A count of 0 asks too, though it gets no card."""
+        """A count of 0 is a request too, though it gets no card."""
         super().admit(container, pod, lister)
         count = parse_whole(container.limits.get(self.count_name))
         if count is not None and count > 1:
@@ -124,10 +124,10 @@ class PerChip(Iluvatar):
         self.keys = DeviceKeys.usual(word, uuid=f"hami.io/[no-]use-{word}-uuid")
 
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        asks = super().admit(container, pod, lister)
-        if asks and container.name:
+        claimed = super().admit(container, pod, lister)
+        if claimed and container.name:
             container.default_env("SOL_CONTINER_NAME", container.name)  # as Iluvatar's runtime spells it
-        return asks
+        return claimed
 
     def device(self, record: CardRecord, position: int) -> Device:
         card = super().device(record, position)

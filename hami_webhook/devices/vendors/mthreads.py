@@ -1,7 +1,7 @@
 """Moore Threads GPUs, sliced by sGPU. Source: docs/spec/mthreads.md.
 
 A container gets core groups of a card (16 make it whole) and units of 512 MiB, or several whole cards. Amounts are
-those of all its cards together. The plugin is told of a pod's cards once, so its containers share the first one's.
+those of all its cards together. The plugin reads a pod's cards once, so its containers share the first one's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CARD_UNITS = 96
 """What admission writes for the memory of a card, whatever it has: the S4000's 48 GiB."""
 SLICES = (2, 4, 8, 16, 32, 64, 96)
 """The units of 512 MiB that sGPU can cut."""
-CARDS_ASKED = "mthreads.com/request-gpu-num"
+CARDS_REQUESTED = "mthreads.com/request-gpu-num"
 
 
 class MthreadsSection(CountMemoryCore):
@@ -123,10 +123,10 @@ class Mthreads(Vendor):
         """The plugin trusts the number of cards it finds on the pod, so a user's own doesn't stay."""
         several = [count for count in map(self._count, pod.containers) if count > 1]
         if several:
-            pod.annotations[CARDS_ASKED] = str(several[-1])
-        elif CARDS_ASKED in pod.annotations:
-            del pod.annotations[CARDS_ASKED]
-            pod.note(f"{CARDS_ASKED} removed, because no container asks for several cards")
+            pod.annotations[CARDS_REQUESTED] = str(several[-1])
+        elif CARDS_REQUESTED in pod.annotations:
+            del pod.annotations[CARDS_REQUESTED]
+            pod.note(f"{CARDS_REQUESTED} removed, because no container asks for several cards")
         for kind in (ContainerKind.APP, ContainerKind.INIT):
             together = [self._count(c) for c in pod.containers if c.kind in (kind, ContainerKind.SIDECAR)]
             if max(together, default=0) > 1 and sum(count > 0 for count in together) > 1:

@@ -35,7 +35,7 @@ from hami_webhook.kube.objects import Pod
 
 @dataclass(frozen=True, slots=True)
 class CustomInfo:
-    """What the plugin tells of a device besides the usual: whether it is a die, and of which AIC (empty: not told)."""
+    """What the plugin tells of a device besides the usual: whether it is a die, and of which AIC (empty: unknown)."""
 
     is_die: bool
     aic: str
@@ -62,8 +62,8 @@ def _not_in_use(candidate: Candidate) -> bool:
     if not trial.terms.policy.mutex:
         return True
     devices = trial.inventory.devices
-    beside = [d for d in devices if _aic(d) == _aic(device)] if _die_mode(devices) else [device]
-    return not any(trial.overlay.used(d.vendor, d.uuid).slots for d in beside)
+    same_card = [d for d in devices if _aic(d) == _aic(device)] if _die_mode(devices) else [device]
+    return not any(trial.overlay.used(d.vendor, d.uuid).slots for d in same_card)
 
 
 BY_AIC = LargestGroups(_aic)
@@ -91,8 +91,8 @@ class Vastai(SlotVendor):
 
     def device(self, record: CardRecord, position: int) -> Device:
         """An AIC is a text; a number isn't understood."""
-        told = record.extra.get("custominfo")
-        custom = told if isinstance(told, dict) else {}
+        found = record.extra.get("custominfo")
+        custom = found if isinstance(found, dict) else {}
         aic = custom.get("AIC")
         info = CustomInfo(custom.get("DeviceStrategy") == "die", aic if isinstance(aic, str) else "")
         return replace(super().device(record, position), extra=info)

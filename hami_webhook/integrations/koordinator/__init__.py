@@ -74,7 +74,7 @@ class Koordinator(ForeignScheduler):
     # quota (10)
 
     def concerns(self, pod: Pod) -> bool:
-        return ALLOCATED in pod.annotations or self.asks(pod)
+        return ALLOCATED in pod.annotations or self.named_by(pod)
 
     def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         amounts = pod_total(pod.containers)
@@ -126,9 +126,9 @@ class Koordinator(ForeignScheduler):
             return NoNode(failed)
         points, name, chosen = min(fits, key=lambda fit: (-fit[0], fit[1]))
         shares = [load.give(want) for load in chosen]
-        asking = next(index for index, container in enumerate(pod.containers) if any(n in OWN for n in read(container)))
+        first = next(index for index, container in enumerate(pod.containers) if any(n in OWN for n in read(container)))
         parts = tuple(map(_part, chosen, shares))
-        return Prediction(name, 100.0 if points else 0.0, {asking: parts}, {ALLOCATED: encode(shares)}, failed)
+        return Prediction(name, 100.0 if points else 0.0, {first: parts}, {ALLOCATED: encode(shares)}, failed)
 
     def _on(self, node: Node, census: NodeLister, terms: KoordinatorConstraints) -> tuple[int, list[Load]] | Rejection:
         """The node's score before it is scaled, and the cards it would give."""

@@ -65,12 +65,12 @@ def encode(shares: Iterable[KoordinatorShare]) -> str:
 def _encoded(share: KoordinatorShare) -> dict[str, Any]:
     memory = None if share.memory is None else str(Quantity(Fraction(share.memory), Format.BINARY_SI))
     resources = {CORE: share.core, MEMORY: memory, RATIO: share.ratio}
-    told = {name: str(value) for name, value in resources.items() if value is not None}
-    return {"minor": share.minor, "resources": told} | ({"id": share.id} if share.id else {})
+    written = {name: str(value) for name, value in resources.items() if value is not None}
+    return {"minor": share.minor, "resources": written} | ({"id": share.id} if share.id else {})
 
 
 def decode(text: str) -> tuple[KoordinatorShare, ...]:
-    """The shares of GPUs in the annotation; other types of devices may stand beside them. Raises `BadAnnotation`."""
+    """The shares of GPUs in the annotation; other types of devices may be listed too. Raises `BadAnnotation`."""
     try:
         written = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -23,7 +23,7 @@ BYTE_KEYS = frozenset((key(MEMORY),))
 def waiting_amounts(amounts: Amounts, want: Want, sizes: Callable[[], Sizes]) -> ForeignCharge:
     """What a pod is charged until it is placed: what it says, and the least that the rest of it can come to.
 
-    `sizes` is only asked where something depends on the card.
+    `sizes` is only called where something depends on the card.
     """
     floors: tuple[str, ...] = ()
     memory, ratio = want.memory or 0, want.ratio or 0

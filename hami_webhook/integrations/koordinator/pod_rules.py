@@ -15,7 +15,7 @@ from hami_webhook.integrations.koordinator.keys import (
     RATIO,
     SHARED,
 )
-from hami_webhook.integrations.koordinator.request import GPU_TYPE, OWN, Amounts, Asking, read, total
+from hami_webhook.integrations.koordinator.request import GPU_TYPE, OWN, Amounts, RequestingContainer, read, total
 
 _WITHOUT_SHARED = frozenset(map(frozenset, ({MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO})))
 """Legal too, but for what admission makes of app containers: only init containers are left like this."""
@@ -32,10 +32,10 @@ _LEGAL = _WITHOUT_SHARED.union(
 _MOST_DVPP = 100
 
 
-def check_amounts(containers: Iterable[Asking]) -> None:
+def check_amounts(containers: Iterable[RequestingContainer]) -> None:
     """Raises `BadRequest` for amounts that Koordinator's scheduler wouldn't take.
 
-    Whether other GPU managers' names for NVIDIA's cards may stand beside its own isn't decided here, but in `mixing`.
+    Whether other GPU managers' names for NVIDIA's cards may be used with its own isn't decided here, but in `mixing`.
     """
     containers = list(containers)
     rows = [(container.kind, read(container)) for container in containers]

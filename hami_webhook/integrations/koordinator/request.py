@@ -21,7 +21,7 @@ Amounts = Mapping[str, int]
 """Amounts above zero, by the resource's proper name."""
 
 
-class Asking(Protocol):
+class RequestingContainer(Protocol):
     """A container, as it is stored or under change."""
 
     @property
@@ -34,7 +34,7 @@ class Asking(Protocol):
     def requests(self) -> Mapping[str, Any]: ...
 
 
-def written(container: Asking, resource: str) -> Any:
+def written(container: RequestingContainer, resource: str) -> Any:
     """What stands for a resource in requests, else in limits, aliases last; None if nothing does."""
     known = (resource, *(alias for alias, proper in keys.ALIASES.items() if proper == resource))
     for amounts in (container.requests, container.limits):
@@ -44,7 +44,7 @@ def written(container: Asking, resource: str) -> Any:
     return None
 
 
-def whole(container: Asking, resource: str, value: Any) -> int:
+def whole(container: RequestingContainer, resource: str, value: Any) -> int:
     """The amount that was written; raises `BadRequest` unless it is an integer from 0 to what the resource can be."""
     amount = parse_whole(value)
     most = MAX_INT32 if resource == SHARED else MAX_INT64
@@ -54,7 +54,7 @@ def whole(container: Asking, resource: str, value: Any) -> int:
     return amount
 
 
-def read(container: Asking) -> Amounts:
+def read(container: RequestingContainer) -> Amounts:
     """What a container asks for. Raises `BadRequest`."""
     found = {}
     for resource in GPU_TYPE:
@@ -73,7 +73,7 @@ def total(rows: Iterable[tuple[ContainerKind, Amounts]]) -> Amounts:
     return {name: effective((kind, amounts.get(name, 0)) for kind, amounts in rows) for name in named}
 
 
-def pod_total(containers: Iterable[Asking]) -> Amounts:
+def pod_total(containers: Iterable[RequestingContainer]) -> Amounts:
     """The effective requests of a pod's containers, the shorthand spelt out. Raises `BadRequest`."""
     return total((container.kind, _spelt_out(read(container))) for container in containers)
 

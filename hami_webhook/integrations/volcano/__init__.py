@@ -44,7 +44,7 @@ class Volcano(ForeignScheduler):
     def writes(self, key: str) -> bool:
         return key in OWNED or ASCEND.fullmatch(key) is not None
 
-    def asks_something(self, pod: Pod | PodDraft) -> bool:
+    def requested_by(self, pod: Pod | PodDraft) -> bool:
         """A count of 0 takes away whatever else its container names."""
         return any(
             parse_whole(self._amount(container, self._cards.count_name)) != 0
@@ -66,7 +66,7 @@ class Volcano(ForeignScheduler):
         self._admission.check(pod)
 
     def concerns(self, pod: Pod) -> bool:
-        return ALLOCATED in pod.annotations or self.asks(pod)
+        return ALLOCATED in pod.annotations or self.named_by(pod)
 
     def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         return self._costs.waiting(pod, census)

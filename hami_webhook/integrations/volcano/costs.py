@@ -27,15 +27,17 @@ class Costs:
 
     def waiting(self, pod: Pod, census: NodeLister) -> ForeignCharge:
         """What the pod declares, or the least that any candidate card could give. Raises `BadRequest`."""
-        asked = requests_of(self._cards, pod).values()
+        requested = requests_of(self._cards, pod).values()
         as_instance = self._counts_instances and mode_of(pod.annotations) == MIG
-        blind = as_instance or any(request.memory.declared is None for request in asked)
-        found = self._registry.filtered(census, pod.annotations) if asked and blind else None
-        memory = sum(request.count * self._least(request, found, as_instance=as_instance) for request in asked)
+        blind = as_instance or any(request.memory.declared is None for request in requested)
+        found = self._registry.filtered(census, pod.annotations) if requested and blind else None
+        memory = sum(request.count * self._least(request, found, as_instance=as_instance) for request in requested)
         amounts = self._amounts(
-            sum(request.count for request in asked), memory, sum(request.count * request.cores for request in asked)
+            sum(request.count for request in requested),
+            memory,
+            sum(request.count * request.cores for request in requested),
         )
-        return ForeignCharge(amounts, frozenset((self.memory_key,)) if asked and blind else frozenset())
+        return ForeignCharge(amounts, frozenset((self.memory_key,)) if requested and blind else frozenset())
 
     def placed(self, pod: Pod, census: NodeLister, now: float) -> ForeignCharge | None:
         """What the pod got by the allocation it carries; None while that doesn't count."""
@@ -84,7 +86,7 @@ class Costs:
         return request.memory.on(card.memory) if card is not None and request is not None else None
 
     def _declared(self, pod: Pod) -> list[Request]:
-        """What the asking containers ask, in order; nothing where that can't be meant."""
+        """What the containers request, in order; nothing where that can't be meant."""
         try:
             return list(requests_of(self._cards, pod).values())
         except BadRequest:

@@ -25,7 +25,7 @@ class AllocationEntry:
 
 
 Rows = Sequence[Sequence[AllocationEntry]]
-"""The cards of the containers that asked, in their order."""
+"""The cards of the requesting containers, in their order."""
 
 
 def encode(rows: Rows) -> str:

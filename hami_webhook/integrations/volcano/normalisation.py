@@ -48,15 +48,15 @@ class Admission:
         self._memory, self._percentage = cards.memory_name, cards.percentage_name
 
     def admit(self, draft: PodDraft, census: NodeLister) -> None:
-        """Normalise a new pod, in the chapter's order. Raises `BadRequest`."""
+        """Normalise a new pod, in the order of docs/spec/volcano.md. Raises `BadRequest`."""
         pod = draft.original
         self._refuse(pod)
-        asking = [container for container in draft.containers if container.kind is ContainerKind.APP]
-        for container in asking:
+        app_containers = [container for container in draft.containers if container.kind is ContainerKind.APP]
+        for container in app_containers:
             self._values(container)
         found = self._registry.filtered(census, draft.annotations)
-        both = [c.name for c in asking if self._amount(c, self._memory) and self._amount(c, self._percentage)]
-        for container in asking:
+        both = [c.name for c in app_containers if self._amount(c, self._memory) and self._amount(c, self._percentage)]
+        for container in app_containers:
             self._expand(container, found, draft)
         self._annotations(draft)
         move_priority(draft, _OTHER_LEVELS)
@@ -94,7 +94,7 @@ class Admission:
         for name in (self._memory, self._percentage):
             if self._amount(container, name) == 0:
                 _remove(container, name)
-        named = [name for name in self._names if container.asks_for(name)]
+        named = [name for name in self._names if container.names_resource(name)]
         cores = cards.core_name in named and self._amount(container, cards.core_name) != 0
         counted = cards.count_name in named
         if not counted and (cores or self._memory in named or self._percentage in named):
@@ -183,7 +183,7 @@ class Admission:
             if container.container.privileged:
                 yield f"[volcano/privileged] {where} is privileged, so it sees every card of the node"
         yield from self._uuid_doubts(draft)
-        shared = [name for name in _GPU_SHARE if any(c.asks_for(name) for c in draft.containers)]
+        shared = [name for name in _GPU_SHARE if any(c.names_resource(name) for c in draft.containers)]
         if shared:
             yield f"[volcano/gpu-share] {', '.join(shared)}: Volcano doesn't run gpu-share and vGPU together"
 

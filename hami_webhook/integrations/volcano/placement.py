@@ -61,7 +61,7 @@ def usage_of(
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A pod on a node: the score, and what each asking container got."""
+    """A pod on a node: the score, and what each requesting container got."""
 
     score: float
     allocations: Mapping[int, Allocation]
@@ -69,11 +69,11 @@ class _Fitted:
 
 def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: NodeLister, now: float) -> Prediction | NoNode:
     """Where Volcano would place a pod at `now` (Unix seconds): the highest score, then the node's name."""
-    asked = requests_of(cards, pod)
+    requested = requests_of(cards, pod)
     failed: dict[str, str] = {}
     best: tuple[str, _Fitted] | None = None
     for node in sorted(census.nodes(), key=lambda node: node.name):
-        result = _fit(cards, registry, pod, asked, node, census, now)
+        result = _fit(cards, registry, pod, requested, node, census, now)
         if isinstance(result, Rejection):
             failed[node.name] = str(result)
         elif best is None or result.score > best[1].score:
@@ -92,7 +92,7 @@ def predict(cards: VolcanoCards, registry: Registry, pod: Pod, census: NodeListe
 
 
 def requests_of(cards: VolcanoCards, pod: Pod) -> dict[int, Request]:
-    """What the app containers ask, by the index of the container. Raises `BadRequest`."""
+    """What the app containers request, by the index of the container. Raises `BadRequest`."""
     found = {}
     for index, container in enumerate(pod.containers):
         request = cards.request(container) if container.kind is ContainerKind.APP else None
@@ -105,7 +105,7 @@ def _fit(
     cards: VolcanoCards,
     registry: Registry,
     pod: Pod,
-    asked: Mapping[int, Request],
+    requested: Mapping[int, Request],
     node: Node,
     census: NodeLister,
     now: float,
@@ -122,7 +122,7 @@ def _fit(
     terms = cards.terms(pod)
     trials = {
         row: FitRequest(pod, terms, request, row, ContainerKind.APP, inventory, overlay)
-        for row, request in asked.items()
+        for row, request in requested.items()
     }
     for trial in trials.values():
         refusal = cards.refuses_node(trial)
@@ -165,7 +165,7 @@ def _written(node: str, allocations: Iterable[Allocation], now: float) -> dict[s
 
 
 def _entry(uuid: str, booking: DeviceReservation) -> AllocationEntry:
-    """A card as Volcano writes it: with the memory asked, for an instance too."""
+    """A card as Volcano writes it: with the memory requested, for an instance too."""
     if not isinstance(booking.mark, Cut) or booking.mark.instance is None:
         return AllocationEntry(uuid, booking.memory, booking.cores)
-    return AllocationEntry(uuid, booking.mark.asked, booking.cores, booking.mark.instance.place)
+    return AllocationEntry(uuid, booking.mark.requested, booking.cores, booking.mark.instance.place)

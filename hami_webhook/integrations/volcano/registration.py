@@ -129,7 +129,7 @@ class Registry:
 
     def filtered(self, census: NodeLister, notes: Mapping[str, str]) -> ClusterCards:
         """Look at every node for what a pod with these annotations might get."""
-        asked = (mode_of(notes), uuids_of(notes), types_of(notes))
+        requested = (mode_of(notes), uuids_of(notes), types_of(notes))
         known = self._surveyed
         if (
             known is None
@@ -138,12 +138,12 @@ class Registry:
             or len(self._surveys) >= _SURVEYS
         ):
             self._surveyed, self._surveys = (weakref.ref(census.origin), census.version), {}
-        found = self._surveys.get(asked)
+        found = self._surveys.get(requested)
         if found is None:
-            found, lasts = self._look(census, *asked)
-            mode, uuids, types = asked
+            found, lasts = self._look(census, *requested)
+            mode, uuids, types = requested
             if lasts and len(mode) + uuids.length + types.length <= MOST_LETTERS:
-                self._surveys[asked] = found
+                self._surveys[requested] = found
         return found
 
     def _look(self, census: NodeLister, mode: str, uuids: ListRule, types: ListRule) -> tuple[ClusterCards, bool]:
@@ -205,5 +205,5 @@ def _gone(node: Node, now: float) -> bool:
     handshake = node.annotations.get(HANDSHAKE, "")
     if not handshake.startswith("Requesting"):
         return handshake.startswith("Deleted")
-    asked = handshake_time(handshake.replace(".", "-"), None)
-    return asked is not None and now - asked > ANSWER_WITHIN
+    requested = handshake_time(handshake.replace(".", "-"), None)
+    return requested is not None and now - requested > ANSWER_WITHIN

@@ -1,4 +1,4 @@
-"""Volcano's cards as the one Fit pipeline sees them: what a container asks, the checks, the order (sections 6 and 7).
+"""Volcano's cards as the one Fit pipeline sees them: the requests, the checks, the order (sections 6 and 7).
 
 Memory is counted in blocks throughout, as Volcano does; a block is `block` MiB.
 """
@@ -52,10 +52,10 @@ MOST_BLOCKS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A mark on a MIG card: the instance that a container got, None where it isn't known; and the blocks it asked."""
+    """A mark on a MIG card: the instance that a container got, None if unknown, and the blocks it requested."""
 
     instance: GeometryInstance | None
-    asked: int
+    requested: int
 
 
 def _no_pod_of_its_group(candidate: Candidate) -> bool:
@@ -110,7 +110,7 @@ class VolcanoCards(Vendor):
     def resource_names(self) -> tuple[str, ...]:
         return tuple(name for name in (*super().resource_names, self.percentage_name) if name)
 
-    # what is asked (5.2, 6)
+    # requests (5.2, 6)
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         example = f"4 GiB is {-(-4096 // self.block)}, not 4Gi"
@@ -155,21 +155,21 @@ class VolcanoCards(Vendor):
         return by_index[::-1]
 
     def book(self, request: Request, device: Device, usage: Usage) -> DeviceReservation | None:
-        asked = request.memory.on(device.memory)
+        requested = request.memory.on(device.memory)
         if device.mode != MIG:
-            return DeviceReservation(asked, request.cores)
-        found = self.cut(device, usage, asked)
+            return DeviceReservation(requested, request.cores)
+        found = self.cut(device, usage, requested)
         if found is None:
             return None
-        return DeviceReservation(found.kind.memory // self.block, request.cores, found.kind.name, Cut(found, asked))
+        return DeviceReservation(found.kind.memory // self.block, request.cores, found.kind.name, Cut(found, requested))
 
-    def cut(self, device: Device, usage: Usage, asked: int) -> GeometryInstance | None:
+    def cut(self, device: Device, usage: Usage, requested: int) -> GeometryInstance | None:
         """The MIG instance for so many blocks; None if the card has none, or has one in use that isn't known."""
         marks = [mark for mark in usage.marks if isinstance(mark, Cut)]
         taken = {mark.instance.place for mark in marks if mark.instance is not None}
         if not isinstance(device.extra, Geometry) or any(mark.instance is None for mark in marks):
             return None
-        return device.extra.choose(asked * self.block, taken)
+        return device.extra.choose(requested * self.block, taken)
 
     # what was given
 

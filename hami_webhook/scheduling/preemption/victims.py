@@ -128,7 +128,7 @@ class Preemptor:
         """The pods that may be evicted from the node, most important first: those of lower priority that hold cards of
         the vendors that are requested.
         """
-        asked = set(self.request.vendors)
+        requested = set(self.request.vendors)
         pods = [
             allocation.pod
             for allocation in node.allocations
@@ -136,7 +136,7 @@ class Preemptor:
             and allocation.pod.node_name
             and allocation.pod.uid not in node.ending
             and allocation.pod.deletion_time is None
-            and any(vendor in asked for vendor, _ in allocation.shares)
+            and any(vendor in requested for vendor, _ in allocation.shares)
         ]
         return sorted(pods, key=self.importance)
 

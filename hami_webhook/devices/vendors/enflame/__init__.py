@@ -1,7 +1,7 @@
 """Enflame GCUs: whole cards, cards shared by percentage (vGCU), DRS slices. Source: docs/spec/enflame.md.
 
-Each form is asked, counted and limited by itself, so each is a vendor here; shared and DRS cards are the same silicon
-in two modes and have one type word and one annotation on the wire.
+Each form is requested, counted and limited by itself, so each is a vendor here; shared and DRS cards are the same
+silicon in two modes and have one type word and one annotation on the wire.
 """
 
 from __future__ import annotations

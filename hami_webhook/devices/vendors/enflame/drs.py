@@ -1,4 +1,4 @@
-"""DRS GCUs: hard partitions of a card from the node's table of profiles, asked by slices or by need.
+"""DRS GCUs: hard partitions of a card from the node's table of profiles, requested by slices or by need.
 
 Source: docs/spec/enflame.md. A slot of a card is one of its slices.
 """
@@ -47,7 +47,7 @@ from hami_webhook.devices.vendors.enflame.sliced import (
     DRS_WORD,
     REQUEST_SIZE,
     SlicedGcu,
-    asks_for_drs,
+    requests_drs,
 )
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
@@ -104,7 +104,7 @@ class DrsGcu(SlicedGcu):
         yield self.core_name, 0, MAX_INT32, "an integer"
 
     def check_amounts(self, container: Container) -> None:
-        sliced = container.asks_for(self.count_name)
+        sliced = container.names_resource(self.count_name)
         for written in (container.limits, container.requests):
             slices, memory, cores = (
                 parse_whole(written.get(name)) for name in (self.count_name, self.memory_name, self.core_name)
@@ -118,7 +118,7 @@ class DrsGcu(SlicedGcu):
         super().check_amounts(container)
 
     def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
-        sliced = container.asks_for(self.count_name)
+        sliced = container.names_resource(self.count_name)
         for name in (self.count_name,) if sliced else (self.memory_name, self.core_name):
             container.copy_across(name)
         tables = [inventory.facts for inventory in lister.inventories(self.key) if inventory.devices]
@@ -143,7 +143,7 @@ class DrsGcu(SlicedGcu):
         shared = self.section.resource_name_vgcu
         also = next((container for container in pod.containers if self.amount(container, shared)), None)
         if also is not None:
-            mine = next(container for container in pod.containers if asks_for_drs(self.section, container))
+            mine = next(container for container in pod.containers if requests_drs(self.section, container))
             raise BadRequest(
                 f"{shared} {self.amount(also, shared)} in container {also.name} can't be in one pod with "
                 f"{self.count_name} in container {mine.name}: a pod's slices are all shared or all DRS; use two pods"
@@ -152,13 +152,13 @@ class DrsGcu(SlicedGcu):
     # request extraction (6)
 
     def _wanted(self, container: Container) -> Wanted:
-        if container.asks_for(self.count_name):
+        if container.names_resource(self.count_name):
             return Wanted(self.amount(container, self.count_name))
         memory = container.amount(self.memory_name)
         return Wanted(None, None if memory is None else Quantity.parse(memory), self.amount(container, self.core_name))
 
     def request(self, container: Container) -> Request | None:
-        if not asks_for_drs(self.section, container):
+        if not requests_drs(self.section, container):
             return None
         self.check_amounts(container)
         wanted = self._wanted(container)
@@ -201,10 +201,10 @@ class DrsGcu(SlicedGcu):
         return replace(request, cores=min((profile.cores for profile in known), default=0))
 
     def slots_held(self, entry: DeviceEntry, container: Container | None, card: Device | None) -> int:
-        """Slices from the percent of the cores; while the card's table isn't known, from what was asked first."""
-        asked = self.amount(container, self.count_name) if container and not card else None
+        """Slices from the percent of the cores; while the card's table isn't known, from what was requested first."""
+        requested = self.amount(container, self.count_name) if container and not card else None
         slices = _table(card).slices if card else MOST_SLICES
-        return asked or max(1, entry.cores * slices // 100)
+        return requested or max(1, entry.cores * slices // 100)
 
     # outputs (9)
 

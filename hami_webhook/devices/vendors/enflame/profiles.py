@@ -69,7 +69,7 @@ class ProfileTable:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a container asks of a DRS card: a number of slices, or else so much memory and percent of the cores."""
+    """What a container requests of a DRS card: a number of slices, or else so much memory and percent of the cores."""
 
     size: int | None = None
     memory: Quantity | None = None

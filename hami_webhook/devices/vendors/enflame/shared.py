@@ -28,7 +28,7 @@ from hami_webhook.devices.vendors.enflame.sliced import (
     SHARED_GCU,
     SHARED_WORD,
     SlicedGcu,
-    asks_for_drs,
+    requests_drs,
 )
 from hami_webhook.kube.draft import ContainerDraft
 from hami_webhook.kube.objects import Container, Node
@@ -112,16 +112,16 @@ class SharedGcu(SlicedGcu):
 
     def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
         per_card = self._slices_per_card(lister)
-        asked = self.request(container.container)
-        assert asked is not None
-        assert isinstance(asked.memory, FixedMemory)
+        requested = self.request(container.container)
+        assert requested is not None
+        assert isinstance(requested.memory, FixedMemory)
         written = self.amount(container, self.memory_name)
-        percent = rounded(asked.memory.mebibytes, per_card)
+        percent = rounded(requested.memory.mebibytes, per_card)
         if self.memory_name:
             container.set_both(self.memory_name, percent)
-        container.set_both(SHARED_GCU, asked.count * slices_for(percent, per_card))
+        container.set_both(SHARED_GCU, requested.count * slices_for(percent, per_card))
         if written is not None and written != percent:
-            why = "more than one card means whole cards" if asked.count > 1 else f"a card has {per_card} slices"
+            why = "more than one card means whole cards" if requested.count > 1 else f"a card has {per_card} slices"
             yield f"{self.memory_name} {written} becomes {percent}, as {why}"
 
     def _slices_per_card(self, lister: DeviceLister) -> int:
@@ -136,7 +136,7 @@ class SharedGcu(SlicedGcu):
 
     def request(self, container: Container) -> Request | None:
         self.check_amounts(container)
-        return None if asks_for_drs(self.section, container) else super().request(container)
+        return None if requests_drs(self.section, container) else super().request(container)
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """Percent of each card."""
@@ -155,7 +155,7 @@ class SharedGcu(SlicedGcu):
         )
 
     def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        mixed = any(asks_for_drs(self.section, container) for container in trial.pod.containers)
+        mixed = any(requests_drs(self.section, container) for container in trial.pod.containers)
         other = mixed or self._rounded_for_others(trial)
         mode = Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices)) if other else None
         return super().refuses_node(trial) or mode

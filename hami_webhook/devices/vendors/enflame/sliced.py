@@ -53,14 +53,14 @@ SHARED_WORD = "enflame"
 _DRS_CARD = re.compile(rf".*-{DRS_WORD}-[0-9]+", re.ASCII)
 
 
-def asks_for_drs(section: EnflameSection, container: Container | ContainerDraft) -> bool:
+def requests_drs(section: EnflameSection, container: Container | ContainerDraft) -> bool:
     """Whether the container asks for DRS slices, by number or by need."""
     slices, memory, core = (
         section.resource_name_drs_gcu,
         section.resource_name_gcu_memory,
         section.resource_name_gcu_core,
     )
-    return bool(slices) and any(name and container.asks_for(name) for name in (slices, memory, core))
+    return bool(slices) and any(name and container.names_resource(name) for name in (slices, memory, core))
 
 
 def _same_silicon(view: NodeView, device: Device) -> Iterator[tuple[str, str]]:
@@ -118,8 +118,8 @@ class SlicedGcu(Vendor):
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         if self.request(container.container) is None:
             return False
-        for told in self.normalise(container, lister):
-            pod.warn(f"container {container.name}: {told}")
+        for warning in self.normalise(container, lister):
+            pod.warn(f"container {container.name}: {warning}")
         if container.kind is not ContainerKind.APP:
             pod.warn(
                 f"container {container.name}: {self.count_name} in an init container is placed and counted, but the "
@@ -128,7 +128,7 @@ class SlicedGcu(Vendor):
         return True
 
     def normalise(self, container: ContainerDraft, lister: DeviceLister) -> Iterator[str]:
-        """Put what the container asks into the plugin's form; what the user should know of that, a sentence each."""
+        """Put the container's request into the plugin's form; what the user should know of that, a sentence each."""
         raise NotImplementedError
 
     # outputs (9)

@@ -1,4 +1,4 @@
-"""What whole Kunlunxin cards and slices have in common: lists, wings, the twin backend, how refusals are told."""
+"""What whole Kunlunxin cards and slices have in common: lists, wings, the twin backend, the refusals."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ class Kunlunxin(Vendor):
         """The first line that applies in the table of 7.4; where too few cards fit, what the others failed too."""
         if not usual.counts.keys().isdisjoint((reasons.NODE_INSUFFICIENT_HANDLE, reasons.RESOURCE_QUOTA_NOT_FIT)):
             return usual
-        told = dict(usual.counts)
-        told.pop(reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, None)
-        apart = told.pop(reasons.NUMA_NOT_FIT, 0) > 0
+        counts = dict(usual.counts)
+        counts.pop(reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST, None)
+        apart = counts.pop(reasons.NUMA_NOT_FIT, 0) > 0
         taken = sum(self._only_taken(card) for card in cards) if trial.terms.policy.mutex else 0
         excluded = sum(not UUID_LISTS.passes(card) for card in cards)
         if taken:
-            told[reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT] = taken
+            counts[reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT] = taken
         elif excluded:
-            told[reasons.CARD_UUID_MISMATCH] = excluded
+            counts[reasons.CARD_UUID_MISMATCH] = excluded
         if not taken and (apart or not excluded):
-            told[reasons.NUMA_NOT_FIT] = 1
-        return Rejection(told, len(cards))
+            counts[reasons.NUMA_NOT_FIT] = 1
+        return Rejection(counts, len(cards))
 
     def _only_taken(self, card: Candidate) -> bool:
         """Whether a card in use would fit if it needn't be idle; UUID lists aside."""

@@ -117,7 +117,7 @@ class KunlunVxpu(Kunlunxin):
 
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
         if not super().admit(container, pod, lister):
-            if not container.asks_for(self.count_name):
+            if not container.names_resource(self.count_name):
                 pod.warn(f"container {container.name}: {self.memory_name} means nothing without {self.count_name}")
             return False
         written = parse_whole(container.limits.get(self.memory_name)) if self.memory_name else None
@@ -147,8 +147,8 @@ class KunlunVxpu(Kunlunxin):
     # request extraction (6)
 
     def request(self, container: Container) -> Request | None:
-        asked = super().request(container)
-        return asked and replace(asked, cores=asked.memory.on(WHOLE) * 100 // WHOLE)
+        requested = super().request(container)
+        return requested and replace(requested, cores=requested.memory.on(WHOLE) * 100 // WHOLE)
 
     def memory(self, container: Container, mebibytes: int) -> MemoryRequest:
         """0 MiB is the smallest slice; nothing written is a whole card."""

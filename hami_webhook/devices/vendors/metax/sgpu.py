@@ -156,9 +156,9 @@ class MetaxSgpu(Vendor):
     def mebibytes(self, container: Container) -> int:
         return read_memory(container.limits.get(self.memory_name, 0)) or 0
 
-    def asked(self, container: Container, pod: Pod) -> Request | None:
+    def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
         """An online pod's compute is never counted."""
-        request = super().asked(container, pod)
+        request = super().request_in_pod(container, pod)
         return replace(request, cores=0) if request is not None and is_online(pod) else request
 
     # node side (3)

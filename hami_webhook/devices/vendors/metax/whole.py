@@ -28,7 +28,7 @@ WORST_LOSS = WORST_SCORE = 2000
 
 @dataclass(frozen=True, slots=True)
 class MetaxNode:
-    """What else of a node counts: the plugin's tables by the number of cards asked, and how many cards may be used.
+    """What else of a node counts: the plugin's tables by the number of cards requested, and how many cards may be used.
 
     `losses` says what taking that many cards does to the node's topology, `scores` how well that many can be linked.
     `usable` is less than the number of cards where some of them are broken; which ones nobody says.

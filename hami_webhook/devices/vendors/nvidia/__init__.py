@@ -197,7 +197,7 @@ class Nvidia(Vendor):
         others = (self.core_name, self.memory_name, self.percentage_name)
         if (
             self.count_name
-            and not container.asks_for(self.count_name)
+            and not container.names_resource(self.count_name)
             and any(name and name in container.limits for name in others)
             and self.section.default_gpu_num > 0
         ):
@@ -205,11 +205,11 @@ class Nvidia(Vendor):
 
     def _wants_whole_card(self, container: ContainerDraft) -> bool:
         """Cores are open and the memory is all of a card's, so the container gets the card to itself."""
-        if not self.core_name or container.asks_for(self.core_name):
+        if not self.core_name or container.names_resource(self.core_name):
             return False
-        if self.percentage_name and container.asks_for(self.percentage_name):
+        if self.percentage_name and container.names_resource(self.percentage_name):
             return parse_whole(container.amount(self.percentage_name)) == 100
-        unnamed = not self.memory_name or not container.asks_for(self.memory_name)
+        unnamed = not self.memory_name or not container.names_resource(self.memory_name)
         return unnamed and self.section.default_memory == 0
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
@@ -259,7 +259,7 @@ class Nvidia(Vendor):
         return mig.unusable_devices(inventory.devices, ((pod, self._rows_of(pod)) for pod in residents))
 
     def _rows_of(self, pod: Pod) -> Sequence[Sequence[DeviceEntry]]:
-        """The pod's rows; none where its annotation can't be read, which is told of elsewhere."""
+        """The pod's rows; none where its annotation can't be read, which is reported elsewhere."""
         try:
             return self.decode(pod) or ()
         except BadAnnotation:
