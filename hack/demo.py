@@ -87,7 +87,7 @@ async def admit(client: Client, cluster: MemoryCluster, pod: dict[str, Any]) -> 
     """What the API server does with a new pod: mutate, assign the UID, validate, store. None if it was refused."""
     mutated = await client.review("/mutate", pod)
     if not mutated["allowed"]:
-        return told_refusal(mutated)
+        return print_refusal(mutated)
     patch = json.loads(base64.b64decode(mutated["patch"])) if "patch" in mutated else []
     for operation in patch:
         console.print(f"  patch      {escape(json.dumps(operation))}")
@@ -97,13 +97,13 @@ async def admit(client: Client, cluster: MemoryCluster, pod: dict[str, Any]) -> 
     admitted["metadata"]["uid"] = str(uuid.uuid4())
     validated = await client.review("/validate", admitted)
     if not validated["allowed"]:
-        return told_refusal(validated)
+        return print_refusal(validated)
     charged = validated.get("auditAnnotations", {}).get("quota", "nothing to charge")
     console.print(f"  [green]allowed[/]    charged: {escape(charged)}")
     return await cluster.create(Kind.PODS, admitted)
 
 
-def told_refusal(response: dict[str, Any]) -> None:
+def print_refusal(response: dict[str, Any]) -> None:
     status = response["status"]
     console.print(f"  [red]refused[/]    {status['code']} {status['reason']}: {escape(status['message'])}")
 
@@ -118,10 +118,10 @@ async def place(process: Running, cluster: MemoryCluster, stored: dict[str, Any]
         console.print(f"  [red]unplaced[/]   {escape(', '.join(f'{n}: {why}' for n, why in placement.failed.items()))}")
     else:
         await cluster.set_phase(pod.namespace, pod.name, "Running")
-        told_placement(placement)
+        print_placement(placement)
 
 
-def told_placement(placement: Placement) -> None:
+def print_placement(placement: Placement) -> None:
     for row in placement.rows:
         for allocation in row.values():
             cards = ", ".join(f"{d.uuid} ({d.booking.memory} MiB, {d.booking.cores} cores)" for d in allocation.devices)

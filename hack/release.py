@@ -68,13 +68,13 @@ def check(changelog: str, image: str) -> None:
             f"the tree differs from its commit ({', '.join(changed[:3])}{' …' if len(changed) > 3 else ''}); "
             "commit or stash that first, as a release is made of a commit"
         )
-    told = section(changelog, __version__)
-    if told is None:
+    notes = section(changelog, __version__)
+    if notes is None:
         raise ReleaseError(
             f"CHANGELOG.md has no heading '## {__version__}', the version in hami_webhook/__init__.py; "
             "write what this version changes under one"
         )
-    if "\n### Upgrading\n" not in f"\n{told}":
+    if "\n### Upgrading\n" not in f"\n{notes}":
         raise ReleaseError(
             f"CHANGELOG.md has no '### Upgrading' under '## {__version__}'; say there what an upgrade takes"
         )
@@ -123,9 +123,9 @@ def install(wheel: Path, folder: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", python)
     run(*pip, "install", "--no-compile", "-c", "constraints.txt", wheel)
-    told = run(folder / "bin" / "hami-webhook", "version")
-    if not told.startswith(f"hami-webhook {__version__} "):
-        raise ReleaseError(f"the wheel's program should be {__version__} and says: {told.strip()}")
+    output = run(folder / "bin" / "hami-webhook", "version")
+    if not output.startswith(f"hami-webhook {__version__} "):
+        raise ReleaseError(f"the wheel's program should be {__version__} and says: {output.strip()}")
     return python
 
 

@@ -182,7 +182,7 @@ def test_a_new_pod_that_does_not_ask_its_scheduler_must_not_bring_an_allocation(
 
 @pytest.mark.parametrize(("one", "keys"), [(vgpu(), VOLCANOS), (share(), KOORDINATORS)])
 def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_is_not(one: Any, keys: Any) -> None:
-    """Volcano chapter 5.4, Koordinator chapter 5.3: copies of a placed pod carry its allocation."""
+    """Volcano page 5.4, Koordinator page 5.3: copies of a placed pod carry its allocation."""
     for key in keys:
         obj = pod(one, annotations={key: "x", "mine": "y"})
         (removed,) = [each for each in create(obj, "mutate").patch if each["path"].startswith("/metadata/annotations")]

@@ -1,6 +1,6 @@
 """The device-config.yaml that HAMi's charts render with their default values: no warning, and every name managed.
 
-`charts/` has them as the vendors' chapters give them, section by section. They are read here as plain YAML, and what is
+`charts/` has them as the vendors' pages give them, section by section. They are read here as plain YAML, and what is
 found under a key that names a resource is compared with what the program manages.
 """
 

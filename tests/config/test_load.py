@@ -200,7 +200,7 @@ def test_the_layout_of_hami_2_10_has_no_warning() -> None:
     assert file.config.vnpus.configs[0].runtime_class_name == "ascend"
 
 
-def test_absent_keys_have_the_values_of_the_chapters() -> None:
+def test_absent_keys_have_the_values_of_the_pages() -> None:
     config = loaded(
         "nvidia: {resourceCountName: a.b/n}\nhygon: {resourceCountName: a.b/h, memoryFactor: 0}\nmetax: {}\n"
         "vnpus: [{commonWord: X, resourceName: a.b/x, memoryAllocatable: 5}]\nvolcano: {gpuMemoryFactor: 0}\n"

@@ -30,7 +30,7 @@ def settings_of(line: str, env: Mapping[str, str] = NOWHERE) -> Settings:
     return resolve(parser.parse_args(line.split()), env)
 
 
-def test_the_defaults_are_those_of_the_chapters() -> None:
+def test_the_defaults_are_those_of_the_pages() -> None:
     plain = settings_of("", {"POD_NAMESPACE": "hami"})
     assert plain.http_bind == ("127.0.0.1", 8080)
     assert plain.metrics_bind_address == ("", 9395)

@@ -1,4 +1,4 @@
-"""AMD's cards and pods for the tests of its chapter."""
+"""AMD's cards and pods for the tests of its page."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def vendors(**section: Any) -> Vendors:
 
 
 def card(uuid: str, **fields: Any) -> JSON:
-    """The register record of a C40 (chapter section 14), changed where given; a field of None is left out."""
+    """The register record of a C40 (page section 14), changed where given; a field of None is left out."""
     record = {
         "id": uuid,
         "count": 10,

@@ -23,7 +23,7 @@ class R:
 
 
 T = {"1g.6gb": "0", "3g.20gb": "1", "6g.40gb": "2"}
-"""Table T of the chapter's section 14."""
+"""Table T of the page's section 14."""
 ALLOCATED = "hami.io/enflame-vgpu-devices-allocated"
 WHOLE = "hami.io/enflame-gcu-devices-allocated"
 

@@ -24,7 +24,7 @@ _SHORT = {"sgpu": SGPU, "vcore": VCORE, "vmemory": VMEMORY, "gpu": GPU}
 
 
 def g(uuid: str, zone: int = 0, **fields: object) -> JSON:
-    """`G(id, zone)` of the chapter: an idle healthy 64 GiB card with 16 slots and no QoS, changed where given."""
+    """`G(id, zone)` of the page: an idle healthy 64 GiB card with 16 slots and no QoS, changed where given."""
     card = {
         "uuid": uuid,
         "bdf": "0000:0a:00.0",

@@ -28,7 +28,7 @@ from .yard import CHART, NOW, Placed, Yard, container, pod
 # 3: the node side
 
 
-def test_the_registration_of_the_chapter_is_read():
+def test_the_registration_of_the_page_is_read():
     text = (
         '[{"id":"9A40A05C","count":4,"devmem":65536,"devcore":20,"type":"Ascend910B3","health":true,'
         '"custominfo":{"NetworkID":0}},{"Index":1,"ID":"4E1BD05C","COUNT":4,"Devmem":65536,"devcore":20,'

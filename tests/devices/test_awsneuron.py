@@ -1,4 +1,4 @@
-"""AWS Neuron's configuration, node side, admission and extraction (chapter sections 2 to 6), mostly as tables."""
+"""AWS Neuron's configuration, node side, admission and extraction (page sections 2 to 6), mostly as tables."""
 
 import logging
 

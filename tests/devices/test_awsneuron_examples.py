@@ -1,4 +1,4 @@
-"""The worked examples of the AWS Neuron chapter: section 14 under their numbers, and those of sections 9 and 10."""
+"""The worked examples of the AWS Neuron page: section 14 under their numbers, and those of sections 9 and 10."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How AWS Neuron devices are given, counted and charged (chapter sections 7 to 10), mostly as tables."""
+"""How AWS Neuron devices are given, counted and charged (page sections 7 to 10), mostly as tables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""AWS Neuron's choices on random states, against a plain reading of the chapter's sections 7.1 and 7.2."""
+"""AWS Neuron's choices on random states, against a plain reading of the page's sections 7.1 and 7.2."""
 
 from collections import Counter
 from dataclasses import replace
@@ -113,7 +113,7 @@ def a_device(on, notes, cores, mutex):
 
 
 @given(nodes(), st.sampled_from([2, 2, 3, 4, 4, 5, 8, 16]), lists(), st.booleans(), st.booleans())
-def test_a_block_is_the_first_that_the_chapter_allows(on, count, notes, mutex, by_cores):
+def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_cores):
     policy = {"hami.io/gpu-scheduler-policy": "mutex"} if mutex else {}
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     ask = asks(cores=count * per_device) if by_cores else asks(count)
@@ -121,7 +121,7 @@ def test_a_block_is_the_first_that_the_chapter_allows(on, count, notes, mutex, b
 
 
 @given(nodes(), st.data(), lists(), st.sampled_from(["mutex", "binpack", "binpack,mutex", "topology-aware"]))
-def test_a_single_device_is_the_last_that_the_chapter_allows(on, data, notes, policy):
+def test_a_single_device_is_the_last_that_the_page_allows(on, data, notes, policy):
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     cores = data.draw(st.integers(1, per_device))
     ask = asks(1) if cores == per_device and data.draw(st.booleans()) else asks(cores=cores)

@@ -1,4 +1,4 @@
-"""The order in which cards are tried (docs/spec/nvidia.md#7.2), the lists and weights on pods (chapter 4)."""
+"""The order in which cards are tried (docs/spec/nvidia.md#7.2), the lists and weights on pods (page 4)."""
 
 from dataclasses import dataclass
 from fractions import Fraction

@@ -86,7 +86,7 @@ def test_one_bad_card_makes_the_whole_colon_form_unusable(text):
 
 
 @pytest.mark.parametrize("text", [SEVEN, NINE, ""])
-def test_a_card_without_its_colon_is_unusable_where_the_chapter_wants_one(text):
+def test_a_card_without_its_colon_is_unusable_where_the_page_wants_one(text):
     with pytest.raises(RegistrationError):
         decode_cards(text, unended=False)
 

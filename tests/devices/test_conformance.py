@@ -1,7 +1,7 @@
 """What holds for every vendor, whichever it is: one suite for all that are registered.
 
 The nodes and the requests are those of the vendor's example in `manifests/examples`, so that a new vendor is in here
-with its example. What a vendor's chapter says beyond this is in the vendor's own tests.
+with its example. What a vendor's page says beyond this is in the vendor's own tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Enflame's config, node side and admission, rule by rule (chapter sections 2 to 5)."""
+"""Enflame's config, node side and admission, rule by rule (page sections 2 to 5)."""
 
 from __future__ import annotations
 

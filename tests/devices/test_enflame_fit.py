@@ -1,4 +1,4 @@
-"""Enflame's Fit and what is read back of it, rule by rule (chapter sections 7 to 9)."""
+"""Enflame's Fit and what is read back of it, rule by rule (page sections 7 to 9)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_the_only_possible_percentages(f: int, percentages: str) -> None:
 
 
 @pytest.mark.parametrize("f", range(1, 101))
-def test_rounding_is_the_chapters_inequality_and_changes_nothing_twice(f: int) -> None:
+def test_rounding_is_the_pages_inequality_and_changes_nothing_twice(f: int) -> None:
     s = Fraction(100, f)
     for percent in range(1, 101):
         (k,) = (k for k in range(1, f + 1) if s * (k - 1) < percent <= s * k)

@@ -1,6 +1,6 @@
 """What HAMi's FAQ says is supported, row by row and sentence by sentence, taken through admission and Fit.
 
-Where the FAQ and a vendor's chapter disagree the chapter holds, and a row says so in `instead`. Not in the tables: what
+Where the FAQ and a vendor's page disagree the page holds, and a row says so in `instead`. Not in the tables: what
 happens inside a container or at run time (logs, pausing tasks, runtimes), KubeVirt and Kata, which nobody schedules
 differently, and Volcano's queues.
 """

@@ -1,4 +1,4 @@
-"""Iluvatar and Moore Threads on random nodes: their chapters' section 7 read plainly, and cards never oversold."""
+"""Iluvatar and Moore Threads on random nodes: their pages' section 7 read plainly, and cards never oversold."""
 
 from collections import Counter
 from fractions import Fraction
@@ -76,7 +76,7 @@ def fitted(key, view, manifest, budget=None):
 
 
 def resolved(key, wanted, device):
-    """MiB and cores that the card would be booked with, and whether it must be whole; as chapters' section 6 has it."""
+    """MiB and cores that the card would be booked with, and whether it must be whole; as pages' section 6 has it."""
     count, units, cores = wanted
     whole = count > 1
     if key == "Mthreads":

@@ -72,7 +72,7 @@ def test_the_data_sheet() -> None:
 # 3: node side
 
 
-def test_the_chapters_registration_is_read() -> None:
+def test_the_pages_registration_is_read() -> None:
     assert registered(SAMPLE) == [
         ("DCU-TPXS320016070601", 4, 65520, 100, "DCU-K100_AI", True, 0, "hami"),
         ("DCU-TPXS320010040501", 4, 65520, 100, "DCU-K100_AI", True, 1, "hami"),

@@ -198,7 +198,7 @@ def test_the_quota_keys():
     [
         ({"n": 1, "mem": 64, "core": 50}, (64, 50)),
         ({"n": 1, "mem": 64, "core": 150}, (64, 100)),
-        # quota.md 5 outranks the chapter's "0": undeclared memory is charged its floor, the smallest card's
+        # quota.md 5 outranks the page's "0": undeclared memory is charged its floor, the smallest card's
         ({"n": 1}, (128, 0)),
         ({"n": 2}, (256, 200)),
         ({"n": 2, "mem": 64}, (128, 200)),
@@ -212,7 +212,7 @@ def test_a_waiting_pod_is_charged_a_unit_a_device_where_no_card_is_known():
     assert amounts(yard(node("none")).waiting(pod(asks(n=2)))) == (2, 200)
 
 
-def test_the_chapters_quota_table():
+def test_the_pages_quota_table():
     a, b, c = pod(asks(n=1, mem=64, core=50), name="a"), pod(asks(n=1), name="b"), pod(asks(n=2), name="c")
     where = yard(chip_node(FOUR), hard=dict(zip(KEYS, (256, 250), strict=True)))
     assert isinstance(where.place(a), Placed)

@@ -88,7 +88,7 @@ def test_whole_cards_go_with_their_capacity():
     assert chosen(yard.place(asks(container(**{XPU: 1})))) == "node unregistered"
 
 
-def test_the_register_annotation_of_the_chapter():
+def test_the_register_annotation_of_the_page():
     text = """[{"id":"KL-UUID-00","count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-01","index":1,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-02","index":2,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},

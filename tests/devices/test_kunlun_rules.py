@@ -1,4 +1,4 @@
-"""Kunlunxin's choice of cards on random nodes: what section 7 of its chapter says, read literally; nothing oversold."""
+"""Kunlunxin's choice of cards on random nodes: what section 7 of its page says, read literally; nothing oversold."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""The metax chapter's worked examples (section 14, by number) and the quota example of section 10."""
+"""The metax page's worked examples (section 14, by number) and the quota example of section 10."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def ask_fit(on: NodeView, manifest: JSON, budget: Room | None = None) -> NodeFit
 
 
 def may_have(on: NodeView, device: Device, app: str, qos: str, cores: int, memory: int | None) -> str:
-    """The label by which one card refuses a container; empty if it doesn't. Straight from the chapter's table."""
+    """The label by which one card refuses a container; empty if it doesn't. Straight from the page's table."""
     usage = on.used(KEY, device.uuid)
     apps = [holder.pod.annotations.get(APP_CLASS, "") for holder in usage.holders]
     if not device.healthy:

@@ -1,4 +1,4 @@
-"""What Moore Threads containers ask, where they go, what is written and charged (chapter sections 6 to 10)."""
+"""What Moore Threads containers ask, where they go, what is written and charged (page sections 6 to 10)."""
 
 from itertools import combinations
 
@@ -192,7 +192,7 @@ def test_what_a_waiting_pod_is_charged(name, waiting):
         assert amounts(yard(mt_node(*capacity)).waiting(PODS[name])) == waiting
 
 
-def test_the_chapters_quota_table():
+def test_the_pages_quota_table():
     where = yard(mt_node(128, 768), hard=HARD)
 
     def refused_at_admission(name):

@@ -1,4 +1,4 @@
-"""DCUs and MLUs on random nodes: against a plain reading of the chapters' section 7, and never oversold."""
+"""DCUs and MLUs on random nodes: against a plain reading of the pages' section 7, and never oversold."""
 
 from __future__ import annotations
 

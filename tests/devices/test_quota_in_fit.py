@@ -180,7 +180,7 @@ def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
         ({"gpu": 1, "gpumem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
     ],
 )
-def test_the_worked_numbers_of_chapter_10(amounts, section, cards, expected):
+def test_the_worked_numbers_of_section_10(amounts, section, cards, expected):
     asking = pod(container(**amounts))
     on = view(node(*(card(str(i), devmem=memory) for i, memory in enumerate(cards))))
     assert debit(placed(asking, on, **section), asking.kinds) == expected

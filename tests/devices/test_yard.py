@@ -1,4 +1,4 @@
-"""The scenery of the vendors' chapters itself: admission, Fit and debits as the whole program has them."""
+"""The scenery of the vendors' pages itself: admission, Fit and debits as the whole program has them."""
 
 from .yard import Placed, Yard, node, pod
 

@@ -1,4 +1,4 @@
-"""A few nodes of any vendor, and pods taken through admission and Fit on them: for the chapters' worked examples."""
+"""A few nodes of any vendor, and pods taken through admission and Fit on them: for the pages' worked examples."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def short(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def a10s(count: int = 2, vendors: Vendors = CHART) -> Koords:
-    """Node n1 of the chapter: labelled, with `count` idle A10."""
+    """Node n1 of the page: labelled, with `count` idle A10."""
     return Koords(vendors).node("n1", *(card(minor) for minor in range(count)))
 
 
@@ -235,7 +235,7 @@ def hint(**fields: object) -> dict[str, str]:
 
 
 def refused(manifest: JSON) -> str:
-    """What a pod is told that is refused on the chapter's node."""
+    """What a pod is told that is refused on the page's node."""
     done = a10s().admit(manifest)
     assert done.pod is None, done.pod
     return done.message

@@ -1,4 +1,4 @@
-"""Koordinator's pods at admission: the rules of the koordinator chapter's section 5, one by one."""
+"""Koordinator's pods at admission: the rules of the koordinator page's section 5, one by one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_5_a_mirror_pod_is_left_alone_but_may_not_forge() -> None:
 # 5.2
 
 NORMAL = [
-    # the chapter's examples
+    # the page's examples
     ({"gpu": 50}, {"core": 50, "ratio": 50, "shared": 1}),
     ({"gpu": 200}, {"core": 200, "ratio": 200, "shared": 2}),
     ({"core": 100, "ratio": 200}, {"core": 100, "ratio": 200, "shared": 2}),

@@ -1,4 +1,4 @@
-"""Where Koordinator would place a pod: gates, checks, scores and the choice of the koordinator chapter's 7.1 to 8."""
+"""Where Koordinator would place a pod: gates, checks, scores and the choice of the koordinator page's 7.1 to 8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Koordinator's rules on random pods and fleets, each against a slow and literal reading of the chapter."""
+"""Koordinator's rules on random pods and fleets, each against a slow and literal reading of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Koordinator's pods cost: the koordinator chapter's section 10, before placement and after."""
+"""What Koordinator's pods cost: the koordinator page's section 10, before placement and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards that are linked or near each other: partitions and topology scopes, the koordinator chapter's 7.4, 1 and 2."""
+"""Cards that are linked or near each other: partitions and topology scopes, the koordinator page's 7.4, 1 and 2."""
 
 from __future__ import annotations
 

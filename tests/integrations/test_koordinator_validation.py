@@ -1,4 +1,4 @@
-"""What Koordinator's pods must not ask: the refusals of the koordinator chapter's section 5.4."""
+"""What Koordinator's pods must not ask: the refusals of the koordinator page's section 5.4."""
 
 from __future__ import annotations
 

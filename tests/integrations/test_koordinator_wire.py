@@ -36,7 +36,7 @@ from .koords import (
     share,
 )
 
-CHAPTER = (
+PAGE = (
     '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory":"11520Mi",'
     '"koordinator.sh/gpu-memory-ratio":"50"},"id":"GPU-57047317-c2d0-b5bd-37b9-522cf6d24591"}]}'
 )
@@ -48,10 +48,10 @@ SEED = (
 # 9: the annotation
 
 
-def test_9_the_chapters_annotation_is_read_and_written() -> None:
-    (found,) = decode(CHAPTER)
+def test_9_the_pages_annotation_is_read_and_written() -> None:
+    (found,) = decode(PAGE)
     assert found == KoordinatorShare(1, "GPU-57047317-c2d0-b5bd-37b9-522cf6d24591", 50, 11520 * MIB, 50)
-    assert encode([found]) == CHAPTER
+    assert encode([found]) == PAGE
 
 
 def test_9_the_seeds_has_no_id() -> None:

@@ -22,7 +22,7 @@ SEED = (
 )
 
 
-def test_the_chapters_registration() -> None:
+def test_the_pages_registration() -> None:
     cards = decode_cards(SEED)
     assert [card.uuid[:12] for card in cards] == ["GPU-0fc3eda5", "GPU-b97db201"]
     assert {(card.slots, card.memory, card.type, card.healthy, card.mode) for card in cards} == {
@@ -132,7 +132,7 @@ def test_a_type_has_the_geometry_of_the_first_model_in_it(card_type: str, kinds:
 # allocations
 
 
-def test_the_chapters_allocations() -> None:
+def test_the_pages_allocations() -> None:
     text = "GPU-b,NVIDIA,2000,50:GPU-a,NVIDIA,2000,50:;GPU-b,NVIDIA,3000,0:"
     rows = [
         [AllocationEntry("GPU-b", 2000, 50), AllocationEntry("GPU-a", 2000, 50)],

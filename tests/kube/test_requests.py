@@ -1,4 +1,4 @@
-"""Effective requests: the chapters' examples, and a pod's life played through."""
+"""Effective requests: the pages' examples, and a pod's life played through."""
 
 from __future__ import annotations
 

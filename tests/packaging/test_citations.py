@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = sorted((ROOT / "docs" / "spec").glob("*.md"))
+PAGES = sorted((ROOT / "docs" / "spec").glob("*.md"))
 FOLDERS = ("hami_webhook", "tests", "hack", "docs", "manifests")
 CITATION = re.compile(r"docs/spec/([\w-]+\.md)(?:#([\w.-]*\w))?")
 ANCHOR = re.compile(r'^<a id="([^"]+)"></a>$', re.MULTILINE)
 NUMBERED = re.compile(r"^#{2,4} ([A-D]?\d+(?:\.\d+)*)\.? ", re.MULTILINE)
 
 
-def anchors(chapter: str) -> list[str]:
-    return ANCHOR.findall((ROOT / "docs" / "spec" / chapter).read_text())
+def anchors(page: str) -> list[str]:
+    return ANCHOR.findall((ROOT / "docs" / "spec" / page).read_text())
 
 
 def texts() -> list[Path]:
@@ -31,14 +31,14 @@ def test_every_citation_names_a_section_that_exists() -> None:
     cited = [(path, match) for path in texts() for match in CITATION.finditer(path.read_text())]
     assert cited
     for path, match in cited:
-        chapter, section = match.groups()
-        assert (ROOT / "docs" / "spec" / chapter).exists(), (path, match[0])
-        assert section is None or section in anchors(chapter), (path, match[0])
+        page, section = match.groups()
+        assert (ROOT / "docs" / "spec" / page).exists(), (path, match[0])
+        assert section is None or section in anchors(page), (path, match[0])
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
-def test_every_numbered_section_has_an_anchor_of_its_number(chapter: Path) -> None:
-    plain = re.sub(r"^```.*?^```", "", chapter.read_text(), flags=re.MULTILINE | re.DOTALL)
-    known = anchors(chapter.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_every_numbered_section_has_an_anchor_of_its_number(page: Path) -> None:
+    plain = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    known = anchors(page.name)
     assert [section for section in NUMBERED.findall(plain) if section not in known] == []
     assert [anchor for anchor, times in Counter(known).items() if times > 1] == []

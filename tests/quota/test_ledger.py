@@ -17,7 +17,7 @@ def test_round_trip(ledger: dict[str, Entry]) -> None:
     assert decode(encode(ledger)) == ledger
 
 
-def test_the_text_is_as_the_chapter_shows_it() -> None:
+def test_the_text_is_as_the_page_shows_it() -> None:
     entry = Entry(State.ADMITTED, 1763692800, {"limits.nvidia.com/gpumem": 2000, "limits.nvidia.com/gpu": 1})
     assert encode({"3f1c": entry}) == (
         '{"3f1c":{"s":"admitted","t":1763692800,"c":{"limits.nvidia.com/gpu":1,"limits.nvidia.com/gpumem":2000}}}'

@@ -230,7 +230,7 @@ def test_a_registration_that_cannot_be_read_takes_only_that_node_out() -> None:
 
 
 def test_a_node_keeps_its_cards_while_its_registration_cannot_be_read() -> None:
-    """Core chapter 3.2, step 4: a plugin that writes half a list takes nothing from the pods there."""
+    """Core page 3.2, step 4: a plugin that writes half a list takes nothing from the pods there."""
     good, broken = node("n", card("G")), node("n")
     broken["metadata"]["annotations"][REGISTER] = "[{"
     state = known(good, running("p", "n", "G,NVIDIA,1,1:;"))

@@ -392,7 +392,7 @@ MLU = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
     ids=["free", "30 s old", "3 min old", "unreadable"],
 )
 def test_the_lock_of_cambricon_is_a_bare_time_and_lasts_two_minutes(value: str | None, had: bool) -> None:
-    """Example 11 of its chapter."""
+    """Example 11 of its page."""
 
     async def story() -> None:
         yard = Yard(patience=0)

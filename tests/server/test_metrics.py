@@ -128,7 +128,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
 
 
 def test_compute_units_are_shown_in_percent_of_their_card():
-    """The AMD chapter's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
+    """The AMD page's section A9: rounded up, and the limit is 100; a card that isn't registered has no percent."""
     cards = '[{"id":"M","count":10,"devmem":9,"devcore":64,"type":"AMD Instinct","health":true}]'
     on = {
         "metadata": {"name": "n1", "annotations": {"hami.io/node-amd-register": cards}},

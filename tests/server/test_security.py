@@ -1,4 +1,4 @@
-"""The promises of the security chapter that no other module's tests name: sections 1, 2, 4 and 6, over real HTTPS.
+"""The promises of the security page that no other module's tests name: sections 1, 2, 4 and 6, over real HTTPS.
 
 Forged allocations, updates and amounts are in tests/admission (test_security_1_…, test_security_2_…); slow clients,
 TLS versions, header sizes and concurrency are in test_listener.py and test_tls.py.

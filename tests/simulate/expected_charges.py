@@ -1,6 +1,6 @@
 """The charges of placed pods by their annotations, and the quotas' accounts, computed without the program.
 
-Quota chapter 5, and the vendors' on quota (10; AMD A9). Memory is MiB until the end.
+Quota page 5, and the vendors' on quota (10; AMD A9). Memory is MiB until the end.
 """
 
 from __future__ import annotations

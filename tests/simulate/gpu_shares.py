@@ -1,4 +1,4 @@
-"""Koordinator's GPU share by its chapter, read without the program: what pods ask, cost and hold, and where they fit.
+"""Koordinator's GPU share by its page, read without the program: what pods ask, cost and hold, and where they fit.
 
 Amounts are totals of a pod; memory is bytes. A pod is as its user wrote it, so what admission makes of it is here too.
 """

@@ -99,7 +99,7 @@ def test_a_gated_pod_waits(simulate: Simulate) -> None:
     assert (found["placement"], found["failed"]) == (None, {"n1": "the pod has scheduling gates"})
 
 
-def test_10_3_the_chapters_quota(simulate: Simulate) -> None:
+def test_10_3_the_pages_quota(simulate: Simulate) -> None:
     """B's cards differ in size, so its percentage is charged for where it runs; C is judged with that."""
     cluster = [
         volcano_node("n1", f"GPU-1,10,24576,{A30},true,hami-core", a40("GPU-2", "hami-core")),

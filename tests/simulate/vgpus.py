@@ -1,4 +1,4 @@
-"""Volcano's vGPUs by their chapter, read without the program: what pods ask, cost and hold, and where they go.
+"""Volcano's vGPUs by their page, read without the program: what pods ask, cost and hold, and where they go.
 
 Memory is counted in blocks, as Volcano does. A pod is as its user wrote it, so what admission makes of it is here too.
 """

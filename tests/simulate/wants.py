@@ -1,6 +1,6 @@
 """What containers ask, vendor by vendor, and so what a pod costs that has no place: from its manifest alone.
 
-The vendors' chapters on admission and requests (5 and 6; AMD A5 and A6), read without the program: a pod is as its user
+The vendors' pages on admission and requests (5 and 6; AMD A5 and A6), read without the program: a pod is as its user
 wrote it, so what admission makes of it is here too.
 """
 
@@ -27,7 +27,7 @@ TEMPLATES: Mapping[str, tuple[int, int, tuple[int, ...]]] = {
     "Ascend910C": (65536, 65536, (16384, 32768)),
     "Ascend310P": (21527, 24576, (3072, 6144, 12288)),
 }
-"""MiB a whole card gives, MiB it has, and the slices there are; as the ascend chapter's table (2)."""
+"""MiB a whole card gives, MiB it has, and the slices there are; as the ascend page's table (2)."""
 
 Size = Callable[[Card], int]
 """MiB on a card."""
