@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec import structs
+
 from hami_webhook.devices.model import BadRequest, FixedMemory, NodeView, Request, ShareOfCard
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.registry import Vendors
@@ -117,7 +119,7 @@ def _without_annotations(search: RemedySearch) -> Iterator[Change]:
     chosen = _device_choices(search)
     for keys in [*([key] for key in chosen), *([chosen] if len(chosen) > 1 else [])]:
         notes = {key: text for key, text in pod.annotations.items() if key not in keys}
-        pod_request = _read_request(replace(pod, annotations=notes), search)
+        pod_request = _read_request(structs.replace(pod, annotations=notes), search)
         node = search.fitting(pod_request) if pod_request else None
         if node is None:
             continue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hami_webhook.kube.objects import Container, Pod
 from hami_webhook.kube.patch import MapDraft, Operation

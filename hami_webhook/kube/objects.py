@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_webhook.kube import wire
 from hami_webhook.kube.quantity import Quantity, QuantityError
@@ -33,8 +35,7 @@ class ContainerKind(Enum):
     APP = "app"
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """One container's name, kind and resources; amounts are as written (strings or JSON numbers)."""
 
     name: str
@@ -73,8 +74,7 @@ class Container:
         return {*self.limits, *self.requests}
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Pod:
+class Pod(Struct, frozen=True, weakref=True):
     """A pod as the scheduler and the quota see it. `containers` has init containers first, in manifest order."""
 
     namespace: str
@@ -191,8 +191,7 @@ class Pod:
         return True
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Node:
+class Node(Struct, frozen=True, weakref=True):
     """A node's name, labels, annotations, capacity and allocatable (amounts as written)."""
 
     name: str
@@ -216,8 +215,7 @@ class Node:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(Struct, frozen=True):
     """A namespace's name, labels and annotations."""
 
     name: str
@@ -230,8 +228,7 @@ class Namespace:
         return cls(meta.name or "", meta.labels or {}, meta.annotations or {})
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeRequirement:
+class ScopeRequirement(Struct, frozen=True):
     """One entry of `scopeSelector.matchExpressions`, or of `scopes` with the operator Exists."""
 
     scope: str
@@ -239,8 +236,7 @@ class ScopeRequirement:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceQuota:
+class ResourceQuota(Struct, frozen=True):
     """A quota's hard limits and status (amounts as written), its scopes and its annotations."""
 
     namespace: str

@@ -15,6 +15,8 @@ from datetime import tzinfo
 from heapq import heappop, heappush
 from typing import Any
 
+from msgspec import structs
+
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Device, Inventory, NodeView, RegistrationError, Usage
@@ -246,7 +248,7 @@ class ClusterCache:
             return pod
         self._assumed[pod.uid] = replace(assumed, observed=pod)
         others = {key: text for key, text in pod.annotations.items() if not is_scheduler_owned(key)}
-        return replace(pod, annotations={**others, **assumed.notes})
+        return structs.replace(pod, annotations={**others, **assumed.notes})
 
     def tick(self, now: float) -> None:
         """Let time pass: placements that were never bound lapse, handshakes expire."""
@@ -478,4 +480,4 @@ class ClusterCache:
 
 def _same_node(one: Node, other: Node) -> bool:
     """Whether nothing that is read of a node differs."""
-    return replace(one, resource_version=other.resource_version) == other
+    return structs.replace(one, resource_version=other.resource_version) == other

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME

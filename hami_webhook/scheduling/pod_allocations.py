@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from hami_webhook.devices.model import Device, Inventory, PodUsage, Usage
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL, read_placed

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from hami_webhook.devices.debit import per_vendor
 from hami_webhook.devices.model import Inventory, NodeView, Usage
@@ -190,7 +191,7 @@ def test_what_is_written_reads_back_as_what_was_given(on, manifest):
 
 @given(st.lists(nodes(most=8), min_size=1, max_size=3), pods())
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest):
-    named = [replace(view, node=replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
+    named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
     asking = Pod.from_object(manifest)
     charge = waiting_charge(asking, CHART, Yard([view.node for view in named]).state)
     for view in views:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import JSON
@@ -147,7 +148,9 @@ def test_used_that_is_no_whole_number_of_gibibytes_is_told_in_mebibytes() -> Non
 
 
 def test_a_status_that_lags_is_told_hard_as_it_is_written() -> None:
-    one = replace(quota_of(0, mem="16Gi"), quota=replace(quota_of(0, mem="16Gi").quota, status_hard={MEM: "8Gi"}))
+    one = replace(
+        quota_of(0, mem="16Gi"), quota=structs.replace(quota_of(0, mem="16Gi").quota, status_hard={MEM: "8Gi"})
+    )
     patch = one.patch(one)
     assert patch is not None
     assert patch["status"] == {"hard": {MEM: "16Gi"}}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Node, Pod
