@@ -1,7 +1,8 @@
 """`python -m hack.bench.filter`: the extender's answer on nodes with 8 cards at half load; baseline: parsing its body.
 
-Cold is a request of a shape that wasn't seen before; steady is one that was, with one node changed since. The time is
-from the body's bytes to the answer's, with the events and writes it makes on the embedded cluster.
+Cold is a request of a shape that wasn't seen before; steady is one that was, with one node changed since. Linked is a
+cold one for 4 cards with `topology-aware`; baseline: without. The time is from the body's bytes to the answer's, with
+the events and writes it makes on the embedded cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hack.bench.scenery import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender import Extender, decode_args, encode_filtered
@@ -32,12 +34,18 @@ NOW = 1_767_225_600.0
 
 def measure(size: str) -> Sequence[Figure]:
     seconds: dict[tuple[str, int], tuple[float, float, float]] = {}
+    linked: dict[int, tuple[float, float]] = {}
     for nodes in NODES[size]:
         yard = _Yard(nodes)
         for mode in ("cooperative", "single"):
             tell(f"filter: {mode}, {nodes} nodes")
             seconds[mode, nodes] = asyncio.run(yard.timed(mode, ROUNDS[size]))
-    figures: list[Figure] = []
+        tell(f"filter: topology-aware, {nodes} nodes")
+        linked[nodes] = asyncio.run(yard.timed_linked(ROUNDS[size]))
+    figures = [
+        Figure("filter", f"linked, {nodes} nodes", 1000 * aware, "ms", "without the policy", 1000 * unaware)
+        for nodes, (aware, unaware) in linked.items()
+    ]
     for (mode, nodes), (cold, steady, parsing) in sorted(seconds.items()):
         name = f"{mode}, {nodes} nodes"
         goal = Goal(at_most=0.1) if nodes >= 1000 else None
@@ -95,21 +103,32 @@ class _Yard:
         """Seconds of a cold request, a steady one, and of parsing the body: the fewest of some rounds."""
         self.extender = self._extender(mode)
         await self.cluster.ensure_namespace("default")
-        cold = [await self._answered(await self._body(1000 + i)) for i in range(rounds)]
+        cold = [await self._answered(await self._body(gpu(1000 + i))) for i in range(rounds)]
         steady, parsing = [], []
-        await self._answered(await self._body(3000))
+        await self._answered(await self._body(gpu(3000)))
         for i in range(4 * rounds):
             self._load(i * 37 % (self.nodes * CARDS), 15000 + i)
-            body = await self._body(3000)
+            body = await self._body(gpu(3000))
             steady.append(await self._answered(body))
             started = time.perf_counter()
             orjson.loads(body)
             parsing.append(time.perf_counter() - started)
         return min(cold), min(steady), min(parsing)
 
-    async def _body(self, memory: int) -> bytes:
+    async def timed_linked(self, rounds: int) -> tuple[float, float]:
+        """Seconds of a cold request for 4 cards, with `topology-aware` and without: the fewest of some rounds."""
+        self.extender = self._extender("cooperative")
+        await self.cluster.ensure_namespace("default")
+        aware, unaware = [], []
+        for i in range(rounds):
+            limits = {**gpu(1000 + i), "nvidia.com/gpu": "4"}
+            aware.append(await self._answered(await self._body(limits, {GPU_POLICY: "topology-aware"})))
+            unaware.append(await self._answered(await self._body(limits)))
+        return min(aware), min(unaware)
+
+    async def _body(self, limits: JSON, annotations: JSON | None = None) -> bytes:
         name = f"new-{next(self.numbers)}"
-        stored: JSON = await self.cluster.create(Kind.PODS, asking(name, gpu(memory), "default"))
+        stored: JSON = await self.cluster.create(Kind.PODS, asking(name, limits, "default", annotations))
         names = [node_name(number) for number in range(self.nodes)]
         return orjson.dumps({"Pod": stored, "Nodes": None, "NodeNames": names})
 

@@ -21,12 +21,26 @@ def node(number: int) -> JSON:
     ]  # fmt: skip
     notes = {
         "hami.io/node-nvidia-register": json.dumps(cards),
+        "hami.io/node-nvidia-score": json.dumps(_scores(number)),
         "hami.io/node-handshake": "Requesting_2099-01-01 00:00:00",
     }
     return {
         "metadata": {"name": node_name(number), "annotations": notes},
         "status": {"allocatable": {"nvidia.com/gpu": str(10 * CARDS)}},
     }
+
+
+def _scores(number: int) -> list[JSON]:
+    """Pair scores: nodes of even number have an NVSwitch, the cards of the others are linked in two groups of four."""
+
+    def score(x: int, y: int) -> int:
+        return 1210 if number % 2 == 0 else 450 if x // 4 == y // 4 else 10
+
+    uuids = [f"GPU-{number}-{i}" for i in range(CARDS)]
+    return [
+        {"uuid": uuid, "score": {peer: score(x, y) for y, peer in enumerate(uuids) if y != x}}
+        for x, uuid in enumerate(uuids)
+    ]
 
 
 def node_name(number: int) -> str:
@@ -38,11 +52,16 @@ def gpu(memory: int = 2000, **more: str) -> JSON:
     return {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory), **more}
 
 
-def asking(name: str, limits: JSON, namespace: str = NAMESPACE) -> JSON:
+def asking(name: str, limits: JSON, namespace: str = NAMESPACE, annotations: JSON | None = None) -> JSON:
     """A new pod."""
     container = {"name": "main", "image": "registry.invalid/train:1", "resources": {"limits": limits}}
     return {
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "train"}},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"app": "train"},
+            "annotations": dict(annotations or {}),
+        },
         "spec": {"containers": [container]},
     }
 
