@@ -226,10 +226,10 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
         choice = selection.choose(walk.trial, group)
         if isinstance(choice, Rejection):
             refused = refused or choice
-        elif choice is not None and (best is None or choice.link_quality > best.link_quality):
+        elif choice is not None and (best is None or _link_rank(choice) > _link_rank(best)):
             best = choice
     if best is not None:
-        return Choice(best.chosen, fitting, best.link_quality)
+        return replace(best, candidates=fitting)
     if refused is not None:
         return refused
     if roomy:
@@ -237,6 +237,10 @@ def _choose(walk: _Walk, selection: Selection, count: int) -> Choice | Rejection
         walk.counts[reasons.RESOURCE_QUOTA_NOT_FIT] += sum(len(group) for group in roomy)
         walk.groups = [[] if group in roomy else group for group in walk.groups]
     return None
+
+
+def _link_rank(choice: Choice) -> tuple[int, int]:
+    return choice.link_quality, -choice.left_in_groups
 
 
 def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
@@ -258,4 +262,6 @@ def _fill(walk: _Walk, group: list[Candidate], count: int) -> None:
 
 def _allocation(vendor: Vendor, choice: Choice) -> Allocation:
     devices = tuple(AllocatedDevice(card.device.uuid, card.booked, card.device.type) for card in choice.chosen)
-    return Allocation(vendor.key, devices, choice.candidates, choice.link_quality)
+    return Allocation(
+        vendor.key, devices, choice.candidates, choice.link_quality, choice.fully_linked, choice.left_in_groups
+    )

@@ -221,11 +221,13 @@ USUAL_CHECKS = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA,
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a selection chose; `candidates` and `link_quality` as in `Allocation`."""
+    """What a selection chose; all but `chosen` as in `Allocation`."""
 
     chosen: Sequence[Candidate]
     candidates: int = 0
     link_quality: int = 0
+    fully_linked: bool = False
+    left_in_groups: int = 0
 
 
 class Selection(Protocol):

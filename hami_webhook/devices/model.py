@@ -197,14 +197,18 @@ class AllocatedDevice:
 class Allocation:
     """The cards one container got of one vendor, in the order chosen.
 
-    `candidates` is how many cards passed every check, and `link_quality` how good the chosen set's links are (larger is
-    better); both are for the choice among nodes and only set where the selection is topology-aware.
+    The rest is for the choice among nodes and only set where the selection is topology-aware: `candidates` is how many
+    cards passed every check, `link_quality` how good the chosen set's links are (larger is better), `fully_linked`
+    whether NVLink joins each two of them, and `left_in_groups` how many cards that passed are left in the link groups
+    that were broken for it.
     """
 
     vendor: str
     devices: tuple[AllocatedDevice, ...]
     candidates: int = 0
     link_quality: int = 0
+    fully_linked: bool = False
+    left_in_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)

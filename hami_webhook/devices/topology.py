@@ -1,4 +1,4 @@
-"""Choices among linked cards: the best mutual connectivity, the least connected single card, the largest groups.
+"""Choices among linked cards: the best mutual connectivity, the card that breaks no link group, the largest groups.
 
 Sources: docs/spec/nvidia.md#7.6, docs/spec/ascend.md#7, docs/spec/amd-biren-vastai.md#C4.
 """
@@ -12,6 +12,9 @@ from hami_webhook.devices.subset_search import MOST_CARDS, best_set
 
 Scores = Sequence[Sequence[int]]
 """score[x][y] of the cards in the order they are tried."""
+
+NVLINK_SCORE = 100
+"""The score of a pair with one NVLink and nothing else."""
 
 
 def best_combination(scores: Scores, count: int, admits: Callable[[Sequence[int]], bool] | None = None) -> list[int]:
@@ -74,10 +77,58 @@ def pair_sum(scores: Scores, positions: Sequence[int]) -> int:
     return sum(scores[x][y] for i, x in enumerate(positions) for y in positions[i + 1 :])
 
 
-def least_connected(scores: Scores) -> int:
-    """The position of the card whose links to all others sum to least; the first of equals."""
-    totals = [sum(row) - row[x] for x, row in enumerate(scores)]
-    return totals.index(min(totals))
+class NvLinks:
+    """Which cards are linked by NVLink, by their pair scores: 100 and more both ways; PCIe alone comes to 60 at most.
+
+    A link group are the cards that are linked directly or through others.
+    """
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores = scores
+        cards = range(len(scores))
+        self._linked = [
+            [y for y in cards if y != x and scores[x][y] >= NVLINK_SCORE and scores[y][x] >= NVLINK_SCORE]
+            for x in cards
+        ]
+
+    def fully_linked(self, positions: Sequence[int]) -> bool:
+        """Whether each two of the cards are linked directly."""
+        return all(y in self._linked[x] for i, x in enumerate(positions) for y in positions[i + 1 :])
+
+    def left_in_groups(self, positions: Sequence[int]) -> int:
+        """How many other cards are in the groups of these."""
+        reached = list(positions)
+        for card in reached:
+            reached += [other for other in self._linked[card] if other not in reached]
+        return len(reached) - len(positions)
+
+    def single(self) -> int:
+        """The card linked to the fewest, then that whose scores to all others sum to least; the first of equals."""
+        return min(
+            range(len(self._scores)),
+            key=lambda x: (len(self._linked[x]), sum(self._scores[x]) - self._scores[x][x]),
+        )
+
+    def weights(self, count: int, *, only_linked: bool) -> Scores:
+        """Weights for which `best_combination` finds the best set of `count` cards by scores and groups.
+
+        The largest sum of scores comes first. Of equal sums that set counts that leaves the most linked pairs among the
+        other cards, and so the largest groups whole. With `only_linked` every set that isn't fully linked comes behind
+        those that are.
+        """
+        scores, linked = self._scores, self._linked
+        cards = len(scores)
+        # the pairs that are left: all, without those of each chosen card, with those of two chosen ones put back
+        scale = 2 * count * count * cards
+        span = max(map(max, scores)) - min(0, *map(min, scores)) + 1
+        penalty = scale * span * cards * cards if only_linked else 0
+        weights = []
+        for x, row in enumerate(scores):
+            of_x = [scale * score - len(linked[x]) - len(linked[y]) - penalty for y, score in enumerate(row)]
+            for y in linked[x]:
+                of_x[y] += count - 1 + penalty
+            weights.append(of_x)
+        return weights
 
 
 def largest_groups_first(keys: Sequence[Hashable], count: int) -> list[int]:

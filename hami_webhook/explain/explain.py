@@ -304,6 +304,10 @@ def _card_reports(
 def _passed(label: str, trace: FitTrace) -> str:
     if label == reasons.RESOURCE_QUOTA_NOT_FIT:
         return "passes by itself, but together the cards cost more than the quota leaves"
+    if label == reasons.NVLINK_NOT_FIT:
+        unknown = trace.vendor.links_unknown(trace.trial.inventory)
+        why_not = "the node doesn't tell how its cards are linked" if unknown else "there are no such cards that pass"
+        return f"passes by itself, but {trace.trial.request.count} all linked by NVLink are needed, and {why_not}"
     return f"passes by itself, but {trace.trial.request.count} that go together are needed"
 
 

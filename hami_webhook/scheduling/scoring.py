@@ -64,7 +64,8 @@ class ScoredNode:
 class NodeRank:
     """All by which a fitting node is compared with others: its score, and its cards where a pod goes by their links.
 
-    `links` is least for the best: how many cards would do, how many there are, how good the chosen ones' links aren't.
+    `links` is least for the best: whether the chosen cards aren't all linked, how many are left in the groups broken
+    for them, how many would do, how many there are, how good the chosen ones' links aren't.
     """
 
     node: str
@@ -91,7 +92,8 @@ def standing(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> NodeR
         return NodeRank(scored.node, scored.score)
     first = _first_allocation(scored.fit, vendor)
     cards = len(scored.view.inventories[vendor].devices)
-    return NodeRank(scored.node, scored.score, (first.candidates, cards, -first.link_quality))
+    links = (not first.fully_linked, first.left_in_groups, first.candidates, cards, -first.link_quality)
+    return NodeRank(scored.node, scored.score, links)
 
 
 def ranked(
@@ -99,9 +101,9 @@ def ranked(
 ) -> list[ScoredNode]:
     """The fitting nodes, best first.
 
-    By node policy (`spread` the lowest score, anything else the highest), then by name. For `topology-aware` pods the
-    fewest fitting cards, then the fewest registered, then the better links come first — behind the score, if the pod
-    itself carries a node policy.
+    By node policy (`spread` the lowest score, anything else the highest), then by name. For `topology-aware` pods a
+    fully linked set comes first, then the fewest cards left in the link groups broken for it, the fewest fitting cards,
+    the fewest registered, the better links — behind the score, if the pod itself carries a node policy.
     """
     by_name = {scored.node: scored for scored in fits}
     order = best_first([standing(scored, request, vendors) for scored in fits], request, default_node_policy)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_webhook.devices.topology import best_combination, largest_groups_first, least_connected, pair_sum
+from hami_webhook.devices.topology import NvLinks, best_combination, largest_groups_first, pair_sum
 
 from .cards import card, chosen, container, first_allocation, mig_card, node, one, placed, pod, record, room, used, view
 
@@ -60,10 +60,104 @@ def test_with_a_monotone_limit_only_the_sets_within_it_compete(scores, data):
         assert best_combination(scores, count, within) == brute_force(scores, count, within)
 
 
-@given(tables())
-def test_the_least_connected_card_is_that_of_brute_force(scores):
-    totals = [sum(score for y, score in enumerate(row) if y != x) for x, row in enumerate(scores)]
-    assert least_connected(scores) == min(range(len(scores)), key=lambda x: (totals[x], x))
+@st.composite
+def linked_tables(draw, most=9):
+    """Symmetric scores of PCIe and NVLink."""
+    cards = draw(st.integers(1, most))
+    values = draw(st.sampled_from([(10, 110), (0, 100), (10, 20, 50, 110, 210), (-5, 99, 100), (7,)]))
+    scores = [[0] * cards for _ in range(cards)]
+    for x, y in combinations(range(cards), 2):
+        scores[x][y] = scores[y][x] = draw(st.sampled_from(values))
+    return scores
+
+
+def linked_pairs(scores, cards):
+    return sum(scores[x][y] >= 100 for x, y in combinations(cards, 2))
+
+
+def group_sizes(scores, cards):
+    """The sizes of the link groups among these cards, largest first."""
+    groups = [{card} for card in cards]
+    for x, y in combinations(cards, 2):
+        if scores[x][y] >= 100:
+            joined = [group for group in groups if x in group or y in group]
+            groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+    return sorted(map(len, groups), reverse=True)
+
+
+@given(linked_tables())
+def test_among_equal_sums_the_set_counts_that_leaves_the_most_linked_pairs(scores):
+    cards = range(len(scores))
+    for count in range(2, len(scores) + 1):
+
+        def value(chosen_set):
+            left = [card for card in cards if card not in chosen_set]
+            return pair_sum(scores, chosen_set), linked_pairs(scores, left)
+
+        best = max(combinations(cards, count), key=value)
+        assert best_combination(NvLinks(scores).weights(count, only_linked=False), count) == list(best)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_where_the_groups_are_fully_linked_the_largest_stay_whole(sizes, count, chance):
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    chance.shuffle(groups)
+    scores = [
+        [0 if x == y else 210 if groups[x] == groups[y] else 10 for y in range(len(groups))] for x in range(len(groups))
+    ]
+    cards = range(len(groups))
+    if count > len(groups):
+        return
+
+    def value(chosen_set):
+        return pair_sum(scores, chosen_set), group_sizes(scores, [card for card in cards if card not in chosen_set])
+
+    links = NvLinks(scores)
+    found = [links.single()] if count == 1 else best_combination(links.weights(count, only_linked=False), count)
+    assert value(found) == max(map(value, combinations(cards, count)))
+
+
+@given(linked_tables())
+def test_fully_linked_sets_come_first_where_they_are_required(scores):
+    links = NvLinks(scores)
+    for count in range(2, len(scores) + 1):
+        found = best_combination(links.weights(count, only_linked=True), count)
+        linked = [each for each in combinations(range(len(scores)), count) if links.fully_linked(each)]
+        assert links.fully_linked(found) is bool(linked)
+        if linked:
+            assert pair_sum(scores, found) == max(pair_sum(scores, each) for each in linked)
+
+
+@given(linked_tables())
+def test_the_single_card_is_linked_to_the_fewest_then_the_least_connected(scores):
+    cards = range(len(scores))
+    degrees = [sum(scores[x][y] >= 100 for y in cards if y != x) for x in cards]
+    assert NvLinks(scores).single() == min(cards, key=lambda x: (degrees[x], sum(scores[x]), x))
+
+
+@given(linked_tables(), st.data())
+def test_what_is_left_are_the_other_cards_of_the_groups_that_are_broken(scores, data):
+    positions = data.draw(st.lists(st.sampled_from(range(len(scores))), unique=True, min_size=1))
+    links = NvLinks(scores)
+    assert links.fully_linked(positions) is all(scores[x][y] >= 100 for x, y in combinations(positions, 2))
+    others = [card for card in range(len(scores)) if card not in positions]
+    untouched = [card for card in others if not any(reachable(scores, card, chosen_card) for chosen_card in positions)]
+    assert links.left_in_groups(positions) == len(others) - len(untouched)
+
+
+def reachable(scores, start, end):
+    seen, border = {start}, [start]
+    while border:
+        x = border.pop()
+        near = {y for y in range(len(scores)) if y != x and scores[x][y] >= 100} - seen
+        seen |= near
+        border += near
+    return end in seen
+
+
+def test_a_pair_is_linked_only_if_both_directions_say_so():
+    assert NvLinks([[0, 100], [100, 0]]).fully_linked([0, 1])
+    assert not NvLinks([[0, 100], [99, 0]]).fully_linked([0, 1])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -140,6 +234,102 @@ def test_topology_works_as_a_filter_wherever_it_stands_in_a_list():
     on = view(FOUR, {"a": used(1, 1)})
     assert chosen(topology(2, "mutex, topology-aware"), on) == "c b"
     assert chosen(topology(2, "topology-aware,binpack"), on) == "a b"
+
+
+def groups_of(*sizes, score=210):
+    """A node whose cards are linked in groups of these sizes."""
+    names = [[f"{chr(ord('a') + group)}{i}" for i in range(size)] for group, size in enumerate(sizes)]
+    pairs = dict.fromkeys(combinations([uuid for group in names for uuid in group], 2), 10)
+    pairs |= {pair: score for group in names for pair in combinations(group, 2)}
+    return node(*(card(uuid) for group in names for uuid in group), scores=pairs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "answer"),
+    [
+        ((2, 4), 2, {"a0", "a1"}),
+        ((4, 2), 2, {"b0", "b1"}),
+        ((8, 4), 4, {"b0", "b1", "b2", "b3"}),
+        ((1, 4), 1, {"a0"}),
+        ((4, 1, 2), 1, {"b0"}),
+        ((4, 2), 1, {"b1"}),
+    ],
+)
+def test_the_smaller_group_is_broken_and_single_cards_come_from_outside_any_group(sizes, count, answer):
+    assert set(chosen(topology(count), view(groups_of(*sizes))).split()) == answer
+
+
+def test_a_single_card_comes_from_outside_a_group_even_if_its_pcie_links_are_better():
+    pairs = {("a", "b"): 100, ("a", "c"): 60, ("b", "c"): 60}
+    assert chosen(topology(1), view(node(*map(card, "abc"), scores=pairs))) == "c"
+
+
+# with nvidia.com/require-nvlink
+
+REQUIRED = {"nvidia.com/require-nvlink": "true"}
+
+
+@pytest.mark.parametrize("policy", ["topology-aware", "binpack"])
+@pytest.mark.parametrize(
+    ("sizes", "count", "answer"),
+    [
+        ((4, 2), 4, "a3 a2 a1 a0"),
+        ((4, 2), 5, "6/6 NVLinkNotFit"),
+        ((2, 2), 3, "4/4 NVLinkNotFit"),
+        ((1, 1), 2, "2/2 NVLinkNotFit"),
+        ((1, 1), 1, "b0"),
+    ],
+)
+def test_required_links_refuse_a_node_without_a_fully_linked_set(policy, sizes, count, answer):
+    assert chosen(topology(count, policy, annotations=REQUIRED), view(groups_of(*sizes))) == answer
+
+
+def test_a_fully_linked_set_is_taken_though_another_has_the_better_sum():
+    pairs = {("a", "b"): 900, ("b", "c"): 900, ("c", "d"): 100, ("b", "d"): 100}
+    on = view(node(*map(card, "abcd"), scores=pairs))
+    assert set(chosen(topology(3), on).split()) == {"a", "b", "c"}
+    assert set(chosen(topology(3, annotations=REQUIRED), on).split()) == {"b", "c", "d"}
+
+
+def test_only_cards_that_fit_can_be_linked():
+    on = view(groups_of(4), {"a0": used(1, 40960)})
+    assert record(topology(4, annotations=REQUIRED), on) == (
+        "1/4 CardInsufficientMemory, 3/4 AllocatedCardsInsufficientRequest"
+    )
+    split = view(groups_of(4, 4), {"a0": used(1, 40960), "b0": used(1, 40960)})
+    assert record(topology(4, annotations=REQUIRED), split) == "6/8 NVLinkNotFit"
+
+
+def test_a_node_without_scores_has_no_links():
+    assert record(topology(2, annotations=REQUIRED), view(node(*map(card, "ab")))) == "2/2 NVLinkNotFit"
+
+
+def test_links_are_required_inside_the_numa_node_that_a_pod_is_bound_to():
+    pairs = {("a", "c"): 100, ("b", "d"): 100}
+    on = view(node(card("a"), card("b"), card("c", numa=1), card("d", numa=1), scores=pairs))
+    assert chosen(topology(2, annotations=REQUIRED), on) == "d b"
+    assert record(topology(2, annotations={**REQUIRED, **BIND}), on) == "2/4 NVLinkNotFit"
+
+
+def test_where_only_the_quota_forbids_the_linked_cards_it_is_named():
+    on = view(
+        node(
+            card("a", devmem=12000),
+            card("b", devmem=12000),
+            card("c", devmem=4000),
+            card("d", devmem=4000),
+            scores={("a", "b"): 900, ("c", "d"): 10},
+        )
+    )
+    asking = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=REQUIRED)
+    assert set(chosen(asking, on, room(asking, memory=24000)).split()) == {"a", "b"}
+    assert record(asking, on, room(asking, memory=23999)) == "4/4 ResourceQuotaNotFit"
+
+
+@pytest.mark.parametrize("text", ["yes", "", "tru", "2"])
+def test_a_value_that_is_no_boolean_is_refused(text):
+    with pytest.raises(ValueError, match=r"invalid nvidia.com/require-nvlink annotation .*: must be true or false"):
+        record(topology(2, annotations={"nvidia.com/require-nvlink": text}), view(FOUR))
 
 
 # with numa-bind

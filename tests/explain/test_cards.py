@@ -85,6 +85,24 @@ def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("scores", "why"),
+    [
+        ({"G": {"H": 10}, "H": {"G": 10}}, "there are no such cards that pass"),
+        (None, "the node doesn't tell how its cards are linked"),
+    ],
+)
+def test_links_that_are_lacking_are_spelt_out(scores: Any, why: str) -> None:
+    wants = pod("p", asks(2, 100), notes={"nvidia.com/require-nvlink": "true"})
+    explanation = explained(wants, node("n", card("G"), card("H"), scores=scores))
+    found = on(explanation, "n")
+    assert found.reason == "2/2 NVLinkNotFit"
+    sentence = f"passes by itself, but 2 all linked by NVLink are needed, and {why}"
+    assert [(line.label, line.why) for line in found.cards] == [("NVLinkNotFit", sentence)] * 2
+    without = [step.text for change in explanation.changes for step in change.steps]
+    assert "without nvidia.com/require-nvlink=true the pod fits on n" in without
+
+
 def test_the_container_that_is_stuck_finds_what_the_others_have_taken() -> None:
     found = on(explained(pod("p", asks(1, 5000), asks(1, 4000)), node("n", card("G"))), "n")
     (line,) = found.cards

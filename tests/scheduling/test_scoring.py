@@ -116,17 +116,18 @@ def four_of(name: str) -> str:
     [
         ([("x", 4, 100), ("y", 6, 300)], 2, {}, "x"),
         ([("few", 8, 100), ("many", 8, 300)], 4, {"many": four_of("many")}, "many"),
-        ([("big", 8, 300), ("small", 4, 10)], 4, {"big": four_of("big")}, "small"),
+        ([("big", 8, 300), ("small", 4, 100)], 4, {"big": four_of("big")}, "small"),
         ([("a", 4, 100), ("b", 4, 200)], 2, {}, "b"),
         ([("a", 4, 200), ("b", 4, 100)], 1, {}, "b"),
         ([("a", 4, 100), ("b", 4, 100)], 2, {"b": "b0,NVIDIA,10,1:;"}, "b"),
         ([("b", 4, 100), ("a", 4, 100)], 2, {}, "a"),
-        ([("plain", 2, 0), ("linked", 3, 500)], 2, {}, "plain"),
+        ([("plain", 2, 0), ("linked", 3, 500)], 2, {}, "linked"),
+        ([("plain", 4, 0), ("linked", 3, 500)], 4, {}, "plain"),
     ],
     ids=[
-        "1: the fewest fitting cards, whatever their links", "1: an exactly sized free group",
-        "2: the fewest registered cards", "3: the best links", "3: for one card the least connected",
-        "4: the score by node policy", "5: the name", "a node without links stays feasible",
+        "the group that is left smallest, whatever its links", "an exactly sized free group",
+        "the fewest registered cards", "the best links", "for one card the least connected",
+        "the score by node policy", "the name", "a fully linked set", "a node without links stays feasible",
     ],
 )  # fmt: skip
 def test_topology_aware_pods_rank_nodes_by_these_rules(

@@ -12,7 +12,7 @@ from datetime import tzinfo
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.amounts import MAX_INT32
-from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores
+from hami_webhook.devices.codecs import BadAnnotation, CardRecord, DeviceEntry, decode_pair_scores, parse_bool
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
     AMOUNT_CHECKS,
@@ -32,12 +32,14 @@ from hami_webhook.devices.fit_request import (
 from hami_webhook.devices.handshake import Health
 from hami_webhook.devices.keys import DeviceKeys
 from hami_webhook.devices.model import (
+    BadRequest,
     Device,
     DeviceReservation,
     FixedMemory,
     HardwareInstance,
     Inventory,
     MemoryRequest,
+    NodeView,
     RegistrationError,
     Request,
     Rows,
@@ -47,7 +49,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registration import NodeRegistration
-from hami_webhook.devices.topology import best_combination, least_connected, pair_sum
+from hami_webhook.devices.topology import NvLinks, best_combination, pair_sum
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.devices.vendors.nvidia import mig
 from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
@@ -56,6 +58,7 @@ from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 
 MODE = "nvidia.com/vgpu-mode"
+REQUIRE_NVLINK = "nvidia.com/require-nvlink"
 SCORES = "hami.io/node-nvidia-score"
 CORDON = "hami.io/device-cordon"
 
@@ -81,39 +84,58 @@ def _type_and_mode(candidate: Candidate) -> bool:
     return trial.terms.types.admits_type(device.type) and (wanted is None or device.mode in wanted)
 
 
+def _requires_nvlink(pod: Pod) -> bool:
+    return parse_bool(pod.annotations.get(REQUIRE_NVLINK, "")) is True
+
+
 def _cost_alike(trial: FitRequest, passed: Sequence[Candidate]) -> bool:
     """Whether quota counts the same for every set of so many of these cards: different ones, booked alike, all new."""
     kinds = {replace(candidate.hold, uuid="") for candidate in passed}
     return not trial.holds and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
 
 
+@dataclass(frozen=True, slots=True)
 class BestLinked:
-    """`topology-aware`: for one card the least connected, for several the set with the best mutual links."""
+    """For one card that which breaks no link group, for several the set with the best mutual links (7.6).
 
+    With `only_linked` several cards must all be linked by NVLink to each other.
+    """
+
+    only_linked: bool = False
     looks_at_all = True
 
-    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | None:
+    def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
         table = _facts(trial).scores
         uuids = [candidate.device.uuid for candidate in passed]
         scores = [[table.get(x, {}).get(y, 0) if x != y else 0 for y in uuids] for x in uuids]
+        links = NvLinks(scores)
         count = trial.request.count
         if count == 1:
-            position = least_connected(scores)
-            return Choice([passed[position]], len(passed), -sum(scores[position]))
+            card = links.single()
+            return Choice([passed[card]], len(passed), -sum(scores[card]), True, links.left_in_groups([card]))
         unlimited = trial.budget is None
         if not unlimited and _cost_alike(trial, passed):
             if not trial.admits(passed[:count]):
                 return None
             unlimited = True
+        weights = links.weights(count, only_linked=self.only_linked)
         positions = best_combination(
-            scores, count, None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen])
+            weights, count, None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen])
         )
+        linked = links.fully_linked(positions)
+        if self.only_linked and not (positions and linked):
+            best = positions if unlimited else best_combination(weights, count)
+            if not links.fully_linked(best):
+                return Rejection({reasons.NVLINK_NOT_FIT: len(passed)}, len(trial.inventory.devices))
+            return None
         if not positions:
             return None
-        return Choice([passed[p] for p in positions], len(passed), pair_sum(scores, positions))
+        quality = pair_sum(scores, positions)
+        return Choice([passed[p] for p in positions], len(passed), quality, linked, links.left_in_groups(positions))
 
 
 BEST_LINKED = BestLinked()
+ONLY_LINKED = BestLinked(only_linked=True)
 
 
 class Nvidia(Vendor):
@@ -128,7 +150,7 @@ class Nvidia(Vendor):
         uuid="nvidia.com/[no]use-gpuuuid",
         model="nvidia.com/[no]use-gputype",
         extra=(mig.ALLOCATIONS,),
-        choices=(MODE, "nvidia.com/numa-bind"),
+        choices=(MODE, "nvidia.com/numa-bind", REQUIRE_NVLINK),
     )
     checks = (
         HEALTHY,
@@ -211,6 +233,11 @@ class Nvidia(Vendor):
             return parse_whole(container.amount(self.percentage_name)) == 100
         unnamed = not self.memory_name or not container.names_resource(self.memory_name)
         return unnamed and self.section.default_memory == 0
+
+    def check_pod(self, pod: Pod) -> None:
+        text = pod.annotations.get(REQUIRE_NVLINK)
+        if text is not None and parse_bool(text) is None:
+            raise BadRequest(f"invalid {REQUIRE_NVLINK} annotation {text!r}: must be true or false")
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """A percentage must be exact too: docs/spec/security.md outranks this one, whose rounding extraction undoes."""
@@ -297,7 +324,15 @@ class Nvidia(Vendor):
         return len(inventory.devices) > 1 and not inventory.facts.scores
 
     def selection(self, trial: FitRequest) -> Selection:
+        if trial.request.count > 1 and _requires_nvlink(trial.pod):
+            return ONLY_LINKED
         return BEST_LINKED if trial.terms.policy.topology_aware else FIRST_FIT
+
+    def hint(self, label: str, views: Sequence[NodeView]) -> str:
+        blind = sorted(view.name for view in views if self.links_unknown(view.inventories[self.key]))
+        if label != reasons.NVLINK_NOT_FIT or not blind:
+            return ""
+        return f"{REQUIRE_NVLINK} needs {SCORES}, which isn't on {', '.join(blind)}"
 
     # outputs (9)
 

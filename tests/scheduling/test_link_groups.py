@@ -1,0 +1,209 @@
+"""The choice of nodes by NVLink groups, and `nvidia.com/require-nvlink` (docs/spec/nvidia.md#8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.policy.file import PolicyFile
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
+
+from .scenery import ALLOCATED, NOW, VENDORS, Scene, asks, card, node, pod, running
+
+TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+REQUIRED = {**TOPOLOGY, "nvidia.com/require-nvlink": "true"}
+NVLINK, PCIE = 210, 10
+
+
+def grouped(name: str, *sizes: int) -> JSON:
+    """A node whose cards are linked by NVLink in groups of these sizes."""
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    table = [[NVLINK if one == other else PCIE for other in groups] for one in groups]
+    return scored(name, table)
+
+
+def scored(name: str, table: Sequence[Sequence[int]]) -> JSON:
+    uuids = [f"{name}{i}" for i in range(len(table))]
+    scores = {uuid: {peer: table[x][y] for y, peer in enumerate(uuids) if x != y} for x, uuid in enumerate(uuids)}
+    return node(name, *(card(uuid, 40960, index=i) for i, uuid in enumerate(uuids)), scores=scores)
+
+
+def taken(name: str, cards: Sequence[int]) -> JSON:
+    """A pod that holds whole cards of a node."""
+    return running(f"on-{name}", name, "".join(f"{name}{i},NVIDIA,40960,100:" for i in cards) + ";")
+
+
+def placed(gpus: int, *objects: JSON, notes: dict[str, str] = TOPOLOGY) -> tuple[str, set[int]]:
+    """The node that takes the pod, and its cards there by position."""
+
+    async def scenario() -> tuple[str, set[int]]:
+        scene = Scene()
+        await scene.add(*objects)
+        placement = await scene.placed(pod("p", asks(gpus, 1024), notes=notes))
+        text = scene.read("p").annotations[ALLOCATED]
+        uuids = [entry.split(",")[0] for entry in text.rstrip(";").rstrip(":").split(":")]
+        return placement.node, {int(uuid.removeprefix(placement.node)) for uuid in uuids}
+
+    return asyncio.run(scenario())
+
+
+# the three trials
+
+
+def test_a_pod_of_four_cards_goes_to_the_node_with_nvlink_not_to_the_one_with_pcie_alone() -> None:
+    assert placed(4, grouped("a-pcie", 1, 1, 1, 1), grouped("b-nvlink", 8)) == ("b-nvlink", {4, 5, 6, 7})
+
+
+@pytest.mark.parametrize(("four", "eight"), [("a", "b"), ("b", "a")])
+def test_of_a_free_group_of_four_and_one_of_eight_the_four_is_taken_whatever_the_names(four: str, eight: str) -> None:
+    assert placed(4, grouped(four, 4, 4), grouped(eight, 8))[0] == four
+    half_free = [grouped(four, 8), taken(four, range(4)), grouped(eight, 8)]
+    assert placed(4, *half_free) == (four, {4, 5, 6, 7})
+
+
+def test_two_cards_on_groups_of_two_and_four_leave_the_four_whole() -> None:
+    assert placed(2, grouped("n", 2, 4)) == ("n", {0, 1})
+
+
+# more of the release notes
+
+
+def test_a_single_card_comes_from_outside_any_group_on_whatever_node() -> None:
+    assert placed(1, grouped("a", 4), grouped("b", 8, 1)) == ("b", {8})
+    assert placed(1, grouped("a", 8), grouped("b", 2)) == ("b", {1})
+
+
+def test_the_pods_own_node_policy_goes_before_links() -> None:
+    nodes = [grouped("a-pcie", 1, 1, 1, 1), grouped("b-nvlink", 8), taken("b-nvlink", [0])]
+    assert placed(4, *nodes, notes={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"})[0] == "a-pcie"
+
+
+# against brute force
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[tuple[list[list[int]], list[int]]]:
+    """Nodes as pair scores and the cards that are taken."""
+    nodes = []
+    for _ in range(draw(st.integers(1, 4))):
+        cards = draw(st.integers(1, 10))
+        values = draw(st.sampled_from([(10, 110), (10, 20, 50, 110, 210), (0, 100), (1210,), (10,)]))
+        table = [[0] * cards for _ in range(cards)]
+        for x, y in combinations(range(cards), 2):
+            table[x][y] = table[y][x] = draw(st.sampled_from(values))
+        nodes.append((table, draw(st.lists(st.sampled_from(range(cards)), unique=True))))
+    return nodes
+
+
+class Oracle:
+    """A node by the letter of the chapter: every set of its free cards is looked at."""
+
+    def __init__(self, name: str, table: Sequence[Sequence[int]], held: Sequence[int]) -> None:
+        self.name, self.table, self.held = name, table, held
+        # among idle cards of one kind the last registered is tried first
+        self.free = [card for card in reversed(range(len(table))) if card not in held]
+
+    def linked(self, x: int, y: int) -> bool:
+        return self.table[x][y] >= 100
+
+    def best(self, count: int, *, required: bool) -> tuple[int, ...] | None:
+        sets = list(combinations(self.free, count))
+        if required:
+            sets = [each for each in sets if self.fully_linked(each)]
+        if count == 1:
+            return min(sets, key=lambda each: (self.degree(each[0]), self.total(each[0])), default=None)
+        return max(sets, key=lambda each: (self.quality(each), self.pairs_left(each)), default=None)
+
+    def degree(self, x: int) -> int:
+        return sum(self.linked(x, y) for y in self.free if y != x)
+
+    def total(self, x: int) -> int:
+        return sum(self.table[x][y] for y in self.free if y != x)
+
+    def quality(self, cards: tuple[int, ...]) -> int:
+        if len(cards) == 1:
+            return -self.total(cards[0])
+        return sum(self.table[x][y] for x, y in combinations(cards, 2))
+
+    def pairs_left(self, cards: tuple[int, ...]) -> int:
+        return sum(self.linked(x, y) for x, y in combinations([c for c in self.free if c not in cards], 2))
+
+    def fully_linked(self, cards: tuple[int, ...]) -> bool:
+        return all(self.linked(x, y) for x, y in combinations(cards, 2))
+
+    def left_in_groups(self, cards: tuple[int, ...]) -> int:
+        reached = set(cards)
+        for _ in self.free:
+            reached |= {y for y in self.free for x in reached if x != y and self.linked(x, y)}
+        return len(reached) - len(cards)
+
+    def key(self, cards: tuple[int, ...]) -> tuple[Any, ...]:
+        fullness = len(self.held) / len(self.table)
+        ours = (not self.fully_linked(cards), self.left_in_groups(cards), len(self.free), len(self.table))
+        return (*ours, -self.quality(cards), -fullness, self.name)
+
+
+@pytest.mark.parametrize("notes", [TOPOLOGY, REQUIRED], ids=["preferred", "required"])
+@given(cluster=clusters(), count=st.integers(1, 4))
+def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
+    notes: dict[str, str], cluster: list[tuple[list[list[int]], list[int]]], count: int
+) -> None:
+    state = ClusterCache(VENDORS)
+    expected = []
+    for number, (table, held) in enumerate(cluster):
+        name = f"n{number}-"
+        state.set_node(Node.from_object(scored(name, table)), NOW)
+        if held:
+            raw = taken(name, held)
+            raw["metadata"]["uid"] = f"uid-{name}"
+            state.set_pod(Pod.from_object(raw), NOW)
+        oracle = Oracle(name, table, held)
+        best = oracle.best(count, required=notes is REQUIRED)
+        if best is not None:
+            expected.append((oracle.key(best), name, [f"{name}{card}" for card in best]))
+    request = read_pod_request(Pod.from_object(pod("p", asks(count, 1024), notes=notes)), VENDORS, "spread")
+    assert request is not None
+    found = evaluate(list(state.views()), request, VENDORS, None, SchedulingPolicies())
+    chosen = [(fit.node, [device.uuid for device in fit.fit.rows[0]["NVIDIA"].devices]) for fit in found.fits]
+    assert chosen == [(name, cards) for _, name, cards in sorted(expected)]
+
+
+# nvidia.com/require-nvlink
+
+
+def test_a_required_link_refuses_the_nodes_without_and_an_event_names_them() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        await scene.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
+        wants = pod("p", asks(4, 1024), notes=REQUIRED)
+        assert await scene.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
+        messages = [message for _, reason, message in scene.events("p") if reason == "FilteringFailed"]
+        assert "3 nodes NVLinkNotFit(blind,pairs,pcie)" in messages
+        assert any("hami.io/node-nvidia-score, which isn't on blind" in message for message in messages), messages
+        await scene.add(grouped("nvlink", 4))
+        assert (await scene.placed(wants)).node == "nvlink"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("part", ["default", "enforce"])
+def test_policy_can_require_links(part: str) -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        rule = f"policies: [{{name: training, {part}: {{nvidia.com/require-nvlink: 'true'}}}}]"
+        scene.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
+        await scene.add(grouped("pcie", 1, 1, 1, 1))
+        own = {**TOPOLOGY, "nvidia.com/require-nvlink": "false"} if part == "enforce" else TOPOLOGY
+        assert await scene.refused(pod("p", asks(4, 1024), notes=own)) == {"pcie": "4/4 NVLinkNotFit"}
+
+    asyncio.run(scenario())
