@@ -1,4 +1,6 @@
-"""PodDisruptionBudgets (policy/v1): which pods they cover, and how many of those may be disrupted now."""
+"""PodDisruptionBudgets (policy/v1) as kube-scheduler's preemption reads them: which pods they cover, and how many of
+those may be disrupted now.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,15 @@ from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
 
 @dataclass(frozen=True, slots=True)
 class PodDisruptionBudget:
-    """A budget's selector, None for one that selects no pod, and its status.
+    """A budget's selector and status. As for kube-scheduler, a selector without requirements covers no pod, and no
+    selector covers a pod without labels; the eviction API differs in both.
 
     `disrupted` are the names of pods whose disruption is in `allowed` already.
     """
 
     namespace: str
     name: str
-    selector: LabelSelector | None
+    selector: LabelSelector
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
 
@@ -33,7 +36,7 @@ class PodDisruptionBudget:
         return cls(
             namespace=meta.namespace or "",
             name=meta.name or "",
-            selector=None if selector is None else _selector(selector),
+            selector=_selector(selector or wire.LabelSelectorObject()),
             allowed=status.disruptions_allowed or 0,
             disrupted=frozenset(status.disrupted_pods or ()),
         )
@@ -41,8 +44,8 @@ class PodDisruptionBudget:
     def covers(self, pod: Pod) -> bool:
         """Whether evicting the pod counts against the budget."""
         return (
-            self.selector is not None
-            and self.namespace == pod.namespace
+            self.namespace == pod.namespace
+            and bool(pod.labels and self.selector.requirements)
             and pod.name not in self.disrupted
             and self.selector.matches(pod.labels)
         )
@@ -62,7 +65,7 @@ def violating(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> se
 
 
 def _selector(selector: wire.LabelSelectorObject) -> LabelSelector:
-    """A LabelSelector from its JSON; an empty one selects every pod of the namespace (policy/v1)."""
+    """A LabelSelector from its JSON."""
     requirements = [Requirement(key, "In", (label,)) for key, label in (selector.match_labels or {}).items()]
     for each in selector.match_expressions or ():
         if each.operator not in get_args(Operator):

@@ -114,18 +114,24 @@ def test_budgets_hold_where_there_is_another_choice() -> None:
     assert victims(asking, ONE, *there, budgets=[budget(0)]) == ("n1", "x"), "there is no other choice"
 
 
+NO_APP = {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
+
+
 @pytest.mark.parametrize(
-    ("selector", "covers"),
+    ("selector", "labels", "covers"),
     [
-        (None, False),
-        ({}, True),
-        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]}, True),
-        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, False),
+        (None, A, False),
+        ({}, A, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["a", "b"]}]}, A, True),
+        (NO_APP, A, False),
+        (NO_APP, {"labels": {"of": "b"}}, True),
+        (NO_APP, {}, False),
     ],
 )
-def test_a_budgets_selector(selector: JSON | None, covers: bool) -> None:
+def test_a_budgets_selector(selector: JSON | None, labels: JSON, covers: bool) -> None:
+    """As in kube-scheduler's `filterPodsWithPDBViolation`: no empty selector matches, nor does a pod without labels."""
     found = PodDisruptionBudget.from_object({"metadata": {"namespace": "default"}, "spec": {"selector": selector}})
-    assert found.covers(Pod.from_object(low("x", "n1", "", **A))) is covers
+    assert found.covers(Pod.from_object(low("x", "n1", "", **labels))) is covers
 
 
 @pytest.mark.parametrize("spec", [{"selector": 3}, {"selector": {"matchExpressions": [{"operator": "Maybe"}]}}, []])
