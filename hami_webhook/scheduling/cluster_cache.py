@@ -86,7 +86,7 @@ class ClusterCache:
 
     def __init__(self, vendors: Vendors, *, placement_ttl: float = 300.0, zone: tzinfo | None = None) -> None:
         self._vendors = vendors
-        self._placement_ttl = placement_ttl
+        self.placement_ttl = placement_ttl
         self._zone = zone
         self._nodes: dict[str, _NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
@@ -120,7 +120,7 @@ class ClusterCache:
 
     def with_just(self, view: NodeView, pods: Iterable[Pod], now: float) -> ClusterCache:
         """A state of this one node with just these pods."""
-        other = ClusterCache(self._vendors, placement_ttl=self._placement_ttl, zone=self._zone)
+        other = ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
         other.set_node(view.node, now)
         for pod in pods:
             other.set_pod(pod, now)
@@ -268,7 +268,7 @@ class ClusterCache:
 
     def without_any(self) -> ClusterCache:
         """One that reads nodes and pods as this one does, and knows of none yet."""
-        return ClusterCache(self._vendors, placement_ttl=self._placement_ttl, zone=self._zone)
+        return ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
 
     # queries
 
@@ -304,7 +304,7 @@ class ClusterCache:
     def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
         """What the other placed pods of the pod's namespace cost the quota."""
         pods = self._by_namespace.get(pod.namespace, {})
-        return self._charges.of_others(account, pod, pods, self._vendors, self, now, self._placement_ttl)
+        return self._charges.of_others(account, pod, pods, self._vendors, self, now, self.placement_ttl)
 
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)
@@ -406,7 +406,7 @@ class ClusterCache:
         if resident is None:
             return
         if not pod.node_name:
-            self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self._placement_ttl
+            self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self.placement_ttl
         if resident.shares:
             entry = self._nodes.setdefault(resident.node, _NodeEntry(resident.node))
             entry.residents[pod.uid] = self._residents[pod.uid] = resident
@@ -414,7 +414,7 @@ class ClusterCache:
 
     def _resident(self, pod: Pod, now: float) -> PodAllocation | None:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
-        counts = placement_counts(pod, now, self._placement_ttl) and not self.is_revoked(pod)
+        counts = placement_counts(pod, now, self.placement_ttl) and not self.is_revoked(pod)
         texts: list[str] = []
         held: dict[Card, DeviceShare] = {}
         if counts and NODE in pod.annotations and not pod.terminal:

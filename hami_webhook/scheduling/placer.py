@@ -119,12 +119,13 @@ class AssumedPlacement:
 class CycleState:
     """A pod's candidates looked at, and nothing written: what it requests and may cost, and how the nodes stand.
 
-    `bounded` is the pod as it was fitted, `candidates` are the nodes' names. If scores were wanted, the fitting ones
-    come best first, and `best` is the first's placement.
+    `bounded` is the pod as it was fitted, `accounts` its namespace's quotas, `candidates` are the nodes' names. If
+    scores were wanted, the fitting ones come best first, and `best` is the first's placement.
     """
 
     bounded: BoundedPod
     request: PodRequest
+    accounts: Sequence[QuotaAccount]
     budget: PodBudget | None
     filtered: FilterResult
     candidates: Sequence[str]
@@ -353,9 +354,10 @@ class Placer:
         if request is None:
             return None
         known = self._known
+        accounts = [QuotaAccount.read(quota, self._vendors) for quota in quotas]
         budget = pod_budget(
             pod,
-            [QuotaAccount.read(quota, self._vendors) for quota in quotas],
+            accounts,
             (),
             self._vendors,
             known,
@@ -365,11 +367,12 @@ class Placer:
         )
         filtered = self._filter_cache.filtered(request, budget, names)
         if not choose or not filtered.fits:
-            return CycleState(bounded, request, budget, filtered, names)
+            return CycleState(bounded, request, accounts, budget, filtered, names)
         order = best_first(filtered.fits, request, self._policies.node, self.busy_nodes())
         best = self._filter_cache.fit(request, budget, order[0].node)
         assert isinstance(best, ScoredNode)
-        return CycleState(bounded, request, budget, FilterResult(order, filtered.failed), names, best)
+        filtered = FilterResult(order, filtered.failed)
+        return CycleState(bounded, request, accounts, budget, filtered, names, best)
 
     def _record_outcome(self, pod: Pod, found: CycleState | Unschedulable | None) -> None:
         if isinstance(found, CycleState):

@@ -6,7 +6,7 @@ when it was decided. kube-scheduler's own, for CPU and memory, are read off `nom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -14,9 +14,11 @@ from hami_webhook.devices.model import DeviceReservation, NodeView
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.scheduling.pod_allocations import Card
+from hami_webhook.scheduling.preemption.quota_room import QuotaRoom, quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, with_reserved
 
 _OVERDUE = 30.0
@@ -128,10 +130,17 @@ class Nominations:
         allocations, ending = self._state.allocations(view.name), self.ending(view.name)
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
 
+    def room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
+        """The room that the namespace's quotas give the pod."""
+        return quota_room(pod, accounts, self._state, self._vendors, self._clock(), self.going)
+
     def ending(self, node: str) -> set[str]:
         """The UIDs of pods that hold devices of the node, and are expected to go."""
+        return self.going(allocation.pod for allocation in self._state.allocations(node))
+
+    def going(self, pods: Iterable[Pod]) -> set[str]:
+        """The UIDs of those of the pods that are expected to go."""
         now = self._clock()
-        pods = (allocation.pod for allocation in self._state.allocations(node))
         return {pod.uid for pod in pods if now < self._gone_by(pod) + _OVERDUE}
 
     def waits(self, pod: Pod, node: str) -> bool:

@@ -25,6 +25,7 @@ from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.preemption.protocol import Proposal
+from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
 from hami_webhook.scheduling.preemption.victims import Effort, Preemptor, Victims, choose_node, select_victims
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,8 @@ class Preemption:
         if nominated is not None and nominated.node not in names and self._nominations.waits(pod, nominated.node):
             self.counts["waiting"] += 1  # kube-scheduler evicted pods there, for CPU or memory
             return
-        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
+        room = self._nominations.room(pod, found.accounts)
+        preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock(), room)
         victims = self._choose(preemptor, found, nominated.node if nominated is not None else "")
         if victims is None:
             self.counts["no-candidates"] += 1
@@ -139,7 +141,7 @@ class Preemption:
             return
         self.counts["evicting" if victims.pods else "waiting"] += 1
         if nominated is None or nominated.node != victims.node or victims.pods:
-            self._nominate(pod, victims)
+            self._nominate(pod, victims, room)
 
     async def complete(
         self, pod: Pod, proposed: Mapping[str, Proposal], quotas: Sequence[ResourceQuota]
@@ -181,14 +183,14 @@ class Preemption:
                 return waiting
         return choose_node(preemptor, nodes.values())
 
-    def _nominate(self, pod: Pod, victims: Victims) -> None:
+    def _nominate(self, pod: Pod, victims: Victims, room: QuotaRoom | None) -> None:
         now = self._clock()
         graces = {
             each.uid: now + (_DEFAULT_GRACE if each.grace_period is None else each.grace_period)
             for each in victims.pods
         }
-        ending = self._nominations.ending(victims.node)
-        going = [each.pod for each in self._state.allocations(victims.node) if each.pod.uid in ending]
+        ending = self._nominations.ending(victims.node) | (room.ending if room is not None else set())
+        going = [each for each in map(self._state.pod, ending) if each is not None]
         until = max([self._nominations.gone_by(going), *graces.values()]) + _HELD
         self._nominations.nominate(pod, victims.node, until, graces)
         self._spend(victims.pods)
@@ -321,11 +323,16 @@ class Preemption:
 
 
 def listed(victims: Victims) -> str:
-    """The victims and their node, for an event."""
-    named = [pod.key for pod in victims.pods[:_TOLD]]
-    more = len(victims.pods) - len(named)
-    number = f"{len(victims.pods)} pod" + ("s" if len(victims.pods) > 1 else "")
-    return f"{number} from node {victims.node}: {', '.join(named)}" + (f" and {more} more" if more else "")
+    """The victims and where they are, for an event."""
+    there = [pod.key for pod in victims.pods if pod.node_name == victims.node]
+    elsewhere = [pod.key for pod in victims.pods if pod.node_name != victims.node]
+    parts = ((there, f"from node {victims.node}"), (elsewhere, "from other nodes, for its quota"))
+    return "; ".join(_counted(names, where) for names, where in parts if names)
+
+
+def _counted(names: Sequence[str], where: str) -> str:
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return f"{len(names)} pod{'s' if len(names) > 1 else ''} {where}: {', '.join(names[:_TOLD])}{more}"
 
 
 def _with_disruption_target(conditions: Sequence[JSON], preemptor: Pod, now: float) -> list[JSON]:

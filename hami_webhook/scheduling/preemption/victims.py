@@ -18,6 +18,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.pod_allocations import Card, PodAllocation, unusable_cards, usage_by_card
+from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
 
 _OFFSET = 1 << 31
 """Makes every priority positive, as kube-scheduler does: of victims with negative priorities fewer are better, too."""
@@ -81,7 +82,7 @@ def with_reserved(view: NodeView, reserved: Mapping[Card, Sequence[DeviceReserva
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to evict from a node, most important first, and the placement that is then possible there."""
+    """The pods to evict for a place on a node, most important first, and the placement that is then possible there."""
 
     node: str
     pods: Sequence[Pod]
@@ -98,7 +99,7 @@ class Victims:
 class Preemptor:
     """A pod that no node takes: what it requests, its budget of quota, and the PodDisruptionBudgets.
 
-    `now` (Unix seconds) is the start of pods that haven't started.
+    `now` (Unix seconds) is the start of pods that haven't started. `room`: pods may be evicted for room in quotas too.
     """
 
     request: PodRequest
@@ -106,6 +107,7 @@ class Preemptor:
     vendors: Vendors
     disruption: Sequence[PodDisruptionBudget]
     now: float
+    room: QuotaRoom | None = None
 
     @property
     def pod(self) -> Pod:
@@ -125,25 +127,31 @@ class Preemptor:
         return exceeded, highest, sum(pod.priority + _OFFSET for pod in victims), len(victims), -start
 
     def candidates(self, node: NodeSnapshot) -> list[Pod]:
-        """The pods that may be evicted from the node, most important first: those of lower priority that hold cards of
-        the vendors that are requested.
+        """The pods that may be evicted for a place on the node, most important first: those of lower priority that hold
+        cards of the vendors that are requested there, and those that hold room in quotas.
         """
         requested = set(self.request.vendors)
-        pods = [
-            allocation.pod
+        pods = {
+            allocation.pod.uid: allocation.pod
             for allocation in node.allocations
             if allocation.pod.priority < self.pod.priority
             and allocation.pod.node_name
             and allocation.pod.uid not in node.ending
             and allocation.pod.deletion_time is None
             and any(vendor in requested for vendor, _ in allocation.shares)
-        ]
-        return sorted(pods, key=self.importance)
+        }
+        if self.room is not None:
+            pods |= {pod.uid: pod for pod in self.room.candidates}
+        return sorted(pods.values(), key=self.importance)
+
+    def budget_without(self, victims: Collection[str]) -> PodBudget | None:
+        """The budget when the pods with these UIDs are gone."""
+        return self.budget if self.room is None else self.room.without(victims)
 
     def least(self, node: NodeSnapshot) -> Key | None:
         """A key that no set of victims on the node is smaller than; None if there are no candidates."""
         pods = self.candidates(node)
-        if node.ending:
+        if node.ending or (self.room is not None and self.room.ending):
             return NOBODY
         if not pods:
             return None
@@ -275,7 +283,7 @@ class _Search:
         if gone not in self._tried:
             preemptor = self._preemptor
             view = self._node.without(gone, preemptor.vendors)
-            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget)
+            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget_without(gone))
             self._tried[gone] = result if isinstance(result, NodeFit) else None
         return self._tried[gone]
 

@@ -131,7 +131,7 @@ async def add(cluster: MemoryCluster, *objects: JSON) -> None:
         if "spec" not in obj:
             await cluster.create(Kind.NODES, obj)
             continue
-        await cluster.ensure_namespace("default")
+        await cluster.ensure_namespace(obj["metadata"]["namespace"])
         kinds = {"containers": Kind.PODS, "hard": Kind.RESOURCE_QUOTAS, "selector": Kind.POD_DISRUPTION_BUDGETS}
         await cluster.create(next(kind for part, kind in kinds.items() if part in obj["spec"]), obj)
     await turns()
