@@ -15,7 +15,7 @@ JSON = dict[str, Any]
 
 
 class Kind(Enum):
-    """The kinds that are read and patched, and the first six listed and watched: the resource's plural name.
+    """The kinds that are read and patched, and the first seven listed and watched: the resource's plural name.
 
     Koordinator's `DEVICES` exist only where their definition is installed.
     """
@@ -26,6 +26,7 @@ class Kind(Enum):
     RESOURCE_QUOTAS = "resourcequotas"
     DEVICES = "devices"
     POD_DISRUPTION_BUDGETS = "poddisruptionbudgets"
+    PRIORITY_CLASSES = "priorityclasses"
     SECRETS = "secrets"
     MUTATING_WEBHOOKS = "mutatingwebhookconfigurations"
     VALIDATING_WEBHOOKS = "validatingwebhookconfigurations"
@@ -35,13 +36,18 @@ class Kind(Enum):
         """The plural name with its API group, as messages of the API server have it."""
         if self.value.endswith("webhookconfigurations"):
             return self.value + ".admissionregistration.k8s.io"
-        return self.value + {Kind.DEVICES: ".scheduling.koordinator.sh", Kind.POD_DISRUPTION_BUDGETS: ".policy"}.get(
-            self, ""
-        )
+        return self.value + _GROUPS.get(self, "")
 
     @property
     def namespaced(self) -> bool:
         return self in (Kind.PODS, Kind.RESOURCE_QUOTAS, Kind.POD_DISRUPTION_BUDGETS, Kind.SECRETS)
+
+
+_GROUPS = {
+    Kind.DEVICES: ".scheduling.koordinator.sh",
+    Kind.POD_DISRUPTION_BUDGETS: ".policy",
+    Kind.PRIORITY_CLASSES: ".scheduling.k8s.io",
+}
 
 
 class ClusterError(Exception):

@@ -15,6 +15,7 @@ _GROUPS = (
     (Kind.NODES, "nodes"),
     (Kind.DEVICES, "devices"),
     (Kind.RESOURCE_QUOTAS, "quotas"),
+    (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
     (Kind.PODS, "pods"),
 )
 

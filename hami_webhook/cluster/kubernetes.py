@@ -60,6 +60,7 @@ _PREFIXES = {
     Kind.RESOURCE_QUOTAS: "/api/v1",
     Kind.DEVICES: "/apis/scheduling.koordinator.sh/v1alpha1",
     Kind.POD_DISRUPTION_BUDGETS: "/apis/policy/v1",
+    Kind.PRIORITY_CLASSES: "/apis/scheduling.k8s.io/v1",
     Kind.SECRETS: "/api/v1",
     Kind.MUTATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",
     Kind.VALIDATING_WEBHOOKS: "/apis/admissionregistration.k8s.io/v1",

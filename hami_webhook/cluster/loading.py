@@ -71,6 +71,7 @@ class Bundle:
     quotas: list[LoadedObject] = field(default_factory=list)
     namespaces: list[LoadedObject] = field(default_factory=list)
     priority_classes: list[LoadedObject] = field(default_factory=list)
+    disruption_budgets: list[LoadedObject] = field(default_factory=list)
     devices: list[LoadedObject] = field(default_factory=list)
     workloads: list[LoadedObject] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
@@ -83,6 +84,7 @@ _GROUPS = {
     ("", "ResourceQuota"): "quotas",
     ("", "Namespace"): "namespaces",
     ("scheduling.k8s.io", "PriorityClass"): "priority_classes",
+    ("policy", "PodDisruptionBudget"): "disruption_budgets",
     ("scheduling.koordinator.sh", "Device"): "devices",
     ("apps", "Deployment"): "workloads",
     ("apps", "StatefulSet"): "workloads",

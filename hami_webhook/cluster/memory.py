@@ -42,6 +42,7 @@ _KINDS = {
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
     Kind.DEVICES: "Device",
     Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
+    Kind.PRIORITY_CLASSES: "PriorityClass",
     Kind.SECRETS: "Secret",
     Kind.MUTATING_WEBHOOKS: "MutatingWebhookConfiguration",
     Kind.VALIDATING_WEBHOOKS: "ValidatingWebhookConfiguration",

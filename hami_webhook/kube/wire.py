@@ -279,6 +279,15 @@ class PodDisruptionBudgetObject(Wire, frozen=True):
     status: PodDisruptionBudgetStatus | None = None
 
 
+class PriorityClassObject(Wire, frozen=True):
+    """A PriorityClass (scheduling.k8s.io/v1)."""
+
+    metadata: ObjectMeta | None = None
+    value: int = 0
+    global_default: bool | None = None
+    preemption_policy: str | None = None
+
+
 class Card(Wire, frozen=True):
     """A device of Koordinator's Device object, without what koordlet reports of its state."""
 

@@ -31,6 +31,7 @@ from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.fit import vendors_requested_by
 from hami_webhook.scheduling.placer import Unschedulable
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
+from hami_webhook.simulate.priorities import PriorityClasses
 
 _UID_SPACE = uuid.UUID("8f1f5d1c-6a0e-5a55-9d0a-3c5b7a0d6f10")
 _FALLBACK_START = 1767225600.0
@@ -165,6 +166,7 @@ class Simulation:
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
+        self._priorities = PriorityClasses()
         self._outcomes: list[Outcome] = []
         self._since_recompute: dict[str, int] = {}
 
@@ -173,6 +175,7 @@ class Simulation:
 
         `trust_used`: the used amounts of quotas that are complete are left as they are.
         """
+        self._priorities = PriorityClasses(bundle.priority_classes)
         for kind, obj in await fill(self.cluster, bundle):
             self.core.caches.put(kind, obj)
         for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
@@ -233,12 +236,14 @@ class Simulation:
         name = meta.get("name") or f"{meta.get('generateName') or 'pod-'}{len(self._outcomes):05d}"
         self.core.caches.put(Kind.NAMESPACES, await self.cluster.ensure_namespace(namespace))
         kept = {key: value for key, value in meta.items() if key not in _SERVER_SET}
-        raw = {**manifest, "metadata": {**kept, "namespace": namespace, "name": name}}
-        raw.pop("status", None)
+        given = {**manifest, "metadata": {**kept, "namespace": namespace, "name": name}}
+        given.pop("status", None)
+        raw: Mapping[str, Any] = given
         warnings: Sequence[str] = ()
         patch: Sequence[Mapping[str, Any]] = ()
         admitted: Mapping[str, Any] = raw
         try:
+            admitted = raw = self._priorities.applied(raw)
             answer = await self.core.admission.mutate(_review(raw, namespace, name))
             warnings, patch = answer.warnings, answer.patch
             admitted = jsonpatch.apply_patch(raw, list(patch))

@@ -346,6 +346,7 @@ def loaded(api_version: str, kind: str, spec: Any = None, **meta: Any) -> Loaded
         ("v1", "ResourceQuota", "quotas"),
         ("v1", "Namespace", "namespaces"),
         ("scheduling.k8s.io/v1", "PriorityClass", "priority_classes"),
+        ("policy/v1", "PodDisruptionBudget", "disruption_budgets"),
         ("scheduling.koordinator.sh/v1alpha1", "Device", "devices"),
         *(("apps/v1", kind, "workloads") for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
         ("batch/v1", "Job", "workloads"),
