@@ -33,6 +33,7 @@ from hami_webhook.explain.report import (
     Taken,
 )
 from hami_webhook.kube import scopes
+from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
@@ -52,6 +53,8 @@ _PHASE = "hami.io/bind-phase"
 class ExplainContext:
     """What a pod is explained with: the cluster at `now` (Unix seconds), its namespace's quotas, and the settings.
 
+    `disruption` are the PodDisruptionBudgets of all namespaces.
+
     `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
     applies policy to a pod of the namespace.
     """
@@ -64,6 +67,7 @@ class ExplainContext:
     scheduler_name: str
     assume_ttl: float
     gates: Sequence[str] = ()
+    disruption: Sequence[PodDisruptionBudget] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
 
 
@@ -206,7 +210,10 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         found_remedies = remedies.node_remedies(search)
         cost = found_remedies[0].cost if found_remedies else None
         verdict = f"fits on none of {len(views)} nodes" if views else "fits nowhere: no node is known"
-        evicted = preemption_note(pod_request, budget, suitable, context.state, context.vendors, context.now)
+        evicted = preemption_note(
+            *(pod_request, budget, accounts, context.disruption, suitable),
+            *(context.state, context.vendors, context.now),
+        )
         notes += [evicted] if evicted else []
         options = [remedy.change for remedy in found_remedies]
         options += remedies.pod_changes(search)

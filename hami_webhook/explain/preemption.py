@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hami_webhook.devices.model import NodeView
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.disruption import PodDisruptionBudget
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.preemption.preemption import listed
+from hami_webhook.scheduling.preemption.quota_room import QUOTA_PREEMPTION
 from hami_webhook.scheduling.preemption.victims import Preemptor, choose_node
+
+_NOBODY = "preemption evicts nobody for it: "
 
 
 def preemption_note(
     request: PodRequest,
     budget: PodBudget | None,
+    accounts: Sequence[QuotaAccount],
+    disruption: Sequence[PodDisruptionBudget],
     views: Sequence[NodeView],
     state: ClusterCache,
     vendors: Vendors,
@@ -24,21 +32,28 @@ def preemption_note(
 ) -> str:
     """A sentence about whom preemption would evict for the pod on one of the nodes, or why nobody.
 
-    Empty for a pod of priority 0 that nobody is below. PodDisruptionBudgets aren't read. `now` is in Unix seconds.
+    Empty for a pod of priority 0 that nobody is below. `accounts` are the quotas of its namespace, `now` is in Unix
+    seconds.
     """
     pod = request.pod
     nominations = Nominations(state, vendors, clock=lambda: now)
     for each in state.pods():
         nominations.set_pod(each)
-    preemptor = Preemptor(request, budget, vendors, (), now)
+    room = nominations.room(pod, accounts)
+    preemptor = Preemptor(request, budget, vendors, disruption, now, room)
     nodes = [nominations.snapshot(view, pod) for view in views]
-    if not any(preemptor.candidates(node) or node.ending for node in nodes):
-        return "preemption evicts nobody for it: no pod of lower priority holds such devices" if pod.priority else ""
+    if all(preemptor.least(node) is None for node in nodes):
+        return f"{_NOBODY}no pod of lower priority holds such devices" if pod.priority else ""
     if pod.preemption_policy == "Never":
-        return "preemption evicts nobody for it: its preemptionPolicy is Never"
+        return f"{_NOBODY}its preemptionPolicy is Never"
     victims = choose_node(preemptor, nodes)
     if victims is None:
-        return "preemption evicts nobody for it: it wouldn't fit without all pods of lower priority either"
+        if choose_node(replace(preemptor, budget=None, room=None), nodes) is None:
+            return f"{_NOBODY}it wouldn't fit without all pods of lower priority either"
+        if room is None:
+            return f'{_NOBODY}a quota leaves it no room, and doesn\'t have the annotation {QUOTA_PREEMPTION}: "true"'
+        return f"{_NOBODY}its quotas wouldn't have room without all pods of lower priority either"
     if not victims.pods:
-        return f"preemption evicts nobody for it: pods that are ending on node {victims.node} are enough"
-    return f"preemption, where it is on, evicts {listed(victims)}"
+        return f"{_NOBODY}pods that are ending are enough for a place on node {victims.node}"
+    exceeding = f", of which {victims.violations} against a PodDisruptionBudget" if victims.violations else ""
+    return f"preemption, where it is on, evicts {listed(victims)}{exceeding}"

@@ -24,7 +24,10 @@ _KINDS = (
     (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
     (Kind.NAMESPACES, "Namespace", "namespaces"),
     (Kind.DEVICES, "Device", "devices"),
+    (Kind.POD_DISRUPTION_BUDGETS, "PodDisruptionBudget", "disruption_budgets"),
+    (Kind.PRIORITY_CLASSES, "PriorityClass", "priority_classes"),
 )
+_OPTIONAL = (Kind.DEVICES, Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES)
 
 
 class UnknownPod(Exception):
@@ -32,7 +35,8 @@ class UnknownPod(Exception):
 
 
 async def read_cluster(kubeconfig: str) -> Bundle:
-    """The nodes, pods, quotas, namespaces and, if they may be listed, Koordinator's Devices of an API server.
+    """The nodes, pods, quotas and namespaces of an API server, and, where they may be listed, Koordinator's Devices,
+    PodDisruptionBudgets and PriorityClasses.
 
     Each is listed once. Raises `ClusterError`.
     """
@@ -42,7 +46,7 @@ async def read_cluster(kubeconfig: str) -> Bundle:
             try:
                 listing = await cluster.list(kind)
             except (NotFound, Forbidden):
-                if kind is Kind.DEVICES:
+                if kind in _OPTIONAL:
                     continue
                 raise
             objects = [{"apiVersion": "v1", "kind": word, **item} for item in listing.items]
@@ -95,6 +99,7 @@ class Explainer:
             self._scheduler_name,
             core.placement_ttl,
             [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)] if isinstance(gates, list) else [],
+            [*core.caches.disruption_budgets.values()],
             self._bounded(namespace),
         )
 

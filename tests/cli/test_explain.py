@@ -18,6 +18,7 @@ PODS = str(EXAMPLES / "pods.yaml")
 BIG = pod("big", container(gpu=1, mem=30000), schedulerName="hami-scheduler")
 HELD = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,20000,10:;"}
 BUSY = pod("busy", container(gpu=1, mem=20000), notes=HELD, nodeName="n1")
+BUSY["metadata"]["labels"] = {"app": "busy"}
 NODE = node("n1", card("GPU-1", 40960))
 
 
@@ -124,6 +125,10 @@ LISTS: dict[str, list[JSON]] = {
     ],
     "/api/v1/resourcequotas": [quota({MEM: "60000"}, used={MEM: "50000"})],
     "/api/v1/namespaces": [{"metadata": {"name": "team-a"}}],
+    "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": {"name": "high"}, "value": 10}],
+    "/apis/policy/v1/poddisruptionbudgets": [
+        {"metadata": {"name": "pdb", "namespace": "team-a"}, "spec": {"selector": {"matchLabels": {"app": "busy"}}}}
+    ],
 }
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 """Asked for too; this API server doesn't have them."""
@@ -171,6 +176,15 @@ def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfi
     assert run.result["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
     assert run.result["quotas"][0]["used"] == 50000
     assert sorted(_Lists.requested) == sorted((*LISTS, DEVICES))
+
+
+def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig: str) -> None:
+    """It would evict the pod that is there, whose budget allows no disruption."""
+    asking = pod("p", container(gpu=1, mem=30000), namespace="b", priorityClassName="high")
+    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", command.file("p.json", asking), "-o", "json")
+    assert "preemption, where it is on, evicts 1 pod from node n1: team-a/busy, of which 1 against a " in str(
+        run.result["notes"]
+    )
 
 
 def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, kubeconfig: str) -> None:

@@ -7,23 +7,27 @@ from scheduling.scenery import NOW, VENDORS
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.explain import ExplainContext, explain
 from hami_webhook.explain.report import Explanation, NodeReport
+from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Node, Pod, ResourceQuota
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
 
 def context(*objects: JSON, gates: tuple[str, ...] = ()) -> ExplainContext:
-    """A context of nodes (no spec), quotas (`hard`) and pods; pods get a UID of their own."""
+    """A context of nodes (no spec), quotas (`hard`), budgets (`selector`) and pods; pods get a UID of their own."""
     state = ClusterCache(VENDORS)
     quotas = []
+    disruption = []
     for index, obj in enumerate(objects):
         if "spec" not in obj:
             state.set_node(Node.from_object(obj), NOW)
         elif "hard" in obj["spec"]:
             quotas.append(ResourceQuota.from_object(obj))
+        elif "selector" in obj["spec"]:
+            disruption.append(PodDisruptionBudget.from_object(obj))
         else:
             state.set_pod(Pod.from_object({**obj, "metadata": {"uid": f"u{index}", **obj["metadata"]}}), NOW)
-    return ExplainContext(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates)
+    return ExplainContext(state, VENDORS, quotas, NOW, SchedulingPolicies(), "hami-scheduler", 300.0, gates, disruption)
 
 
 def explained(raw: JSON, *objects: JSON, gates: tuple[str, ...] = ()) -> Explanation:

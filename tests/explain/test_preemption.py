@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from scheduling.preemption.extended import high, low
-from scheduling.scenery import asks, card, node, pod
+from scheduling.preemption.extended import budget, high, low
+from scheduling.preemption.test_quota_room import giving_room
+from scheduling.scenery import MEM, asks, card, node, pod, quota
 
 from hami_webhook.cluster.api import JSON
 
 from .scenes import explained
 
 ONE, TWO = node("n1", card("a")), node("n2", card("b"))
+OTHER = low("y", "n2", "b,NVIDIA,8000,0:;", 5)
 FULL = low("x", "n1", "a,NVIDIA,8000,0:;")
 NOBODY = "preemption evicts nobody for it: "
 
@@ -31,6 +33,37 @@ NOBODY = "preemption evicts nobody for it: "
         ),
         ([ONE, FULL], high(asks(1, 10), preemptionPolicy="Never"), NOBODY + "its preemptionPolicy is Never"),
         ([ONE, FULL], pod("high", asks(1, 10)), ""),
+        (
+            [ONE, TWO, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, OTHER, budget(0)],
+            high(asks(1, 10)),
+            "preemption, where it is on, evicts 1 pod from node n2: default/y",
+        ),
+        (
+            [ONE, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, budget(0)],
+            high(asks(1, 10)),
+            "preemption, where it is on, evicts 1 pod from node n1: default/x, of which 1 against a "
+            "PodDisruptionBudget",
+        ),
+        (
+            [ONE, TWO, FULL, quota({MEM: 9000}, used={MEM: 12000})],
+            high(asks(1, 4000)),
+            NOBODY + 'a quota leaves it no room, and doesn\'t have the annotation hami.io/quota-preemption: "true"',
+        ),
+        (
+            [ONE, TWO, FULL, giving_room(9000, 12000)],
+            high(asks(1, 4000)),
+            "preemption, where it is on, evicts 1 pod from node n1: default/x",
+        ),
+        (
+            [ONE, TWO, FULL, giving_room(3000, 12000)],
+            high(asks(1, 4000)),
+            NOBODY + "its quotas wouldn't have room without all pods of lower priority either",
+        ),
+        (
+            [ONE, {**FULL, "metadata": {**FULL["metadata"], "deletionTimestamp": "2026-01-01T00:00:30Z"}}],
+            high(asks(1, 10)),
+            NOBODY + "pods that are ending are enough for a place on node n1",
+        ),
     ],
 )
 def test_a_note_says_who_would_be_evicted(objects: list[JSON], asking: JSON, note: str) -> None:
