@@ -16,6 +16,7 @@ from hami_webhook.admission.handler import AdmissionHandler, Amounts
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
@@ -25,6 +26,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
+from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.quota.store import QuotaStore
@@ -133,6 +135,10 @@ class Core:
             return Namespace.from_object(await self.cluster.get(Kind.NAMESPACES, name))
         except (ClusterError, MalformedObject):
             return None
+
+    def misreadings(self, quota: ResourceQuota) -> list[Misreading]:
+        """What of a quota is misread, with the cards that are known now."""
+        return misreadings(quota, self.vendors, builtin_vendors(), self.state)
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""

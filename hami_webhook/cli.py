@@ -59,6 +59,7 @@ from hami_webhook.scheduling import kube_scheduler, placer
 from hami_webhook.server.serve_embedded import serve_embedded
 from hami_webhook.server.serve_kubernetes import serve_kubernetes
 from hami_webhook.server.tls import TlsError
+from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, start_of
 from hami_webhook.simulate.tables import show
 
@@ -208,6 +209,18 @@ def _parser() -> argparse.ArgumentParser:
         flag = "--" + switch.replace("_", "-")
         verb.add_argument(flag, action="store_true", help=f"the section {section} counts, as for serve")
     verb.set_defaults(run=_configure_kube_scheduler)
+
+    quota = verbs.add_parser("quota", help="quotas").add_subparsers(metavar="VERB", required=True)
+    verb = quota.add_parser(
+        "check",
+        help="say what of ResourceQuotas in files is misread",
+        description="Says what ResourceQuotas say that their authors can hardly have meant: keys that count nothing, "
+        "units, scopes. Exits with 1 if there is such a thing, with 2 if a file can't be used.",
+    )
+    verb.add_argument("files", nargs="+", metavar="FILE", help="ResourceQuotas, and Nodes with their cards; - is stdin")
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
+    verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    verb.set_defaults(run=_check_quotas)
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)
@@ -398,6 +411,18 @@ def _check_config(arguments: argparse.Namespace) -> int:
             console.print(f"  serve ignores it without {section.needs_flag}")
     _warn(loaded.warnings)
     return 0
+
+
+def _check_quotas(arguments: argparse.Namespace) -> int:
+    vendors = enabled_vendors(_device_config(arguments.config).config)
+    checked = asyncio.run(quota_check.check(_bundle(arguments.files), vendors))
+    if not checked:
+        raise UsageError(f"no ResourceQuota in {', '.join(arguments.files)}")
+    if arguments.output == "json":
+        _print({"quotas": [quota.as_json() for quota in checked]}, "json")
+    else:
+        print("".join(f"{line}\n" for quota in checked for line in quota.lines()), end="")
+    return 1 if any(quota.misread for quota in checked) else 0
 
 
 def _configure_kube_scheduler(arguments: argparse.Namespace) -> int:

@@ -74,3 +74,9 @@ def enabled_vendors(config: DeviceConfig) -> Vendors:
     sections = ((config.section(name), scheduler) for name, scheduler in SCHEDULERS.items())
     foreign = [scheduler(section) for section, scheduler in sections if section is not None and section.enabled]
     return Vendors.from_config(config, foreign, Mixing.from_config(config))
+
+
+@functools.cache
+def builtin_vendors() -> Vendors:
+    """The vendors that HAMi's chart enables with its default values."""
+    return enabled_vendors(builtin_device_config().config)

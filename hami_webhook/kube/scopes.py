@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 
-from hami_webhook.kube.objects import Pod, ResourceQuota, ScopeRequirement
+from hami_webhook.kube.objects import Container, ContainerKind, Pod, ResourceQuota, ScopeRequirement
 
 
 def matches(quota: ResourceQuota, pod: Pod) -> bool:
     """Whether every scope of `quota` holds for `pod`. An unknown scope or operator holds for none."""
     return all(_holds(requirement, pod) for requirement in quota.scopes)
+
+
+def can_match(requirements: Sequence[ScopeRequirement]) -> bool:
+    """Whether there can be a pod for which all of them hold."""
+    names = {name for requirement in requirements for name in requirement.values}
+    classes = ("", *names, "-")  # none, each that is named, and another
+    burstable = Container("main", ContainerKind.APP, {"cpu": "1"}, {})
+    pods = (
+        Pod(
+            *("", "", "", {}, {}),
+            containers=containers,
+            active_deadline=deadline,
+            cross_namespace_affinity=crosses,
+            priority_class=priority_class,
+        )
+        for containers, deadline, crosses, priority_class in product(
+            ((), (burstable,)), (None, 1), (False, True), classes
+        )
+    )
+    return any(all(_holds(requirement, pod) for requirement in requirements) for pod in pods)
 
 
 _PRESENCE: dict[str, Callable[[Pod], bool]] = {

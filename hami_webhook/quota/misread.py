@@ -1,0 +1,185 @@
+"""What a ResourceQuota says that its author can hardly have meant, a sentence each (docs/quotas.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+
+from hami_webhook.devices.keys import MEBIBYTE, Dimension
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.pricing import CapacityLister
+
+_LIMITS, _REQUESTS = "limits.", "requests."
+_CLOSE = 0.9
+"""How alike (of 1) a key must be to one of ours to be taken for a misspelt one, whatever its domain is."""
+_BYTES_AT_LEAST = 2**30
+"""MiB from which a limit looks like bytes: 1 GiB of them, while nobody has 1 PiB on cards."""
+_SHARE_AT_LEAST = 512
+"""MiB for each slot by which a limit below a whole card is meant to be shared; less looks like GiB."""
+_ANY_POD = Pod(namespace="", name="", uid="", labels={}, annotations={}, containers=())
+
+
+class Reason(Enum):
+    """The reason of the event about a misreading."""
+
+    KEY = "QuotaMisread"
+    UNIT = "QuotaUnitSuspicious"
+    MIXED = "QuotaMixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Misreading:
+    """A key of the quota's `hard`, or what else is misread, and the sentence that says what would be right."""
+
+    reason: Reason
+    key: str
+    text: str
+
+
+def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity: CapacityLister) -> list[Misreading]:
+    """All misreadings of a quota, by key. `known` are the vendors that could be enabled; `capacity` has the cards."""
+    account = QuotaAccount.read(quota, vendors)
+    names = _Names(vendors, known)
+    found: list[Misreading] = []
+    for key in sorted(quota.hard):
+        if key in account.hard:
+            texts = _misread_amounts(account, key, vendors, capacity)
+            found += [Misreading(Reason.UNIT, key, text) for text in texts]
+        elif "/" in key:
+            found += [Misreading(Reason.KEY, key, text) for text in names.misread(key)]
+    native = sorted(key for key in quota.hard if key not in account.hard and _is_native(key))
+    if account.hard and native:
+        text = (
+            f"also limits {', '.join(native)}, which Kubernetes counts: writes to one object get in each other's way; "
+            "use a quota of its own for accelerators"
+        )
+        found.append(Misreading(Reason.MIXED, "", text))
+    if account.hard and not scopes.can_match(quota.scopes):
+        listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
+        text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
+        found.append(Misreading(Reason.KEY, "scopes", text))
+    return found
+
+
+class _Names:
+    """The keys that are counted, to judge others by."""
+
+    def __init__(self, vendors: Vendors, known: Vendors) -> None:
+        self._vendors = vendors
+        self._known = known
+        self._counts = {
+            key.name.removeprefix(_LIMITS)
+            for keys in vendors.keys_of.values()
+            for key in keys
+            if key.dimension is Dimension.COUNT
+        }
+        self._domains = {name.partition("/")[0] for name in vendors.resource_names | known.resource_names}
+
+    def misread(self, key: str) -> Iterator[str]:
+        """What is wrong with a key that isn't managed: a sentence, or nothing."""
+        if key.startswith(_REQUESTS):
+            yield from self._misread_request(key, key.removeprefix(_REQUESTS))
+            return
+        resource = key.removeprefix(_LIMITS)
+        meant = _LIMITS + resource
+        if meant in self._vendors.quota_keys:
+            yield f"{key} has no effect, as nothing counts it; write {meant}"
+        elif resource in self._vendors.resource_names:
+            yield f"{key} has no effect, as quota doesn't count {resource}; {self._use_instead(resource)}"
+        elif meant in self._known.quota_keys or resource in self._known.resource_names:
+            yield f"{key} has no effect, as the device configuration enables no vendor with {resource}; enable it there"
+        elif (nearest := self._nearest(key)) or resource.partition("/")[0] in self._domains:
+            instead = f"did you mean {nearest}?" if nearest else self._use_instead(resource)
+            yield f"{key} has no effect, as nothing counts it; {instead}"
+
+    def _misread_request(self, key: str, resource: str) -> Iterator[str]:
+        meant = _LIMITS + resource
+        if resource in self._counts:
+            return
+        if self._vendors.quota_keys.get(meant):  # not another scheduler's, whose amounts may be totals
+            yield (
+                f"{key} is counted by Kubernetes, which adds up what containers write: not for each of several cards, "
+                f"and no percentages or whole cards; write {meant}"
+            )
+        elif resource in self._vendors.own_names:
+            yield f"{key} is counted by Kubernetes as a plain number; {self._use_instead(resource)}"
+        elif resource not in self._known.resource_names and (nearest := self._nearest(key)):
+            yield f"{key} has no effect, as no pod requests {resource}; did you mean {nearest}?"
+
+    def _nearest(self, key: str) -> str:
+        """The managed key that `key` is most like, if it is like one."""
+        right = {name: name for name in self._vendors.quota_keys}
+        right |= {_REQUESTS + name.removeprefix(_LIMITS): name for name in self._vendors.quota_keys}
+        right |= {_REQUESTS + name: _REQUESTS + name for name in self._counts}
+        by_folded = {name.lower(): meant for name, meant in right.items()}
+        close = get_close_matches(key.lower(), by_folded, n=1, cutoff=_CLOSE)
+        return by_folded[close[0]] if close else ""
+
+    def _use_instead(self, resource: str) -> str:
+        """The managed keys of a resource's vendor, else of its domain."""
+        found = [
+            key.name
+            for backend, keys in self._vendors.keys_of.items()
+            if resource in self._vendors[backend].resource_names
+            for key in keys
+        ]
+        domain = f"{_LIMITS}{resource.partition('/')[0]}/"
+        found = found or [name for name in self._vendors.quota_keys if name.startswith(domain)]
+        return f"what counts is {', '.join(sorted(found)[:6])}" if found else "remove it"
+
+
+def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity: CapacityLister) -> Iterator[str]:
+    written, limit = account.quota.hard[key], account.hard[key]
+    if (parse_whole(written) or 0) < 0 or parse_whole(written) is None:
+        yield f"{key}: {written} is no whole number of units, so the API server refuses it; write one, such as 8"
+        return
+    memory = [
+        (vendors[backend], each) for backend, each in vendors.quota_keys[key] if each.dimension is Dimension.MEMORY
+    ]
+    if is_binary(written) and key not in account.in_bytes | vendors.byte_keys:
+        means = f"{key}: {written} means {limit} units"
+        factors = {each.factor for _, each in memory}
+        mebibytes = Quantity.parse(written).value / MEBIBYTE
+        if len(factors) == 1 and mebibytes >= 1:
+            factor = factors.pop()
+            yield f"{means} of {factor} MiB; for as many bytes write {-(-mebibytes // factor)}"
+        else:
+            yield f"{means}; write a number without a suffix"
+        return
+    if key in account.in_bytes or not memory:
+        return
+    factor = max(each.factor for _, each in memory)
+    if limit * factor >= _BYTES_AT_LEAST:
+        yield (
+            f"{key}: {written} means {limit} units of {factor} MiB, and looks like bytes; for as many bytes write "
+            f"{-(-limit // (factor * MEBIBYTE))}"
+        )
+        return
+    smallest = min(
+        (card.memory for vendor, _ in memory for card in capacity.eligible(vendor, _ANY_POD) if card.memory), default=0
+    )
+    counts = [count for vendor, _ in memory for count in _limits_of_slots(account, vendor)]
+    shared = any(limit * factor >= slots * _SHARE_AT_LEAST for slots in counts)
+    if 0 < limit * factor < smallest and not shared:
+        yield (
+            f"{key}: {written} means {limit * factor} MiB in all, less than the smallest card has ({smallest} MiB), so "
+            f"no pod gets a whole one; write {-(-smallest // factor)} for that"
+        )
+
+
+def _limits_of_slots(account: QuotaAccount, vendor: Vendor) -> list[int]:
+    """The quota's limits on a vendor's device slots."""
+    keys = (key.name for key in vendor.quota_keys() if key.dimension is Dimension.COUNT)
+    return [account.hard[name] for name in keys if account.hard.get(name)]
+
+
+def _is_native(key: str) -> bool:
+    """Whether Kubernetes itself counts the key and so writes to the same object: all but `limits.<extended>`."""
+    return not (key.startswith(_LIMITS) and "/" in key)

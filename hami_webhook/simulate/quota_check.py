@@ -1,0 +1,51 @@
+"""`quota check`: what of the ResourceQuotas in files is misread (docs/spec/cli.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_webhook.assembly import Options
+from hami_webhook.cluster.loading import Bundle, LoadError
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import MalformedObject, ResourceQuota
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.misread import Misreading
+from hami_webhook.simulate.simulation import Simulation, start_of
+
+
+@dataclass(frozen=True)
+class CheckedQuota:
+    """A quota, where it stands, and what of it is misread."""
+
+    where: str
+    quota: ResourceQuota
+    misread: Sequence[Misreading]
+
+    def lines(self) -> Iterator[str]:
+        """A line for each misreading."""
+        for each in self.misread:
+            yield f"{self.where}: ResourceQuota {self.quota.name}: {each.text}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "where": self.where,
+            "namespace": self.quota.namespace,
+            "name": self.quota.name,
+            "misread": [{"reason": each.reason.value, "key": each.key, "message": each.text} for each in self.misread],
+        }
+
+
+async def check(bundle: Bundle, vendors: Vendors) -> list[CheckedQuota]:
+    """Judge the quotas of the files, with the cards of their nodes. Raises `LoadError`."""
+    simulation = Simulation(vendors, Options(), PolicyRules.EMPTY, start_of(bundle))
+    await simulation.fill(Bundle(nodes=bundle.nodes))
+    checked = []
+    for item in bundle.quotas:
+        try:
+            quota = ResourceQuota.from_object(item.object)
+        except MalformedObject as error:
+            raise LoadError(f"{item.where}: ResourceQuota {item.name}: {error}") from error
+        checked.append(CheckedQuota(item.where, quota, simulation.core.misreadings(quota)))
+    return checked
