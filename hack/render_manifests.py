@@ -127,6 +127,24 @@ webhooks:
   namespaceSelector: *others
   matchConditions:
 {policy}
+# Warns of quotas that hardly mean what they say, and refuses none.
+- name: quotas.webhook.hami.io
+  admissionReviewVersions: [v1]
+  clientConfig:
+    service: {{name: hami-webhook, namespace: hami-system, path: /quotas, port: 443}}
+  rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [resourcequotas]
+    operations: [CREATE, UPDATE]
+    scope: Namespaced
+  failurePolicy: Ignore
+  matchPolicy: Equivalent
+  sideEffects: None
+  timeoutSeconds: 3
+  namespaceSelector: *others
+  matchConditions:
+{quotas}
 """
 
 

@@ -7,21 +7,34 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import orjson
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.config.errors import cut, found
-from hami_webhook.kube.wire import AdmissionRequest, AdmissionReview, Fault, ReviewedPod, UserInfo, describe, find_fault
+from hami_webhook.kube.wire import (
+    AdmissionRequest,
+    AdmissionReview,
+    Fault,
+    ResourceQuotaObject,
+    ReviewedPod,
+    UserInfo,
+    describe,
+    find_fault,
+)
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+T = TypeVar("T")
 
 
 class Review(NamedTuple):
-    """One AdmissionRequest. `object` is empty for a deletion, `old_object` for a creation; `groups` are the user's."""
+    """One AdmissionRequest about a pod or a Binding.
+
+    `object` is empty for a deletion, `old_object` for a creation; `groups` are the user's.
+    """
 
     api_version: str
     uid: str
@@ -35,6 +48,14 @@ class Review(NamedTuple):
     username: str = ""
     groups: Sequence[str] = ()
     dry_run: bool = False
+
+
+class QuotaReview(NamedTuple):
+    """One AdmissionRequest about a ResourceQuota, which is empty for a deletion."""
+
+    api_version: str
+    uid: str
+    quota: ResourceQuotaObject
 
 
 @dataclass(frozen=True)
@@ -75,23 +96,10 @@ class BadReview(Denied):
 
 def parse_review(body: bytes, content_type: str) -> Review:
     """The review in a request body; raises `BadReview` with a sentence that says what is wrong."""
-    if not body:
-        raise BadReview("the request body is empty; an AdmissionReview is expected")
-    if content_type != _JSON:
-        media_type, _, parameters = content_type.partition(";")
-        if media_type.strip().lower() != _JSON or parameters.strip():
-            raise BadReview(f"contentType={cut(content_type)}, expected {_JSON}")
-    try:
-        review = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unreadable(body, error) from error
-    request = review.request
-    if request is None or not _is_complete(review, request):
-        raise _unreadable(body)
-    assert review.api_version is not None
+    api_version, request = _decoded(body, content_type, _POD_REVIEW)
     user = request.user_info or _NOBODY
     return Review(
-        review.api_version,
+        api_version,
         request.uid or "",
         request.operation or "",
         (request.kind and request.kind.kind) or "",
@@ -106,12 +114,40 @@ def parse_review(body: bytes, content_type: str) -> Review:
     )
 
 
+def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
+    """As `parse_review`, of a ResourceQuota."""
+    api_version, request = _decoded(body, content_type, _QUOTA_REVIEW)
+    return QuotaReview(api_version, request.uid or "", request.object or ResourceQuotaObject())
+
+
 _JSON = "application/json"
-_DECODER = msgspec.json.Decoder(AdmissionReview)
+_POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
+_QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
 _NOBODY, _EMPTY = UserInfo(), ReviewedPod()
 
 
-def _is_complete(review: AdmissionReview, request: AdmissionRequest) -> bool:
+def _decoded(
+    body: bytes, content_type: str, decoder: msgspec.json.Decoder[AdmissionReview[T]]
+) -> tuple[str, AdmissionRequest[T]]:
+    """The version and the request of the review in a body. Raises `BadReview`."""
+    if not body:
+        raise BadReview("the request body is empty; an AdmissionReview is expected")
+    if content_type != _JSON:
+        media_type, _, parameters = content_type.partition(";")
+        if media_type.strip().lower() != _JSON or parameters.strip():
+            raise BadReview(f"contentType={cut(content_type)}, expected {_JSON}")
+    try:
+        review = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(body, error) from error
+    request = review.request
+    if request is None or not _is_complete(review, request):
+        raise _unreadable(body)
+    assert review.api_version is not None
+    return review.api_version, request
+
+
+def _is_complete(review: AdmissionReview[T], request: AdmissionRequest[T]) -> bool:
     """Whether a review has what an answer takes, and the objects that its operation has."""
     return bool(
         review.kind == "AdmissionReview"
@@ -159,7 +195,8 @@ def _mistyped(fault: Fault, kind: Any) -> str:
     """A field of the wrong type, in words: of the request itself, or of the object in it."""
     match = _IN_OBJECT.fullmatch(fault.path)
     if match is not None:
-        what = "Binding" if isinstance(kind, dict) and kind.get("kind") == "Binding" else "pod"
+        named = kind.get("kind") if isinstance(kind, dict) else None
+        what = "Binding" if named == "Binding" else "quota" if named == "ResourceQuota" else "pod"
         return f"the {what} can't be read: {describe(fault._replace(path=match[1]), what)}"
     expected = _EXPECTATIONS.get(fault.expected)
     return f"{fault.path} must be {expected}, found {found(fault.value)}" if expected else fault.error

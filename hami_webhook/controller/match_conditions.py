@@ -1,7 +1,7 @@
 """The match conditions of our webhooks, as CEL: they follow from the device configuration.
 
 They name every managed resource, and every annotation that only schedulers write or that policy governs, so that the
-API server sends us no other pod.
+API server sends us no other pod. Of quotas it sends those with keys that only extended resources have.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Conditions = Mapping[str, str]
 _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
 _RESERVATION = f"'{RESERVATION}'"
+_LIMITS_EXTENDED_RESOURCES = "object.?spec.hard.orValue({}).exists(k, k.contains('/') && !k.startsWith('count/'))"
 _ANNOTATIONS = "metadata.?annotations.orValue({})"
 _LABELS = "metadata.?labels.orValue({})"
 
@@ -44,6 +45,7 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
             "changes-what-policy-governs": governed,
             "asks-for-a-managed-resource": requests_managed,
         },
+        "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},
     }
 
 

@@ -15,9 +15,9 @@ from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
-from hami_webhook.kube.quantity import is_binary
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.ledger import Entry, State, charge_ids
+from hami_webhook.quota.misread import Reason
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import Recomputed
 
@@ -131,12 +131,15 @@ class QuotaReconciler:
         accounts = self._accounts.setdefault(after.namespace, {})
         last = accounts.get(after.name, account)
         accounts[after.name] = account
+        changed = before is None or before.hard != after.hard
+        if changed and (self._core.misreadings(after) or self._object_events.reasons(after.uid)):
+            self.touch(after.namespace)
         if not account.managed:
             return
         lost = self._history.quota(account, self._core.clock())
         raised = account.ledger.keys() - last.ledger.keys()  # by a charge, which may drop entries of pods not seen here
         unknown = account.used.keys() != account.hard.keys()
-        if before is None or before.hard != after.hard or account.gone or unknown or (lost and not raised):
+        if changed or account.gone or unknown or (lost and not raised):
             self.touch(after.namespace)
         elif lost:
             self._gather(self._charged, after.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
@@ -215,7 +218,10 @@ class QuotaReconciler:
 
     async def _reconcile(self, namespace: str, *, quiet: bool) -> int:
         """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""
-        managed = [account for account in self._accounts.get(namespace, {}).values() if account.managed]
+        accounts = list(self._accounts.get(namespace, {}).values())
+        for account in accounts:
+            await self._report_misreadings(account.quota)
+        managed = [account for account in accounts if account.managed]
         failed = False
         for quota in managed:
             try:
@@ -250,31 +256,26 @@ class QuotaReconciler:
         return self._history.quota(account, self._core.clock())
 
     async def _report(self, result: Recomputed) -> None:
-        """Events for what a person should know: limits that hardly mean what they say, used above hard, bad pods."""
+        """Events for what a person should know: used above hard, bad pods."""
         quota, hard = result.after.quota, result.after.hard
         over = [
             f"{key}: used {result.after.used[key]}, limited {limit}"
             for key, limit in sorted(hard.items())
             if result.after.used[key] > limit
         ]
-        binary = [
-            f"{key}: {quota.hard[key]} means {limit} units"
-            for key, limit in sorted(hard.items())
-            if key not in result.after.in_bytes | self._core.vendors.byte_keys and is_binary(quota.hard[key])
-        ]
-        others = sorted(key for key in quota.hard if key not in hard and _is_native(key)) if hard else []
-        mixed = (
-            f"also limits {', '.join(others)}, which Kubernetes counts: writes to one object get in each other's way; "
-            "use a quota of its own for accelerators"
-        )
         await self._tell("ResourceQuota", quota, "QuotaExceeded", "; ".join(over))
-        await self._tell("ResourceQuota", quota, "QuotaUnitSuspicious", "; ".join(binary))
-        await self._tell("ResourceQuota", quota, "QuotaMixed", mixed if others else "")
         for pod, texts in result.problems:
             await self._tell("Pod", pod, "BadAllocation", "; ".join(texts))
         for pod, keys in result.overruns:
             text = f"pod {pod.key} got more than was charged when it was admitted, so quota {quota.name} is above hard"
             await self._tell("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
+
+    async def _report_misreadings(self, quota: ResourceQuota) -> None:
+        """An event for each kind of what the quota says and its author can hardly have meant."""
+        found = self._core.misreadings(quota)
+        for reason in Reason:
+            text = "; ".join(each.text for each in found if each.reason is reason)
+            await self._tell("ResourceQuota", quota, reason.value, text)
 
     async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
         await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)
@@ -293,8 +294,3 @@ class QuotaReconciler:
             pod.active_deadline,
             tuple(pod.annotations.get(key) for key in keys),
         )
-
-
-def _is_native(key: str) -> bool:
-    """Whether Kubernetes itself counts the key and so writes to the same object: all but `limits.<extended>`."""
-    return not (key.startswith("limits.") and "/" in key)

@@ -28,15 +28,17 @@ CONFIGURATIONS = {
 }
 
 _MUTATING = "mutate.webhook.hami.io"
+_WARNING_ONLY = "quotas.webhook.hami.io"
 _RULES = {
-    _MUTATING: ("CREATE", {"pods"}),
-    "validate.webhook.hami.io": ("CREATE", {"pods"}),
-    "guard.webhook.hami.io": ("UPDATE", {"pods", "pods/status"}),
-    "bindings.webhook.hami.io": ("CREATE", {"pods/binding", "bindings"}),
-    "amounts.webhook.hami.io": ("UPDATE", {"pods/resize", "pods/ephemeralcontainers"}),
-    "policy.webhook.hami.io": ("UPDATE", {"pods", "pods/status"}),
+    _MUTATING: ({"CREATE"}, {"pods"}),
+    "validate.webhook.hami.io": ({"CREATE"}, {"pods"}),
+    "guard.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
+    "bindings.webhook.hami.io": ({"CREATE"}, {"pods/binding", "bindings"}),
+    "amounts.webhook.hami.io": ({"UPDATE"}, {"pods/resize", "pods/ephemeralcontainers"}),
+    "policy.webhook.hami.io": ({"UPDATE"}, {"pods", "pods/status"}),
+    _WARNING_ONLY: ({"CREATE", "UPDATE"}, {"resourcequotas"}),
 }
-"""The operation and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
+"""The operations and the resources of each webhook's rules in the manifests; of the core group, `v1`, Namespaced."""
 
 
 def webhooks_of(configuration: JSON) -> list[JSON]:
@@ -141,7 +143,8 @@ class WebhookReconciler:
         hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
         ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
         missing = [name for name in ours if name not in hooks]
-        ignoring = [name for name in ours if name in hooks and hooks[name].get("failurePolicy") == "Ignore"]
+        closed = [name for name in ours if name in hooks and name != _WARNING_ONLY]
+        ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
         other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
         sentences = []
         if missing:
@@ -163,8 +166,8 @@ _Rule = tuple[str, str, str, str, str]
 
 
 def _rules_in_manifests(name: str) -> set[_Rule]:
-    operation, resources = _RULES[name]
-    return {("", "v1", resource, operation, "Namespaced") for resource in resources}
+    operations, resources = _RULES[name]
+    return {("", "v1", resource, operation, "Namespaced") for resource, operation in product(resources, operations)}
 
 
 def _rules_of(hook: JSON) -> set[_Rule]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import orjson
@@ -16,6 +16,7 @@ import orjson
 Texts = dict[str, str]
 Amounts = dict[str, Any]
 """Quantities as written (strings or JSON numbers), by resource."""
+T = TypeVar("T")
 
 
 class MalformedObject(ValueError):
@@ -187,25 +188,25 @@ class GroupVersionKind(Wire, frozen=True):
     kind: str | None = None
 
 
-class AdmissionRequest(Wire, frozen=True):
+class AdmissionRequest(Wire, Generic[T], frozen=True):
     uid: str | None = None
     operation: str | None = None
     kind: GroupVersionKind | None = None
     sub_resource: str | None = None
     namespace: str | None = None
     name: str | None = None
-    object: ReviewedPod | None = None
-    old_object: ReviewedPod | None = None
+    object: T | None = None
+    old_object: T | None = None
     user_info: UserInfo | None = None
     dry_run: bool | None = None
 
 
-class AdmissionReview(Wire, frozen=True):
-    """`admission.k8s.io` v1 and v1beta1, of a pod or of a Binding."""
+class AdmissionReview(Wire, Generic[T], frozen=True):
+    """`admission.k8s.io` v1 and v1beta1."""
 
     api_version: str | None = None
     kind: str | None = None
-    request: AdmissionRequest | None = None
+    request: AdmissionRequest[T] | None = None
 
 
 class NodeStatus(Wire, frozen=True):
@@ -309,9 +310,6 @@ class DeviceObject(Wire, frozen=True):
 
     metadata: ObjectMeta | None = None
     spec: DeviceSpec | None = None
-
-
-T = TypeVar("T")
 
 
 def convert(obj: Any, type_: type[T], kind: str) -> T:

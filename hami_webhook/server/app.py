@@ -1,4 +1,4 @@
-"""The ASGI application: `/mutate`, `/validate`, `/webhook`, `/healthz`, `/readyz`, `/metrics`."""
+"""The ASGI application: `/mutate`, `/validate`, `/webhook`, `/quotas`, `/healthz`, `/readyz`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from hami_webhook.admission.review import (
     Review,
     allowed,
     denied,
+    parse_quota_review,
     parse_review,
     read_start,
 )
 from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
+from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
 from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
 from hami_webhook.server.limits import ListenerLimits
@@ -80,6 +82,7 @@ class WebhookApp:
     `ready` says why the process may not be sent reviews, None if it may; `remark` what an administrator should see to
     although it may. That is in the answer of `/readyz` and doesn't make it fail: no replica gets better by being taken
     out of service, and a rollout would stop for what only an administrator can change. `/metrics` shows `registry`.
+    `misreadings` are the sentences that the creator of a quota is warned with.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class WebhookApp:
         ready: Callable[[], str | None],
         registry: CollectorRegistry,
         remark: Callable[[], str] = lambda: "",
+        misreadings: Callable[[ResourceQuota], Sequence[str]] = lambda quota: (),
         sources: Sources | None = None,
     ) -> None:
         self._handler = handler
@@ -97,6 +101,7 @@ class WebhookApp:
         self._ready = ready
         self._registry = registry
         self._remark = remark
+        self._misreadings = misreadings
         self._sources = sources or Sources()
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self._requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
@@ -110,14 +115,12 @@ class WebhookApp:
             return await handler.mutate(review)
 
         steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
+        serving = self._limits, self._requests, self._sources, self._large
+        routes: list[_ReviewRoute] = [_PodRoute(path, step, *serving) for path, step in steps.items()]
+        routes.append(_QuotaRoute("/quotas", self._misreadings, *serving))
         return _application(
-            *(Route(path, self._review_route(path, step), methods=["POST"]) for path, step in steps.items()),
-            *self._plain_routes(),
-            *more,
+            *(Route(route.path, route, methods=["POST"]) for route in routes), *self._plain_routes(), *more
         )
-
-    def _review_route(self, path: str, step: Step) -> _ReviewRoute:
-        return _ReviewRoute(path, step, self._limits, self._requests, self._sources, self._large)
 
     def metrics_application(self, *more: Route) -> Starlette:
         """The application of the separate, plain metrics server, or of a main server that gets no reviews."""
@@ -151,16 +154,9 @@ class _ReviewRoute:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
     def __init__(
-        self,
-        path: str,
-        step: Step,
-        limits: ListenerLimits,
-        requests: RequestMetrics,
-        sources: Sources,
-        large: LargeReviews,
+        self, path: str, limits: ListenerLimits, requests: RequestMetrics, sources: Sources, large: LargeReviews
     ) -> None:
-        self._path = path
-        self._step = step
+        self.path = path
         self._limits = limits
         self._requests = requests
         self._sources = sources
@@ -170,7 +166,7 @@ class _ReviewRoute:
         started = perf_counter()
         address = scope["client"][0]
         if not self._sources.accepts(address):
-            self._requests.answered(self._path, 403, perf_counter() - started)
+            self._requests.answered(self.path, 403, perf_counter() - started)
             text = f"reviews are accepted from --api-server-cidrs only, and {address} isn't in them\n"
             await PlainTextResponse(text, 403)(scope, receive, send)
             return
@@ -184,9 +180,9 @@ class _ReviewRoute:
             code, content = refusal.code, denied(*read_start(error.start), refusal)
         except BadReview as error:
             code, content = error.code, denied(error.api_version, error.uid, error, error.name)
-        self._requests.answered(self._path, code, perf_counter() - started)
+        self._requests.answered(self.path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
-        await send({"type": "http.response.start", "status": 200, "headers": [_IS_JSON, length]})
+        await send({"type": "http.response.start", "status": self._status(code), "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
 
     async def _read_large(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
@@ -198,12 +194,35 @@ class _ReviewRoute:
                 waited = perf_counter() - started
                 return await self._read(scope, body, left and max(left - waited, _ANSWERING))
         except (TooManyLargeReviews, TimeoutError):
-            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self._path, len(body))
+            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self.path, len(body))
             refusal = Denied(503, "too many large pods are being reviewed; try again", retry_after=1)
             return refusal.code, denied(*read_start(body[:1024]), refusal)
 
+    def _status(self, code: int) -> int:
+        """The status of the HTTP answer with a review of this status code in it."""
+        return 200
+
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         """The status code inside the answer, and the answer. Raises `BadReview`."""
+        raise NotImplementedError
+
+
+class _PodRoute(_ReviewRoute):
+    """A route that reviews pods."""
+
+    def __init__(
+        self,
+        path: str,
+        step: Step,
+        limits: ListenerLimits,
+        requests: RequestMetrics,
+        sources: Sources,
+        large: LargeReviews,
+    ) -> None:
+        super().__init__(path, limits, requests, sources, large)
+        self._step = step
+
+    async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
         return await self._reviewed(parse_review(body, header(scope, b"content-type")), left)
 
     async def _reviewed(self, review: Review, left: float | None) -> tuple[int, bytes]:
@@ -225,7 +244,39 @@ class _ReviewRoute:
         return 200, allowed(review.api_version, review.uid, answer)
 
     def _about(self, review: Review) -> str:
-        return _line(f"{self._path} {review.namespace}/{review.name}")
+        return _line(f"{self.path} {review.namespace}/{review.name}")
+
+
+class _QuotaRoute(_ReviewRoute):
+    """The route that warns of misread quotas, and refuses none.
+
+    What can't be answered fails as a call: the failure policy `Ignore` lets the quota pass then, and no refusal.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        misreadings: Callable[[ResourceQuota], Sequence[str]],
+        limits: ListenerLimits,
+        requests: RequestMetrics,
+        sources: Sources,
+        large: LargeReviews,
+    ) -> None:
+        super().__init__(path, limits, requests, sources, large)
+        self._misreadings = misreadings
+
+    def _status(self, code: int) -> int:
+        return code
+
+    async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
+        review = parse_quota_review(body, header(scope, b"content-type"))
+        try:
+            warnings = self._misreadings(ResourceQuota.from_object(review.quota))
+        except Exception:
+            logger.exception("%s failed", self.path)
+            failure = Denied(500, "hami-webhook failed to judge this quota; its log says why")
+            return failure.code, denied(review.api_version, review.uid, failure)
+        return 200, allowed(review.api_version, review.uid, Answer(warnings=warnings))
 
 
 def _application(*routes: Route) -> Starlette:

@@ -164,6 +164,7 @@ async def running(
         limits,
         ready=not_ready,
         remark=lambda: webhooks.problem,
+        misreadings=lambda quota: [each.text for each in core.misreadings(quota)],
         registry=registry,
         sources=Sources(settings.api_server_cidrs),
     )

@@ -169,7 +169,9 @@ def test_gibibytes_of_percent_are_suspicious() -> None:
     async def story(scene: Scene) -> None:
         await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
         await scene.pass_time()
-        assert scene.events("QuotaUnitSuspicious") == [f"limits.{RATIO}: 1Ki means 1024 units"]
+        assert scene.events("QuotaUnitSuspicious") == [
+            f"limits.{RATIO}: 1Ki means 1024 units; write a number without a suffix"
+        ]
 
     drive(story)
 

@@ -253,8 +253,24 @@ async def test_a_bad_allocation_is_charged_as_declared_and_said_once() -> None:
 async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
     async with World(quota(mem="2Gi", gpu=4)) as world:
         await world.run(700)
-        assert world.events("QuotaUnitSuspicious") == [f"{MEM}: 2Gi means 2147483648 units"]
+        means = f"{MEM}: 2Gi means 2147483648 units of 1 MiB"
+        assert world.events("QuotaUnitSuspicious") == [f"{means}; for as many bytes write 2048"]
         assert world.events("QuotaMixed") == []
+
+
+@story
+async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misread() -> None:
+    key = "requests.nvidia.com/gpumem"
+    async with World(quota(keys={key: "16000"}), quota("plain", keys={"requests.nvidia.com/gpu": "4"})) as world:
+        await world.run(2)
+        [message] = world.events("QuotaMisread")
+        assert message.startswith(f"{key} is counted by Kubernetes")
+        assert message.endswith(f"write {MEM}")
+        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: None, MEM: "9"}}}, TEAM)
+        await world.run(2)
+        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: "8000"}}}, TEAM)
+        await world.run(2)
+        assert [event.count for event in world.cluster.events if event.note.reason == "QuotaMisread"] == [2]
 
 
 @story

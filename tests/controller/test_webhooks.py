@@ -168,6 +168,22 @@ def test_configurations_that_are_not_there_are_no_problem() -> None:
     asyncio.run(run())
 
 
+def test_the_webhook_that_only_warns_may_fail_open() -> None:
+    hooks = list(yaml.safe_load_all(MANIFEST.read_text()))[1]["webhooks"]
+    (quotas,) = (hook for hook in hooks if hook["rules"][0]["resources"] == ["resourcequotas"])
+    assert quotas["failurePolicy"] == "Ignore"
+
+    async def run() -> None:
+        scene = Scene()
+        await scene.install()
+        await scene.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
+        await scene.reconciler.reconcile()
+        message = "quotas.webhook.hami.io missing: apply the manifests again"
+        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+
+    asyncio.run(run())
+
+
 def test_other_edits_are_reported_and_left() -> None:
     async def run() -> None:
         scene = Scene()

@@ -65,7 +65,7 @@ async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
 @scenario
 async def test_routes_and_methods(tmp_path):
     async with served(tmp_path, await town()) as front:
-        for path in ("/mutate", "/validate", "/webhook"):
+        for path in ("/mutate", "/validate", "/webhook", "/quotas"):
             for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD"):
                 answer = await front.client.request(method, path)
                 assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

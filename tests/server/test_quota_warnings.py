@@ -1,0 +1,83 @@
+"""`/quotas`: it warns, and whatever happens it refuses no quota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from admission.reviews import body
+from admission.scene import FULL, core_on, town
+from prometheus_client import generate_latest
+from quota.objects import GPU, MEM
+
+from hami_webhook.server.app import WebhookApp
+from hami_webhook.server.large_reviews import LARGE
+from hami_webhook.server.limits import ListenerLimits
+from hami_webhook.server.request_metrics import new_registry
+
+from .serving import AS_JSON, scenario, served
+
+JSON = dict[str, Any]
+UNITS = f"{MEM}: 16Gi means 17179869184 units of 1 MiB; for as many bytes write 16384"
+
+
+def review(hard: Any, operation: str = "CREATE", annotations: Any = None) -> JSON:
+    quota = {"metadata": {"name": "q", "namespace": "team", "annotations": annotations or {}}, "spec": {"hard": hard}}
+    kind = {"group": "", "version": "v1", "kind": "ResourceQuota"}
+    request: JSON = {"uid": "u1", "operation": operation, "kind": kind, "namespace": "team", "object": quota}
+    if operation == "UPDATE":
+        request["oldObject"] = quota
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@scenario
+async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
+    async with served(tmp_path, await town(FULL)) as front:
+        inner = await front.review("/quotas", review({MEM: "16Gi"}, operation))
+        assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}, "warnings": [UNITS]}
+        inner = await front.review("/quotas", review({GPU: "4", MEM: "20000"}, operation))
+        assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}}
+
+
+@scenario
+async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
+    async with served(tmp_path, await town(FULL)) as front:
+        inner = await front.review(
+            "/quotas", review({MEM: "16Gi"}, "UPDATE", {"hami.io/quota-ledger": "x" * 2 * LARGE})
+        )
+        assert inner["allowed"]
+        assert inner["warnings"] == [UNITS]
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 400),
+        (b"{}", 400),
+        (body(review(3)), 400),
+        (body(review({MEM: "1"}, annotations={"a": "x" * 4096})), 413),
+    ],
+)
+@scenario
+async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(tmp_path, content, status):
+    async with served(tmp_path, await town(FULL), "--max-request-bytes", "4096") as front:
+        answer = await front.client.post("/quotas", content=content, headers=AS_JSON)
+        assert answer.status_code == status
+
+
+@scenario
+async def test_a_failure_of_ours_fails_as_a_call_and_is_counted():
+    def fail(quota):
+        raise ZeroDivisionError
+
+    registry = new_registry()
+    app = WebhookApp(
+        core_on(await town()).admission, ListenerLimits(), ready=lambda: None, registry=registry, misreadings=fail
+    )
+    transport = httpx.ASGITransport(app=app.application())
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post("/quotas", content=body(review({MEM: "1"})), headers=AS_JSON)
+    assert answer.status_code == 500
+    assert 'hami_webhook_reviews_total{code="500",path="/quotas"} 1.0' in generate_latest(registry).decode()
