@@ -13,18 +13,22 @@ from kubernetes.aio.client import ApiClient, Configuration
 from hami_webhook.cluster.api import ClusterError
 
 _DEFAULT = Path("~/.kube/config").expanduser()
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where a pod reads which namespace it is in."""
 
 
-async def connect(kubeconfig: str = "") -> ApiClient:
-    """A client for the API server; `kubeconfig` is a path, or empty for the default order. Raises `ClusterError`."""
+async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
+    """A client for the API server. Raises `ClusterError`.
+
+    `kubeconfig` is a path, or several as KUBECONFIG has them, or empty for the default order; `context` is one of its
+    contexts, or empty for the current one.
+    """
     configuration = Configuration()
-    path = kubeconfig or (str(_DEFAULT) if os.access(_DEFAULT, os.R_OK) else "")
+    path = _readable(kubeconfig)
     try:
         if path:
-            if not os.access(path, os.R_OK):
-                raise ClusterError(f"kubeconfig {path} can't be read; --kubeconfig or KUBECONFIG names another")
             await config.load_kube_config(  # type: ignore[no-untyped-call]  # the client has no types here
-                config_file=path, client_configuration=configuration, persist_config=False
+                config_file=path, context=context or None, client_configuration=configuration, persist_config=False
             )
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # as above
@@ -38,3 +42,28 @@ async def connect(kubeconfig: str = "") -> ApiClient:
     # with it, every request looks for proxies and a .netrc in a thread of its own
     configuration.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
     return ApiClient(configuration)
+
+
+def namespace_of(kubeconfig: str = "", context: str = "") -> str:
+    """The namespace that a context names, as kubectl takes it: `default` if it names none. Raises `ClusterError`."""
+    path = _readable(kubeconfig)
+    if not path:
+        return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
+    try:
+        contexts, current = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]  # as above
+    except (config.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ClusterError(f"kubeconfig {path} can't be used: {' '.join(str(error).split())}") from error
+    chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+    if chosen is None:
+        names = ", ".join(sorted(each["name"] for each in contexts))
+        raise ClusterError(f"kubeconfig {path} has no context {context!r}; it has {names}")
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _readable(kubeconfig: str) -> str:
+    """The kubeconfig to use, empty where there is none."""
+    if kubeconfig:
+        if not any(os.access(path, os.R_OK) for path in kubeconfig.split(os.pathsep)):
+            raise ClusterError(f"kubeconfig {kubeconfig} can't be read; --kubeconfig or KUBECONFIG names another")
+        return kubeconfig
+    return str(_DEFAULT) if os.access(_DEFAULT, os.R_OK) else ""
