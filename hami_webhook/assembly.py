@@ -16,6 +16,7 @@ from hami_webhook.admission.handler import AdmissionHandler, Amounts
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.config import Settings
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.devices.registry import Vendors
@@ -54,6 +55,24 @@ class Options:
     zone: tzinfo | None = None
     node_labels: tuple[tuple[str, str], ...] = ()
     """Labels a node must have to be registered at all."""
+
+
+def options_of(settings: Settings) -> Options:
+    """What the core needs of the settings of `serve`."""
+    return Options(
+        rules=AdmissionRules(
+            scheduler_name=settings.scheduler_name,
+            force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
+            trusted_users=settings.trusted_users,
+            trusted_groups=settings.trusted_groups,
+            foreign_users=settings.foreign_users,
+        ),
+        policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
+        times=Times(ttl=settings.quota_reservation_ttl, placement_ttl=settings.node_lock_timeout),
+        charge_timeout=settings.quota_charge_timeout,
+        max_ledger=settings.quota_max_ledger,
+        node_labels=settings.node_label_selector,
+    )
 
 
 class Core:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import platform
@@ -15,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import uvloop
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
@@ -34,7 +32,6 @@ from hami_webhook.cluster.loading import (
     Bundle,
     LoadedObject,
     LoadError,
-    expand_workload,
     read_objects,
     sort_objects,
 )
@@ -60,27 +57,10 @@ from hami_webhook.server.serve_embedded import serve_embedded
 from hami_webhook.server.serve_kubernetes import serve_kubernetes
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate import quota_check
+from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, start_of
 from hami_webhook.simulate.tables import show
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a fault of the command line in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """YAML without anchors: a value that occurs twice is written twice."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-class UsageError(Exception):
-    """Unusable input: one line for stderr, exit status 2."""
-
+from hami_webhook.terminal import Parser, UsageError, formatted
 
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError)
 
@@ -115,7 +95,7 @@ def scheduler(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="hami-webhook",
         description="Admission webhook, quota controller and Fit engine for accelerators shared among pods.",
     )
@@ -282,7 +262,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         show(result, Console(width=None if sys.stdout.isatty() else 160))
     else:
-        _print(result.as_json(), arguments.output)
+        print(formatted(result.as_json(), arguments.output))
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     return 1 if arguments.strict and failed else 0
 
@@ -311,7 +291,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.output == "table":
         show_explanation(result, Console(width=None if sys.stdout.isatty() else 160))
     else:
-        _print(result.as_json(), arguments.output)
+        print(formatted(result.as_json(), arguments.output))
     return 0
 
 
@@ -364,14 +344,6 @@ def _now(text: str | None) -> float | None:
         raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
 
 
-def _print(result: object, output: str) -> None:
-    """Print plain values as JSON or YAML."""
-    if output == "json":
-        print(json.dumps(result, indent=2, ensure_ascii=False))
-    else:
-        print(yaml.dump(result, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True), end="")
-
-
 async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:
     await simulation.fill(bundle)
     _warn(simulation.warnings())
@@ -419,7 +391,7 @@ def _check_quotas(arguments: argparse.Namespace) -> int:
     if not checked:
         raise UsageError(f"no ResourceQuota in {', '.join(arguments.files)}")
     if arguments.output == "json":
-        _print({"quotas": [quota.as_json() for quota in checked]}, "json")
+        print(formatted({"quotas": [quota.as_json() for quota in checked]}, "json"))
     else:
         print("".join(f"{line}\n" for quota in checked for line in quota.lines()), end="")
     return 1 if any(quota.misread for quota in checked) else 0
@@ -480,15 +452,6 @@ def _is_for_simulation(item: LoadedObject) -> bool:
 
 
 def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:
-    manifests = []
-    skipped: Counter[str] = Counter()
-    for item in (item for objects in files for item in objects):
-        bundle = sort_objects([item])
-        if bundle.pods:
-            manifests.append(item.object)
-        elif bundle.workloads:
-            manifests += expand_workload(item)
-        else:
-            skipped[item.kind] += 1
-    _warn(f"skipped {number} of kind {kind}: no pods to simulate" for kind, number in sorted(skipped.items()))
-    return Pods(manifests)
+    pods, skipped = pods_of(files)
+    _warn(f"skipped {number} of kind {kind}: no pods to simulate" for kind, number in skipped.items())
+    return pods

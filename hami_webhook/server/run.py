@@ -18,8 +18,7 @@ from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
 
-from hami_webhook.admission.identities import AdmissionRules
-from hami_webhook.assembly import Core, Options
+from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
@@ -42,8 +41,6 @@ from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.recompute import Times
-from hami_webhook.scheduling import placer
 from hami_webhook.server.app import Sources, WebhookApp
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.extender_server import a_node, extender_server
@@ -62,24 +59,6 @@ _TICK = 5.0
 _POLICY_POLL = 5.0
 _LEAVING = 5.0
 """Seconds until every API server knows that a replica has left its Service."""
-
-
-def options_of(settings: Settings) -> Options:
-    """What the core needs of the settings."""
-    return Options(
-        rules=AdmissionRules(
-            scheduler_name=settings.scheduler_name,
-            force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
-            trusted_users=settings.trusted_users,
-            trusted_groups=settings.trusted_groups,
-            foreign_users=settings.foreign_users,
-        ),
-        policies=placer.SchedulingPolicies(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
-        times=Times(ttl=settings.quota_reservation_ttl, placement_ttl=settings.node_lock_timeout),
-        charge_timeout=settings.quota_charge_timeout,
-        max_ledger=settings.quota_max_ledger,
-        node_labels=settings.node_label_selector,
-    )
 
 
 def limits_of(settings: Settings) -> ListenerLimits:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scheduling.scenery import NOW, VENDORS
 
-from hami_webhook.assembly import Core
+from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers
@@ -19,7 +19,6 @@ from hami_webhook.scheduling.extender import Binding, Extender, decode_args
 from hami_webhook.server.extender_server import extender_server
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
-from hami_webhook.server.run import options_of
 
 from .serving import settings_of
 

@@ -19,13 +19,14 @@ from admission.reviews import GPU, MEM, VENDORS, body, gpu, pod, review
 from admission.scene import FULL, town
 from prometheus_client import generate_latest
 
+from hami_webhook.assembly import options_of
 from hami_webhook.cluster.api import Kind
 from hami_webhook.config import ConfigError
 from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.policy_reload import PolicyReload
-from hami_webhook.server.run import limits_of, options_of, running
+from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
 
 from .serving import ANYWHERE, AS_JSON, certificates, scenario, served, settings_of, trusting
