@@ -154,6 +154,11 @@ class Scheduler(Placed):
     cert_manager: Switch
 
 
+class Prometheus(_Values):
+    namespace_selector: WrittenSelector
+    pod_selector: WrittenSelector
+
+
 class Monitor(_Values):
     enabled: bool
     interval: Interval
@@ -174,5 +179,6 @@ class Values(_Values):
     webhook: Component
     controller: Component
     scheduler: Scheduler
+    prometheus: Prometheus
     service_monitor: Monitor
     pod_monitor: Monitor

@@ -24,7 +24,7 @@ Key = tuple[str, str, str]
 
 AS_KUSTOMIZE = ("--set", "image.tag=latest,scheduler.kubeScheduler.image.tag=v1.36.3")
 CERT_MANAGER = ("--set", "scheduler.certManager.enabled=true", "--api-versions", "cert-manager.io/v1")
-MONITORS = (
+MONITORING = (
     "--set",
     "serviceMonitor.enabled=true,podMonitor.enabled=true",
     "--api-versions",
@@ -93,11 +93,11 @@ def overlay(name: str) -> Path:
     return MANIFESTS / "overlays" / name
 
 
-def with_monitors(folder: Path) -> Path:
-    """The default overlay with its component for the Prometheus operator."""
+def with_monitoring(name: str, folder: Path) -> Path:
+    """An overlay with the component for the Prometheus operator."""
     base, component = (
         os.path.relpath(path.resolve(), folder.resolve())
-        for path in (overlay("default"), MANIFESTS / "components" / "servicemonitor")
+        for path in (overlay(name), MANIFESTS / "components" / "monitoring")
     )
     (folder / "kustomization.yaml").write_text(json.dumps({"resources": [base], "components": [component]}))
     return folder
@@ -109,11 +109,11 @@ def with_monitors(folder: Path) -> Path:
         ("default", ()),
         ("cert-manager", CERT_MANAGER),
         ("drop-in", ("--set", "dropIn.enabled=true")),
-        ("monitors", MONITORS),
+        ("default", MONITORING),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
-    expected = kustomized(with_monitors(tmp_path) if name == "monitors" else overlay(name))
+    expected = kustomized(with_monitoring(name, tmp_path) if set(MONITORING) <= set(values) else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
     assert sorted(found) == sorted(expected)
     for each in expected:
@@ -130,6 +130,15 @@ def test_the_api_servers_addresses_reach_the_network_policy_and_the_program(helm
     assert rule["from"] == [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.1/32", "fd00::/64")]
     (container,) = pod_spec(found, "hami-webhook")["containers"]
     assert {"name": "HAMI_API_SERVER_CIDRS", "value": "10.0.0.1/32,fd00::/64"} in container["env"]
+
+
+def test_who_reads_metrics_is_a_value(helm: Helm) -> None:
+    values = {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {"matchLabels": None}}
+    found = charted(helm, "-f", str(helm.values("values", {"prometheus": values})))
+    peers = [{"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {}}]
+    policies = [each["spec"]["ingress"] for (kind, _, _), each in found.items() if kind == "NetworkPolicy"]
+    assert len(policies) == 3
+    assert [rules for rules in policies if rules[0] != {"from": peers, "ports": [{"port": "metrics"}]}] == []
 
 
 def pod_spec(found: dict[Key, JSON], deployment: str) -> JSON:

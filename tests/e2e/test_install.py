@@ -60,7 +60,7 @@ def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_pat
         # the API server's addresses as a value
         assert deploy("up", API_SERVER_CIDRS="10.0.0.1/8").stderr.startswith("deploy: API_SERVER_CIDRS must be")
         assert "the replicas aren't ready" in deploy("up", API_SERVER_CIDRS="10.0.0.1/32,10.0.0.2").stderr
-        reviews, _ = kubectl.get("networkpolicy", "hami-webhook", "-n", "hami-system")["spec"]["ingress"]
+        _, reviews = kubectl.get("networkpolicy", "hami-webhook", "-n", "hami-system")["spec"]["ingress"]
         assert reviews["from"] == [{"ipBlock": {"cidr": f"10.0.0.{host}/32"}} for host in (1, 2)]
     finally:
         assert deploy("down").returncode == 0

@@ -149,3 +149,18 @@ matchExpressions:
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* Which pods NetworkPolicies let read metrics. */}}
+{{- define "hami-webhook.metricsReaders" -}}
+- namespaceSelector: {{- include "hami-webhook.selector" .Values.prometheus.namespaceSelector | nindent 4 }}
+  podSelector: {{- include "hami-webhook.selector" .Values.prometheus.podSelector | nindent 4 }}
+{{- end }}
+
+{{/* A label selector without its empty parts. */}}
+{{- define "hami-webhook.selector" -}}
+{{- $selector := dict -}}
+{{- range $part, $value := . -}}
+{{- if $value }}{{ $_ := set $selector $part $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $selector -}}
+{{- end }}
