@@ -165,6 +165,12 @@ class Monitor(_Values):
     labels: dict[str, str]
 
 
+class Rule(_Values):
+    enabled: bool
+    labels: dict[str, str]
+    runbooks: Annotated[str, Field(min_length=1, pattern=r"[^/]$")]
+
+
 class Values(_Values):
     """Values of the chart hami-webhook."""
 
@@ -182,3 +188,4 @@ class Values(_Values):
     prometheus: Prometheus
     service_monitor: Monitor
     pod_monitor: Monitor
+    prometheus_rule: Rule

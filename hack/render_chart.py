@@ -1,15 +1,15 @@
 """Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
 
-The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, and the
-webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`. A test compares
-the files with what this renders.
+The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, the alerts,
+and the webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`. A test
+compares the files with what this renders.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 from hack.chart_values import Values
@@ -67,11 +67,18 @@ def render_conditions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_alerts() -> str:
+    """files/alerts.yaml: the spec of the PrometheusRule, as it is written."""
+    _, _, spec = (MANIFESTS / "components" / "monitoring" / "prometheusrule.yaml").read_text().partition("\nspec:\n")
+    return dedent(spec)
+
+
 FILES = {
     "Chart.yaml": render_description,
     "values.schema.json": render_schema,
     "files/match-conditions.yaml": render_conditions,
     "files/kube-scheduler.yaml": (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text,
+    "files/alerts.yaml": render_alerts,
     "files/device-config.yaml": (MANIFESTS / "device-config" / "device-config.yaml").read_text,
 }
 

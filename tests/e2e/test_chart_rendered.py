@@ -26,7 +26,7 @@ AS_KUSTOMIZE = ("--set", "image.tag=latest,scheduler.kubeScheduler.image.tag=v1.
 CERT_MANAGER = ("--set", "scheduler.certManager.enabled=true", "--api-versions", "cert-manager.io/v1")
 MONITORING = (
     "--set",
-    "serviceMonitor.enabled=true,podMonitor.enabled=true",
+    "serviceMonitor.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true",
     "--api-versions",
     "monitoring.coreos.com/v1",
 )
@@ -139,6 +139,14 @@ def test_who_reads_metrics_is_a_value(helm: Helm) -> None:
     policies = [each["spec"]["ingress"] for (kind, _, _), each in found.items() if kind == "NetworkPolicy"]
     assert len(policies) == 3
     assert [rules for rules in policies if rules[0] != {"from": peers, "ports": [{"port": "metrics"}]}] == []
+
+
+def test_alerts_link_to_where_the_runbooks_are(helm: Helm) -> None:
+    found = charted(helm, *MONITORING, "--set", "prometheusRule.runbooks=https://wiki.example/hami")
+    groups = found["PrometheusRule", "hami-system", "hami-webhook"]["spec"]["groups"]
+    urls = {rule["alert"]: rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]}
+    assert urls
+    assert urls == {alert: f"https://wiki.example/hami/{alert}.md" for alert in urls}
 
 
 def pod_spec(found: dict[Key, JSON], deployment: str) -> JSON:
