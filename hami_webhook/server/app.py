@@ -16,7 +16,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
@@ -106,7 +106,7 @@ class WebhookApp:
         self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
         self._requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
 
-    def application(self, *more: Route) -> Starlette:
+    def application(self, *more: Route) -> ASGIApp:
         """The main application, with more routes."""
 
         handler = self._handler
@@ -116,11 +116,16 @@ class WebhookApp:
 
         steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
         serving = self._limits, self._requests, self._sources, self._large
-        routes: list[_ReviewRoute] = [_PodRoute(path, step, *serving) for path, step in steps.items()]
-        routes.append(_QuotaRoute("/quotas", self._misreadings, *serving))
-        return _application(
-            *(Route(route.path, route, methods=["POST"]) for route in routes), *self._plain_routes(), *more
-        )
+        pods: list[_ReviewRoute] = [_PodRoute(path, step, *serving) for path, step in steps.items()]
+        reviews = {review.path: review for review in (*pods, _QuotaRoute("/quotas", self._misreadings, *serving))}
+        routes = [Route(path, review, methods=["POST"]) for path, review in reviews.items()]
+        starlette = _application(*routes, *self._plain_routes(), *more)
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            review = reviews.get(scope["path"]) if scope["method"] == "POST" else None
+            await (review or starlette)(scope, receive, send)
+
+        return application
 
     def metrics_application(self, *more: Route) -> Starlette:
         """The application of the separate, plain metrics server, or of a main server that gets no reviews."""

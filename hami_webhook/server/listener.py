@@ -47,8 +47,8 @@ class Listener:
     """Serves ``app`` on ``host``:``port`` from `start` until `drain_and_stop`; then it may be started again.
 
     ``host`` is an address or a name; empty or ``::`` means every address of both families. ``port`` 0 takes a free
-    one. Signals are the caller's. ``app`` answers starlette's ``HTTPException``, which `receive` raises for a request
-    whose body is complete while ``max_concurrent_requests`` others are in work. Requests whose body isn't read, as
+    one. Signals are the caller's. A request whose body is complete while ``max_concurrent_requests`` others are in work
+    is answered with 503, for which `receive` raises starlette's ``HTTPException``. Requests whose body isn't read, as
     probes, are always answered.
     """
 
@@ -261,5 +261,7 @@ class Listener:
             await self._app(scope, counting, send)
         except ClientDisconnect:
             _LOG.debug("client left before its request was read")
+        except HTTPException as refusal:
+            await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, send)
         finally:
             self._in_work -= complete
