@@ -18,7 +18,7 @@ from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.config import Settings
 from hami_webhook.device_config import builtin_vendors
-from hami_webhook.devices.model import BadRequest
+from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.disruption import PodDisruptionBudget
@@ -187,9 +187,9 @@ class _QuotaCharging:
         self.synced = synced
         self.new_id = new_id
 
-    def price(self, pod: Pod) -> _PodEstimate:
+    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _PodEstimate:
         try:
-            charge = waiting_charge(pod, self.core.vendors, self.core.state)
+            charge = waiting_charge(pod, self.core.vendors, self.core.state, requests)
         except BadRequest as error:
             raise bad_request(error) from error
         return _PodEstimate(self, pod, charge)

@@ -35,6 +35,7 @@ from hami_webhook.admission.review import UNCHANGED, Answer, Review
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.foreign_pods import names_any
 from hami_webhook.devices.keys import Governed
+from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
@@ -74,8 +75,8 @@ class PodEstimate(Protocol):
 class QuotaCharging(Protocol):
     """The namespace's quotas."""
 
-    def price(self, pod: Pod) -> PodEstimate:
-        """What the pod costs; raises `Denied` for amounts that can't be meant."""
+    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
+        """What the pod costs, with its `requests` by vendor; raises `Denied` for amounts that can't be meant."""
         ...
 
 
@@ -121,9 +122,10 @@ class AdmissionHandler:
         if is_unmanaged(review.object, self._vendors):
             return UNCHANGED
         pod = read_pod(review.object, review.namespace)
-        if not await self._asks(pod):
+        requests = await self._validate(pod)
+        if requests is None:
             return UNCHANGED
-        amounts = await self._charging.price(pod).charge(
+        amounts = await self._charging.price(pod, requests).charge(
             pod.uid or review.uid,
             reservation=pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
@@ -139,9 +141,10 @@ class AdmissionHandler:
         if done is None:
             return UNCHANGED
         pod = done.draft.result()
-        if not await self._asks(pod):
+        requests = await self._validate(pod)
+        if requests is None:
             return _answer(done)
-        priced = self._charging.price(pod)
+        priced = self._charging.price(pod, requests)
         brought = pod.annotations.get(self._reservation_key, "")
         amounts, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
         if amounts and not review.dry_run:
@@ -154,8 +157,6 @@ class AdmissionHandler:
             return None
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
-        if not self._touches_all and not names_managed(pod, self._vendors):
-            return None
         draft = PodDraft(review.object, original=pod)
         elsewhere = governed_foreign(draft, self._vendors)
         ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
@@ -187,16 +188,16 @@ class AdmissionHandler:
         ground = ground or AdmissionContext(await self._namespace(draft.original), self._policies())
         return mutate(draft, requested, self._vendors, self._rules, ground, self._lister, refusal)
 
-    async def _asks(self, pod: Pod) -> bool:
-        """Validate a pod; whether it asks for cards, of us or of another scheduler."""
+    async def _validate(self, pod: Pod) -> Mapping[str, Requests] | None:
+        """Validate a pod; what it requests by vendor, None if it requests no cards of us or of another scheduler."""
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
-            return False
-        requested = validate(pod, self._vendors, self._lister)
-        governed: list[Governed] = [*requested, *governed_foreign(pod, self._vendors)]
+            return None
+        requests = validate(pod, self._vendors, self._lister)
+        governed: list[Governed] = [*map(self._vendors.__getitem__, requests), *governed_foreign(pod, self._vendors)]
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
-        return bool(requested) or any(scheduler.named_by(pod) for scheduler in self._vendors.foreign)
+        return requests if requests or self._vendors.foreign_named_by(pod) else None
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:

@@ -122,6 +122,6 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
 
 def _is_others_alone(pod: Pod, vendors: Vendors) -> bool:
     """Whether the pod is another scheduler's, and asks for no cards of ours."""
-    return any(scheduler.named_by(pod) for scheduler in vendors.foreign) and not any(
+    return bool(vendors.foreign_named_by(pod)) and not any(
         vendors.own_names.intersection((*container.limits, *container.requests)) for container in pod.containers
     )

@@ -16,7 +16,7 @@ from hami_webhook.config.errors import cut
 from hami_webhook.devices.device_lister import NO_DEVICES, DeviceLister
 from hami_webhook.devices.foreign_pods import DEFAULT_SCHEDULER, is_mirror, name_scheduler, refuse_owned
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
-from hami_webhook.devices.model import BadRequest
+from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.pod_preferences import GPU_POLICY, CardPolicy, parse_weights
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, owned_in
@@ -56,11 +56,7 @@ class ForeignMutation:
 
 def names_managed(pod: Pod, vendors: Vendors) -> bool:
     """Whether any container names a managed resource; the cheap look that most pods end with."""
-    managed = vendors.resource_names
-    for container in pod.containers:
-        if not (managed.isdisjoint(container.limits) and managed.isdisjoint(container.requests)):
-            return True
-    return False
+    return not vendors.resource_names.isdisjoint(pod.named)
 
 
 def is_unmanaged(pod: ReviewedPod, vendors: Vendors) -> bool:
@@ -106,9 +102,8 @@ def refuse_unfit(pod: Pod, vendors: Vendors) -> None:
         raise Denied(403, "pod has no containers")
     if pod.annotations:
         owned = _forged(pod.annotations, vendors)
-        for scheduler in vendors.foreign:
-            if scheduler.named_by(pod):
-                owned.difference_update(scheduler.owned)  # removed by its `admit`, refused by its `check`
+        for scheduler in vendors.foreign_named_by(pod) if owned else ():
+            owned.difference_update(scheduler.owned)  # removed by its `admit`, refused by its `check`
         if owned:
             raise Denied(403, f"annotation {min(owned)} is written by the scheduler only; remove it from the pod")
     if not OWNED_LABELS.isdisjoint(pod.labels):
@@ -148,7 +143,7 @@ def governed_foreign(pod: Pod | PodDraft, vendors: Vendors) -> list[ForeignSched
     """The other schedulers that a pod asks for cards and of whose pods policy can say something."""
     if is_mirror(pod.original if isinstance(pod, PodDraft) else pod):
         return []
-    return [each for each in vendors.foreign if each.named_by(pod) and each.governable and each.requested_by(pod)]
+    return [each for each in vendors.foreign_named_by(pod) if each.governable and each.requested_by(pod)]
 
 
 def mutate_for_foreign(
@@ -166,12 +161,12 @@ def mutate_for_foreign(
     if governed:
         assert ground is not None
         outcome = policy.apply(draft, ground.namespace, ground.policies, governed)
-    found = [scheduler for scheduler in vendors.foreign if scheduler.named_by(draft)]
-    others = set(vendors.own_names)
+    found = vendors.foreign_named_by(draft)
     try:
         for scheduler in found:
             scheduler.admit(draft, lister)
         found = [scheduler for scheduler in found if scheduler.named_by(draft)]
+        others = vendors.own_names
         for scheduler in found:
             name_scheduler(draft, scheduler, others)
             others |= scheduler.resource_names
@@ -237,27 +232,26 @@ def mutate(
     return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
 
 
-def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
-    """Check a pod as it is about to be stored, whoever schedules it, all but policy; the vendors it requests.
+def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
+    """Check a pod as it is about to be stored, whoever schedules it, all but policy; what it requests, by vendor.
 
     Raises `Denied`.
     """
     refuse_unfit(pod, vendors)
     try:
-        for scheduler in vendors.foreign:
-            if is_mirror(pod):
-                refuse_owned(pod.annotations, scheduler.owned)
-            elif scheduler.named_by(pod):
-                scheduler.check(pod, lister)
+        for scheduler in vendors.foreign if is_mirror(pod) else ():
+            refuse_owned(pod.annotations, scheduler.owned)
+        for scheduler in vendors.foreign_named_by(pod) if not is_mirror(pod) else ():
+            scheduler.check(pod, lister)
         vendors.mixing.check(pod)
     except BadRequest as error:
         raise bad_request(error) from error
-    requested = requested_vendors(pod, vendors, lister)
-    if requested:
+    requests = checked_requests(pod, vendors, lister)
+    if requests:
         refuse_privileged(pod)
         refuse_node_name(pod)
         refuse_bad_weights(pod.annotations, pod.name)
-    return requested
+    return requests
 
 
 def validate_update(
@@ -298,26 +292,27 @@ def refuse_ephemeral(pod: ReviewedPod, vendors: Vendors) -> None:
             )
 
 
-def requested_vendors(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> tuple[Vendor, ...]:
-    """The vendors a pod asks for as it stands. Raises `Denied` for an amount that can't be meant."""
-    requested = []
+def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
+    """What a pod as it stands requests, by the keys of the vendors of which a container requests anything, sorted.
+
+    Raises `Denied` for an amount that can't be meant.
+    """
+    found: dict[str, Requests] = {}
     named = list(map(vendors.named_by, pod.containers))
-    concerned = frozenset[str]().union(*named)
-    for key, vendor in vendors.items():
-        if key not in concerned:
-            continue
-        try:
+    try:
+        for key in sorted(frozenset[str]().union(*named)):
+            vendor = vendors[key]
             for container, keys in zip(pod.containers, named, strict=True):
                 if key in keys:
                     vendor.check_amounts(container)
                     vendor.check_servable(container, lister)
-                    if vendor.request_in_pod(container, pod) is not None and vendor not in requested:
-                        requested.append(vendor)
-            if vendor in requested:
+            requests = vendor.requests_of(pod)
+            if any(requests):
                 vendor.check_pod(pod)
-        except BadRequest as error:
-            raise bad_request(error) from error
-    return tuple(requested)
+                found[key] = requests
+    except BadRequest as error:
+        raise bad_request(error) from error
+    return found
 
 
 def bad_request(error: BadRequest) -> Denied:

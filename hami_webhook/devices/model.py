@@ -159,6 +159,10 @@ class Request:
     profile: str | None = None
 
 
+Requests = Sequence[Request | None]
+"""What each container of a pod requests of one vendor, in their order."""
+
+
 class BadRequest(ValueError):
     """A container's request can't be meant: the text is the sentence for the user."""
 

@@ -14,8 +14,8 @@ from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
 from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
 from hami_webhook.devices.vendor import Vendor
-from hami_webhook.kube.draft import ContainerDraft
-from hami_webhook.kube.objects import Container
+from hami_webhook.kube.draft import ContainerDraft, PodDraft
+from hami_webhook.kube.objects import Container, Pod
 
 _DEVICES = re.compile(r"hami\.io/(.+)-devices-allocated")
 _REGISTER = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
@@ -132,8 +132,13 @@ class Vendors(Mapping[str, Vendor]):
 
     def named_by(self, container: Container | ContainerDraft) -> frozenset[str]:
         """The keys of the vendors of which the container names a resource: those it is `named_by`."""
-        names = container.named & self._names.keys()
-        return frozenset([key for name in names for key in self._names[name]])
+        written = (container.limits, container.requests)
+        return frozenset([key for names in written for name in names for key in self._names.get(name, ())])
+
+    def foreign_named_by(self, pod: Pod | PodDraft) -> list[ForeignScheduler]:
+        """The other projects' schedulers of which a container names a resource."""
+        named = pod.named
+        return [scheduler for scheduler in self.foreign if not named.isdisjoint(scheduler.resource_names)]
 
     def __getitem__(self, key: str) -> Vendor:
         return self._by_key[key]

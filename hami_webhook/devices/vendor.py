@@ -47,6 +47,7 @@ from hami_webhook.devices.model import (
     NodeView,
     RegistrationError,
     Request,
+    Requests,
     Rows,
     ShareOfCard,
     Usage,
@@ -226,6 +227,10 @@ class Vendor:
     def request_in_pod(self, container: Container, pod: Pod) -> Request | None:
         """As `request`, for a vendor whose reading of a container depends on the pod's annotations too."""
         return self.request(container)
+
+    def requests_of(self, pod: Pod) -> Requests:
+        """What each container of the pod requests. Raises `BadRequest`."""
+        return [self.request_in_pod(each, pod) if self.named_by(each) else None for each in pod.containers]
 
     def mebibytes(self, container: Container) -> int:
         """The MiB written for the memory resource, 0 for none."""

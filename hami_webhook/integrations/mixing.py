@@ -7,7 +7,7 @@ Each manager counts the cards by itself, so two on one node give the same memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -21,8 +21,8 @@ from hami_webhook.integrations.sections import KoordinatorSection, SchedulerSect
 from hami_webhook.integrations.volcano import annotation_keys as volcano
 from hami_webhook.integrations.volcano.registration import decode_cards as decode_volcano
 from hami_webhook.kube.derived import DerivedValues
-from hami_webhook.kube.draft import ContainerDraft, PodDraft
-from hami_webhook.kube.objects import Container, Node, Pod
+from hami_webhook.kube.draft import PodDraft
+from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.kube.wire import ReviewedPod
 
@@ -93,7 +93,7 @@ class Mixing(Coexistence):
 
         Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
         """
-        found = self.named(draft.containers)
+        found = self.named(draft.named)
         self._refuse(found)
         for warning in _told(found):
             draft.warn(warning)
@@ -105,11 +105,10 @@ class Mixing(Coexistence):
 
     def check(self, pod: Pod) -> None:
         """Raises `BadRequest` for a pod that must not be stored for what it mixes."""
-        self._refuse(self.named(pod.containers))
+        self._refuse(self.named(pod.named))
 
-    def named(self, containers: Iterable[Container | ContainerDraft]) -> dict[Manager, list[str]]:
-        """The managers whose resources the containers name, each with the names."""
-        names = {name for c in containers for written in (c.limits, c.requests) for name in written}
+    def named(self, names: Set[str]) -> dict[Manager, list[str]]:
+        """The managers whose resources a pod's names are, each with these names."""
         found: dict[Manager, list[str]] = {}
         own_count = self.hami_count != NVIDIA_COUNT and self.hami_count in names
         is_hami = own_count or not names.isdisjoint(self.hami_shares)

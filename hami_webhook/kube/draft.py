@@ -185,6 +185,11 @@ class PodDraft:
     def runtime_class_name(self, name: str) -> None:
         self._spec["runtimeClassName"] = name
 
+    @property
+    def named(self) -> set[str]:
+        """The resources that a container names, in limits or in requests."""
+        return set().union(*[container.named for container in self.containers])
+
     def warn(self, text: str) -> None:
         """Tell the user something that is legal but worth knowing; each text once."""
         if text not in self._warned:

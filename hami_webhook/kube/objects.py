@@ -177,6 +177,11 @@ class Pod(Struct, frozen=True, weakref=True):
         return self.deletion_time + self.deletion_grace
 
     @property
+    def named(self) -> set[str]:
+        """The resources that a container names, in limits or in requests."""
+        return set().union(*[names for each in self.containers for names in (each.limits, each.requests)])
+
+    @property
     def kinds(self) -> tuple[ContainerKind, ...]:
         """The containers' kinds, in their order."""
         return tuple([container.kind for container in self.containers])

@@ -16,7 +16,7 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import DeviceLister, NoDevices
 from hami_webhook.devices.foreign_scheduler import ForeignCharge, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
-from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request
+from hami_webhook.devices.model import BadRequest, Claim, Device, Kinds, Request, Requests
 from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendor import Vendor
@@ -149,14 +149,20 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
     return amounts
 
 
-def waiting_charge(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
-    """What the pod declares. Raises `BadRequest` for an amount that admission refuses."""
+def waiting_charge(
+    pod: Pod, vendors: Vendors, capacity: CapacityLister, requests: Mapping[str, Requests] | None = None
+) -> Charge:
+    """What the pod declares. Raises `BadRequest` for an amount that admission refuses.
+
+    `requests` are the pod's by the keys of their vendors, where the caller has read them.
+    """
     builder = _ChargeBuilder()
-    for key in sorted(named_in(pod, vendors)):
-        _add_waiting(builder, vendors[key], pod, capacity)
-    for scheduler in vendors.foreign:
-        if scheduler.named_by(pod):
-            builder.add_foreign(scheduler.waiting(pod, capacity))
+    if requests is None:
+        requests = {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))}
+    for key, of_vendor in requests.items():
+        _add_waiting(builder, vendors[key], pod, of_vendor, capacity)
+    for scheduler in vendors.foreign_named_by(pod):
+        builder.add_foreign(scheduler.waiting(pod, capacity))
     return builder.charge(vendors)
 
 
@@ -205,7 +211,7 @@ def charge_of(
         if key not in named:
             continue
         try:
-            _add_waiting(builder, vendor, pod, capacity)
+            _add_waiting(builder, vendor, pod, vendor.requests_of(pod), capacity)
         except BadRequest as error:
             builder.problems.append(str(error))
     foreign = [scheduler for scheduler in vendors.foreign if scheduler.concerns(pod)]
@@ -279,8 +285,9 @@ def _declared(scheduler: ForeignScheduler, pod: Pod, capacity: CapacityLister) -
         return ForeignCharge({}, problems=(str(error),))
 
 
-def _add_waiting(builder: _ChargeBuilder, vendor: Vendor, pod: Pod, capacity: CapacityLister) -> None:
-    requested = [vendor.request_in_pod(c, pod) if vendor.named_by(c) else None for c in pod.containers]
+def _add_waiting(
+    builder: _ChargeBuilder, vendor: Vendor, pod: Pod, requested: Requests, capacity: CapacityLister
+) -> None:
     if not any(requested):
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))

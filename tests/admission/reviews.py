@@ -16,6 +16,7 @@ from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.devices.device_lister import NO_DEVICES
+from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
@@ -132,7 +133,7 @@ class Surroundings:
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         self.ignored.append((namespace, keys))
 
-    def price(self, pod: Pod) -> PodEstimate:
+    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
         return Free(self, pod)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import requested_vendors
+from hami_webhook.admission.pods import checked_requests
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import (
     AllocatedDevice,
@@ -211,10 +211,10 @@ def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> 
     """By the validating path and, where that was missed, by Fit."""
     stored = Pod.from_object(asking(notes=notes))
     with pytest.raises(Denied, match="must be set one of"):
-        requested_vendors(stored, CHART)
+        checked_requests(stored, CHART)
     with pytest.raises(BadRequest, match="must be set one of"):
         read_pod_request(stored, CHART, "spread")
-    assert requested_vendors(Pod.from_object(pod(one(vcore=5), annotations=notes)), CHART) == ()
+    assert checked_requests(Pod.from_object(pod(one(vcore=5), annotations=notes)), CHART) == {}
 
 
 def test_limits_and_requests_are_never_rewritten() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.pods import normalise, requested_vendors
+from hami_webhook.admission.pods import checked_requests, normalise
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
@@ -163,7 +163,7 @@ class Yard:
             draft = PodDraft(manifest)
             normalise(draft, self.vendors, self.state)
             after = jsonpatch.apply_patch(manifest, draft.operations())
-            requested_vendors(Pod.from_object(after), self.vendors, self.state)
+            checked_requests(Pod.from_object(after), self.vendors, self.state)
             again = PodDraft(after)
             normalise(again, self.vendors, self.state)
         except Denied as denial:
