@@ -96,6 +96,8 @@ class Core:
         self.cluster = cluster
         self.vendors = vendors
         self.clock = clock
+        self.zone = options.zone
+        """The time zone of handshakes; None for the local one."""
         self.placement_ttl = placement_ttl = options.times.placement_ttl
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
         self.nominations = Nominations(self.state, vendors, clock=clock, card_policy=options.policies.card)
@@ -236,7 +238,8 @@ class _PodEstimate:
         request = ChargeRequest(uid, self.pod, self.cost, dry_run, reservation)
         outcome = await self.charging.core.charger.charge(request, time_left)
         if isinstance(outcome, Refusal):
-            raise Denied(outcome.code, outcome.message, retry_after=1 if outcome.code == 503 else None)
+            retry_after = 1 if outcome.code == 503 else None
+            raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
         return outcome.amounts
 
     async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:

@@ -6,14 +6,18 @@ from __future__ import annotations
 class Denied(Exception):
     """The pod is refused: an HTTP status code and reason in Kubernetes' sense, and the sentence for the user.
 
-    `retry_after` (seconds) is set where trying again may help.
+    `retry_after` (seconds) is set where trying again may help. `cause` is what a metric counts the refusal under:
+    `quota`, `policy`, `request`, `unavailable` or `failure`.
     """
 
-    def __init__(self, code: int, message: str, *, reason: str = "", retry_after: int | None = None) -> None:
+    def __init__(
+        self, code: int, message: str, *, reason: str = "", cause: str = "", retry_after: int | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.reason = reason or _REASONS.get(code, "InternalError")
+        self.cause = "unavailable" if code == 503 else cause or "request"
         self.retry_after = retry_after
 
 

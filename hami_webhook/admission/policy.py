@@ -47,7 +47,7 @@ def apply(
     try:
         changes = evaluation.required_changes(draft.annotations, namespace, rules, requested)
     except PolicyViolation as violation:
-        raise Denied(403, str(violation)) from violation
+        raise Denied(403, str(violation), cause="policy") from violation
     for key, value in changes.annotations.items():
         draft.annotations[key] = value
     _warn(draft, changes.sentences)
@@ -74,7 +74,7 @@ def check(
     try:
         evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), requested, changed)
     except PolicyViolation as violation:
-        raise Denied(403, str(violation)) from violation
+        raise Denied(403, str(violation), cause="policy") from violation
 
 
 def _warn(draft: PodDraft, sentences: tuple[str, ...]) -> None:

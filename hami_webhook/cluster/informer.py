@@ -99,6 +99,11 @@ class Informer:
         """When the cluster last answered: a list, an event, a bookmark or a watch's orderly end. None: never yet."""
         return self._last_alive
 
+    @property
+    def size(self) -> int:
+        """How many objects the handler knows."""
+        return len(self._known)
+
     def alive_within(self, seconds: float) -> bool:
         """Whether the handler received all and the cluster was heard of in the last `seconds`."""
         heard = self._last_alive

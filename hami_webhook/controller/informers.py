@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, WatchType
@@ -58,6 +58,17 @@ class SharedInformers:
     def synced(self) -> bool:
         """Whether every cache has had its first list, or its kind can't be listed."""
         return all(informer.synced.is_set() for informer in self._informers.values())
+
+    def ages(self) -> Iterator[tuple[Kind, float]]:
+        """For how many seconds the cluster hasn't been heard of by each cache that was ever filled."""
+        now = self._core.clock()
+        for kind, informer in self._informers.items():
+            if informer.last_alive is not None:
+                yield kind, max(0.0, now - informer.last_alive)
+
+    def sizes(self) -> Iterator[tuple[Kind, int]]:
+        """How many objects each cache has."""
+        yield from ((kind, informer.size) for kind, informer in self._informers.items())
 
     async def wait_synced(self) -> None:
         for informer in self._informers.values():

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from prometheus_client import Histogram
+from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.kube import scopes
@@ -66,6 +66,9 @@ class ChargeCounts(WriteCounts):
     durations: Histogram = field(
         default_factory=lambda: durations("hami_webhook_quota_charge_seconds", "Time to charge a pod.")
     )
+    waiting: Gauge = field(
+        default_factory=lambda: Gauge("hami_webhook_quota_charges_waiting", "Charges under way.", registry=None)
+    )
     denied: dict[str, int] = field(default_factory=dict)
 
     def deny(self, refusal: Refusal) -> None:
@@ -118,7 +121,8 @@ class AdmissionCharger:
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
         giving_up = loop.call_later(timeout, _give_up, future, namespace)
         try:
-            outcome = await future  # cancelled with the review that waits for it, so that nothing is charged
+            with self.counts.waiting.track_inprogress():
+                outcome = await future  # cancelled with the review that waits, so that nothing is charged
         finally:
             giving_up.cancel()
         self.counts.durations.observe(self._clock() - began)

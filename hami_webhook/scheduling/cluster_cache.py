@@ -71,6 +71,7 @@ class _NodeEntry:
     name: str
     node: Node | None = None
     inventories: dict[str, Inventory] = field(default_factory=dict)
+    registrations: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     judge_again: float | None = None
@@ -142,7 +143,7 @@ class ClusterCache:
         if entry is None:
             return
         entry.node, entry.inventories, entry.judge_again = None, {}, None
-        entry.dropped, entry.allocatable = {}, {}
+        entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
         self._sorts.remove(name)
         self.version += 1
         self._problems.pop(("Node", name), None)
@@ -328,6 +329,10 @@ class ClusterCache:
         """The node; None if it isn't known."""
         return self._nodes[name].node if name in self._nodes else None
 
+    def registrations(self, node: str) -> Mapping[str, str]:
+        """What became of each vendor's registration on a node: `ready`, `unreadable` or `silent`."""
+        return self._nodes[node].registrations if node in self._nodes else {}
+
     def foreign_pods_on(self, node: str) -> list[Pod]:
         """The live pods on a node that concern another scheduler, by UID."""
         return self._guests.on(node)
@@ -362,6 +367,7 @@ class ClusterCache:
         node = entry.node
         assert node is not None
         before, entry.inventories, entry.judge_again = entry.inventories, {}, None
+        entry.registrations = {}
         texts: list[str] = []
         for key, vendor in self._vendors.items():
             allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
@@ -375,14 +381,18 @@ class ClusterCache:
             if health.until is not None:
                 entry.judge_again = min(health.until, entry.judge_again or health.until)
             if key in entry.dropped or not health.healthy:
+                if register is not None:
+                    entry.registrations[key] = "silent"
                 continue
             try:
                 inventory = vendor.inventory(node)
             except RegistrationError as error:
                 texts.append(str(error))
+                entry.registrations[key] = "unreadable"
                 inventory = None if vendor.registration.drop_on_error else before.get(key)
             if inventory is not None:
                 entry.inventories[key] = inventory
+                entry.registrations.setdefault(key, "ready")
                 texts.extend(inventory.warnings)
         if entry.judge_again is not None and entry.judge_again != entry.due:
             entry.due = entry.judge_again

@@ -22,6 +22,7 @@ from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota, is_subdomain
 from hami_webhook.scheduling.cluster_cache import ClusterCache
+from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
@@ -71,16 +72,6 @@ class Binding:
 
 
 @dataclass(slots=True)
-class ExtenderCounts:
-    """What was answered, for metrics."""
-
-    filtered: int = 0
-    refused: int = 0
-    bound: int = 0
-    bind_failures: int = 0
-
-
-@dataclass(slots=True)
 class _BindAttempt:
     """A bind under way: the placement it is made by, and whether it has begun to be written."""
 
@@ -116,6 +107,7 @@ class Extender:
         placed: Callable[[str], None] = lambda uid: None,
         freed: Callable[[], None] = lambda: None,
         preemption: Preemption | None = None,
+        metrics: ExtenderMetrics | None = None,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -135,11 +127,11 @@ class Extender:
         self._assumed: OrderedDict[str, AssumedPlacement] = OrderedDict()  # by UID, in single mode
         self._binding: dict[str, str] = {}
         self._fitting: OrderedDict[str, tuple[PodRequest, Sequence[NodeRank]]] = OrderedDict()
-        self.counts = ExtenderCounts()
+        self._metrics = metrics or ExtenderMetrics()
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
         """Which nodes can take the pod."""
-        self.counts.filtered += 1
+        self._metrics.filtered.inc()
         try:
             pod = Pod.from_object(args.pod)
             managed = self._requests_devices(pod)
@@ -201,7 +193,7 @@ class Extender:
         return Filtered([each.node for each in fits], None, *failed_nodes(refused))
 
     def _refusal(self, pod: Pod, why: Unschedulable) -> Filtered:
-        self.counts.refused += 1
+        self._metrics.refuse(why.failed.values())
         self._refused(pod.uid)
         if why.error:
             return Filtered(error=why.error)
@@ -258,9 +250,9 @@ class Extender:
         finally:
             del self._binding[binding.uid]
         if error:
-            self.counts.bind_failures += 1
+            self._metrics.bind_failures.inc()
             return error
-        self.counts.bound += 1
+        self._metrics.bound.inc()
         self._placed(binding.uid)
         self._fitting.pop(binding.uid, None)
         self._assumed.pop(binding.uid, None)
@@ -305,6 +297,8 @@ class Extender:
                 failure, tried = str(error), pod
                 break
             else:
+                if pod.created is not None:
+                    self._metrics.binding_seconds.observe(max(0.0, self._clock() - pod.created))
                 return ""
         self._placer.record(tried, "Warning", "BindingFailed", failure)
         return failure
@@ -362,6 +356,7 @@ class Extender:
 
     async def _commit_locked(self, attempt: _BindAttempt, pod: Pod, node: str, locks: Sequence[NodeLock]) -> None:
         """Commit under the node's locks, which stay where that succeeds: device plugins let them go."""
+        began = self._clock()
         async with self._locks.turn(node, pod) as deadline:
             tried: list[NodeLock] = []
             others: list[int | None] = []
@@ -369,6 +364,7 @@ class Extender:
                 for lock in locks:
                     tried.append(lock)
                     others.append(await self._locks.take(node, pod, deadline, lock))
+                self._metrics.lock_wait_seconds.observe(max(0.0, self._clock() - began))
                 if not all(version is not None and self._pods_complete(version) for version in others):
                     await self._placer.check_room(pod, node)
                 await self._commit(attempt, pod, node)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -34,6 +35,7 @@ from hami_webhook.config import parse_go_duration
 from hami_webhook.config.setting_values import Network
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, header, receive_body
+from hami_webhook.server.exposition import render
 from hami_webhook.server.large_reviews import LARGE, LargeReviews, TooManyLargeReviews
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import RequestMetrics
@@ -97,14 +99,17 @@ class WebhookApp:
         sources: Sources | None = None,
     ) -> None:
         self._handler = handler
-        self._limits = limits
         self._ready = ready
         self._registry = registry
         self._remark = remark
         self._misreadings = misreadings
-        self._sources = sources or Sources()
-        self._large = LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes)
-        self._requests = RequestMetrics(registry, "hami_webhook_review", "admission review")
+        self._reviewing = _Reviewing(
+            limits,
+            sources or Sources(),
+            LargeReviews(_LARGE_REVIEWS * limits.max_request_bytes),
+            RequestMetrics(registry, "hami_webhook_review", "admission review"),
+            Counter("hami_webhook_review_refusals", "Pods refused at admission.", ("reason",), registry=registry),
+        )
 
     def application(self, *more: Route) -> ASGIApp:
         """The main application, with more routes."""
@@ -115,9 +120,10 @@ class WebhookApp:
             return await handler.mutate(review)
 
         steps = {"/mutate": only_mutate, "/validate": handler.validate, "/webhook": handler.webhook}
-        serving = self._limits, self._requests, self._sources, self._large
-        pods: list[_ReviewRoute] = [_PodRoute(path, step, *serving) for path, step in steps.items()]
-        reviews = {review.path: review for review in (*pods, _QuotaRoute("/quotas", self._misreadings, *serving))}
+        reviews: dict[str, _ReviewRoute] = {
+            **{path: _PodRoute(path, self._reviewing, step) for path, step in steps.items()},
+            "/quotas": _QuotaRoute("/quotas", self._reviewing, self._misreadings),
+        }
         routes = [Route(path, review, methods=["POST"]) for path, review in reviews.items()]
         starlette = _application(*routes, *self._plain_routes(), *more)
 
@@ -149,29 +155,39 @@ class WebhookApp:
         return PlainTextResponse(f"{remark}\n") if remark else Response()
 
     async def _show_metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await render(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 _IS_JSON = (b"content-type", b"application/json")
 
 
+@dataclass(frozen=True)
+class _Reviewing:
+    """What all routes of reviews share."""
+
+    limits: ListenerLimits
+    sources: Sources
+    large: LargeReviews
+    requests: RequestMetrics
+    refusals: Counter
+
+
 class _ReviewRoute:
     """An ASGI application for a route, which makes no request and response objects of it as starlette would."""
 
-    def __init__(
-        self, path: str, limits: ListenerLimits, requests: RequestMetrics, sources: Sources, large: LargeReviews
-    ) -> None:
-        self.path = path
-        self._limits = limits
-        self._requests = requests
-        self._sources = sources
-        self._large = large
+    def __init__(self, path: str, reviewing: _Reviewing) -> None:
+        self._path = path
+        self._limits = reviewing.limits
+        self._sources = reviewing.sources
+        self._large = reviewing.large
+        self._requests = reviewing.requests
+        self._refusals = reviewing.refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
         address = scope["client"][0]
         if not self._sources.accepts(address):
-            self._requests.answered(self.path, 403, perf_counter() - started)
+            self._requests.answered(self._path, 403, perf_counter() - started)
             text = f"reviews are accepted from --api-server-cidrs only, and {address} isn't in them\n"
             await PlainTextResponse(text, 403)(scope, receive, send)
             return
@@ -182,10 +198,11 @@ class _ReviewRoute:
         except BodyError as error:
             text = f"the review of this pod is too large: {error} by --max-request-bytes"
             refusal = Denied(error.status, text if isinstance(error, BodyTooLarge) else str(error))
-            code, content = refusal.code, denied(*read_start(error.start), refusal)
+            code, content = self._refused(*read_start(error.start), refusal)
         except BadReview as error:
+            self._refusals.labels("request").inc()
             code, content = error.code, denied(error.api_version, error.uid, error, error.name)
-        self._requests.answered(self.path, code, perf_counter() - started)
+        self._requests.answered(self._path, code, perf_counter() - started)
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": self._status(code), "headers": [_IS_JSON, length]})
         await send({"type": "http.response.body", "body": content})
@@ -199,9 +216,14 @@ class _ReviewRoute:
                 waited = perf_counter() - started
                 return await self._read(scope, body, left and max(left - waited, _ANSWERING))
         except (TooManyLargeReviews, TimeoutError):
-            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self.path, len(body))
+            logger.warning("%s: a review of %d bytes refused, as other large ones wait", self._path, len(body))
             refusal = Denied(503, "too many large pods are being reviewed; try again", retry_after=1)
-            return refusal.code, denied(*read_start(body[:1024]), refusal)
+            return self._refused(*read_start(body[:1024]), refusal)
+
+    def _refused(self, api_version: str, uid: str, refusal: Denied, name: str = "") -> tuple[int, bytes]:
+        """The status code inside the answer, and the answer."""
+        self._refusals.labels(refusal.cause).inc()
+        return refusal.code, denied(api_version, uid, refusal, name)
 
     def _status(self, code: int) -> int:
         """The status of the HTTP answer with a review of this status code in it."""
@@ -215,16 +237,8 @@ class _ReviewRoute:
 class _PodRoute(_ReviewRoute):
     """A route that reviews pods."""
 
-    def __init__(
-        self,
-        path: str,
-        step: Step,
-        limits: ListenerLimits,
-        requests: RequestMetrics,
-        sources: Sources,
-        large: LargeReviews,
-    ) -> None:
-        super().__init__(path, limits, requests, sources, large)
+    def __init__(self, path: str, reviewing: _Reviewing, step: Step) -> None:
+        super().__init__(path, reviewing)
         self._step = step
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
@@ -237,19 +251,19 @@ class _PodRoute(_ReviewRoute):
             answer = await within(seconds, self._step(review, left and left - _ANSWERING))
         except Denied as error:
             logger.info("%s refused: %s", self._about(review), _line(error.message))
-            return error.code, denied(review.api_version, review.uid, error, review.name)
+            return self._refused(review.api_version, review.uid, error, review.name)
         except TimeoutError:
             logger.warning("%s: the cluster didn't answer in time", self._about(review))
             late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
-            return late.code, denied(review.api_version, review.uid, late, review.name)
+            return self._refused(review.api_version, review.uid, late, review.name)
         except Exception:
             logger.exception("%s failed", self._about(review))
-            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why")
-            return 500, denied(review.api_version, review.uid, failure, review.name)
+            failure = Denied(500, "hami-webhook failed to judge this pod; its log says why", cause="failure")
+            return self._refused(review.api_version, review.uid, failure, review.name)
         return 200, allowed(review.api_version, review.uid, answer)
 
     def _about(self, review: Review) -> str:
-        return _line(f"{self.path} {review.namespace}/{review.name}")
+        return _line(f"{self._path} {review.namespace}/{review.name}")
 
 
 class _QuotaRoute(_ReviewRoute):
@@ -258,16 +272,8 @@ class _QuotaRoute(_ReviewRoute):
     What can't be answered fails as a call: the failure policy `Ignore` lets the quota pass then, and no refusal.
     """
 
-    def __init__(
-        self,
-        path: str,
-        misreadings: Callable[[ResourceQuota], Sequence[str]],
-        limits: ListenerLimits,
-        requests: RequestMetrics,
-        sources: Sources,
-        large: LargeReviews,
-    ) -> None:
-        super().__init__(path, limits, requests, sources, large)
+    def __init__(self, path: str, reviewing: _Reviewing, misreadings: Callable[[ResourceQuota], Sequence[str]]) -> None:
+        super().__init__(path, reviewing)
         self._misreadings = misreadings
 
     def _status(self, code: int) -> int:
@@ -278,7 +284,7 @@ class _QuotaRoute(_ReviewRoute):
         try:
             warnings = self._misreadings(ResourceQuota.from_object(review.quota))
         except Exception:
-            logger.exception("%s failed", self.path)
+            logger.exception("%s failed", self._path)
             failure = Denied(500, "hami-webhook failed to judge this quota; its log says why")
             return failure.code, denied(review.api_version, review.uid, failure)
         return 200, allowed(review.api_version, review.uid, Answer(warnings=warnings))

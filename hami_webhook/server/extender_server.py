@@ -15,6 +15,7 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
@@ -113,6 +114,7 @@ def extender_server(
         placed=requeue_trigger.settled,
         freed=requeue_trigger.freed,
         preemption=preemption,
+        metrics=ExtenderMetrics(registry),
     )
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
     requests = RequestMetrics(registry, "hami_webhook_extender", "extender request")

@@ -42,10 +42,9 @@ OLD_NAMES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """Today's name to the old one, and today's labels to the old ones; other labels but `zone` are left out."""
 
 
-def with_legacy(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """The metrics, and after each its old self."""
+def legacy_of(metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """The metrics under their old names; those that had none are left out."""
     for metric in metrics:
-        yield metric
         if metric.name == "hami_node_gpu_mig_instance_info":
             yield _old_instances(metric)
         old = OLD_NAMES.get(metric.name)

@@ -1,22 +1,27 @@
-"""The metrics of the process besides the core's: listener, certificate, policy file, leadership, extender."""
+"""The metrics of the process besides the core's: listener, certificate, policy file, leadership."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_webhook.controller.leader import LeaderElection
+from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.policy.file import PolicySource
-from hami_webhook.scheduling.extender import ExtenderCounts
 from hami_webhook.scheduling.preemption.preemption import OUTCOMES, Preemption
+from hami_webhook.server.exposition import Family
 from hami_webhook.server.listener import Listener
 from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.tls import ReloadingTls
+
+_CACHE_AGE = Family(
+    "hami_webhook_cache_age_seconds", "Since when the API server gave no sign of life to a cache.", ("kind",)
+)
+_CACHE_OBJECTS = Family("hami_webhook_cache_objects", "Objects in a cache.", ("kind",))
 
 
 @dataclass(frozen=True, eq=False)  # a registry needs its collectors hashable
@@ -29,26 +34,23 @@ class ProcessCollector(Collector):
     reload: PolicyReload
     reconciler: QuotaReconciler | None
     webhooks: WebhookReconciler
-    election: LeaderElection | None
-    extender: ExtenderCounts | None
+    leading: Callable[[], bool]
+    informers: SharedInformers
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
-        leading = self.reconciler is not None and (self.election is None or self.election.leading)
-        if self.extender is not None:
-            yield _counter("extender_filtered", "Pods that nodes were sought for.", self.extender.filtered)
-            yield _counter("extender_refused", "Pods that no node took.", self.extender.refused)
-            yield _counter("extender_bound", "Pods bound.", self.extender.bound)
-            yield _counter("extender_bind_failures", "Binds that failed.", self.extender.bind_failures)
-        yield _gauge("leader", "1 while this process reconciles quotas.", leading)
         if self.reconciler is not None:
+            yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
             yield _counter("quota_expired", "Charges whose pod never came.", self.reconciler.expired)
             yield _counter("quota_drift", "Recomputes that corrected used for no event.", self.reconciler.drifted)
-            yield _gauge(
-                "wrong_webhook_configurations",
-                "Webhook configurations whose conditions aren't known to be right and can't be put right.",
-                self.webhooks.problems,
-            )
+            if self.leading():
+                yield _gauge(
+                    "wrong_webhook_configurations",
+                    "Webhook configurations whose conditions aren't known to be right and can't be put right.",
+                    self.webhooks.problems,
+                )
+        yield _CACHE_AGE.of(((kind.value,), age) for kind, age in self.informers.ages())
+        yield _CACHE_OBJECTS.of(((kind.value,), size) for kind, size in self.informers.sizes())
         yield _counter("refused", "Requests and connections beyond the limits.", self.main.refused)
         yield _gauge("policy_rules", "Rules of the policy file in force.", len(self.source.current.rules))
         yield _counter("policy_failures", "Policy files that could not be used.", self.reload.failures)

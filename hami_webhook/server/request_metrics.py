@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from hami_webhook.quota.durations import durations
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry of metrics whose counters and histograms have no `_created` series."""
+    """A registry with the metrics of the process; no counter or histogram has a `_created` series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client gives no types for it
-    return CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
 
 
 class RequestMetrics:

@@ -42,6 +42,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server.app import Sources, WebhookApp
+from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.connections import connection_limit
 from hami_webhook.server.extender_server import a_node, extender_server
 from hami_webhook.server.limits import ListenerLimits
@@ -175,9 +176,13 @@ async def running(
     election = leader_election(core, settings) if settings.leader_elect else None
     extender = extended.listener if extended is not None else None
     backend = "memory" if alone else "status"
-    registry.register(CoreCollector(core, legacy=settings.legacy_metrics, quota_backend=backend))
-    counts = extended.extender.counts if extended is not None else None
-    registry.register(ProcessCollector(main, tls, source, reload, reconciler, webhooks, election, counts))
+
+    def leading() -> bool:
+        return reconciler is not None and (election is None or election.leading)
+
+    registry.register(CoreCollector(core, quota_backend=backend))
+    registry.register(ClusterCollector(core, lambda: leading() and informers.synced, legacy=settings.legacy_metrics))
+    registry.register(ProcessCollector(main, tls, source, reload, reconciler, webhooks, leading, informers))
 
     def leave() -> None:
         leaving.set()

@@ -39,6 +39,7 @@ SMALL, LARGE = 16384, 24576
 HARD = {"limits.nvidia.com/gpu": 8, "limits.nvidia.com/gpumem": 50000}
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 RESERVATION = "hami.io/quota-reservation"
+NODES_CACHED = 'hami_webhook_cache_objects{kind="nodes"}'
 
 
 @pytest.fixture(scope="module")
@@ -297,12 +298,16 @@ def test_600_random_actions_never_get_more_than_the_quota(
 ) -> None:
     kubectl = program.kubectl
     space = namespace(kubectl)
+    cached = {name: program.metric(name, NODES_CACHED) for name in program.replicas}
     nodes = [
         node_with_cards(kubectl, space, "small", 2, SMALL),
         node_with_cards(kubectl, space, "large", 2, LARGE),
     ]
     # where no card is known yet, a percentage costs one unit
-    eventually(lambda: all(f'node="{node}"' in program.metrics(name) for name in program.replicas for node in nodes))
+    eventually(
+        lambda: {n: program.metric(n, NODES_CACHED) - before for n, before in cached.items()},
+        dict.fromkeys(cached, 2.0),
+    )
     kubectl.apply(quota(space, **HARD))
     login = tenant(kubectl, plane, tmp_path, space).kubeconfig
     grant_subresources(kubectl, space)

@@ -7,6 +7,8 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Node
 from hami_webhook.scheduling.extender import (
@@ -16,6 +18,7 @@ from hami_webhook.scheduling.extender import (
     decode_binding,
     encode_filtered,
 )
+from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
@@ -42,6 +45,7 @@ class Front(Scene):
         self.settled: list[str] = []
         self.freed = 0
         self.naps = 0
+        self.registry = CollectorRegistry()
         self.locks = NodeLocks(
             self.cluster,
             clock=lambda: self.now,
@@ -70,6 +74,7 @@ class Front(Scene):
             refused=self.refusals.append,
             placed=self.settled.append,
             freed=freed,
+            metrics=ExtenderMetrics(self.registry),
         )
 
     async def _sleep(self, seconds: float) -> None:

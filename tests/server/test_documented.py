@@ -19,7 +19,7 @@ async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: P
         text = generate_latest(front.process.registry).decode()
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
-    assert sorted(listed) == sorted(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    assert sorted(listed) == sorted(re.findall(r"^# TYPE (hami_\w+) ", text, re.MULTILINE))
 
 
 def test_the_events_that_are_listed_are_recorded_somewhere() -> None:

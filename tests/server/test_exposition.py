@@ -17,12 +17,14 @@ from .serving import AS_JSON, scenario, served
 from .test_metrics import node, placed, quota
 
 SNAPSHOT = Path(__file__).with_name("exposition.txt")
+OF_LIBRARY = re.compile(r"(# (HELP|TYPE) )?(process|python)_")
 BUILD = re.compile(r"^hami_build_info\{.*\}")
 
 
 def without_values(text: str) -> str:
     """The lines without the samples' values, sorted: neither they nor the order are promised."""
     lines = [line if line.startswith("#") else line.rpartition(" ")[0] for line in text.splitlines()]
+    lines = [line for line in lines if not OF_LIBRARY.match(line)]
     return "".join(f"{BUILD.sub('hami_build_info', line)}\n" for line in sorted(lines))
 
 

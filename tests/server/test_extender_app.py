@@ -165,7 +165,7 @@ async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: 
                 assert answer.status_code == 401, value
                 assert answer.headers["www-authenticate"] == "Bearer"
         assert front.raw("p") == before
-        assert front.extender.counts.filtered == 0
+        assert front.registry.get_sample_value("hami_webhook_extender_filtered_total") == 0
         assert (await client.get("/healthz")).status_code == 200
         for value in ("Bearer secret", "bearer  secret"):
             answer = await client.post("/filter", content=sent, headers={"authorization": value})

@@ -8,14 +8,16 @@ import orjson
 import pytest
 from admission.reviews import CORES, GPU, MEM, container, cpu, gpu, parsed, pod, review, vendors
 from admission.scene import NOW, core_on, town
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.server.legacy_metrics import OLD_NAMES, with_legacy
+from hami_webhook.server.cluster_metrics import ClusterCollector
+from hami_webhook.server.exposition import render
+from hami_webhook.server.legacy_metrics import OLD_NAMES, legacy_of
 from hami_webhook.server.metrics import CoreCollector
 from hami_webhook.server.request_metrics import RequestMetrics, new_registry
 
@@ -45,7 +47,15 @@ def scrape(*objects, **more):
     made = asyncio.run(core())
     for kind, obj in objects:
         made.caches.put(kind, obj)
-    return samples(generate_latest(CoreCollector(made)))
+    return exposed(made)
+
+
+def exposed(core, **more):
+    """Every sample that the leader serves of a core, and every process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(CoreCollector(core, **more))
+    registry.register(ClusterCollector(core))
+    return samples(asyncio.run(render(registry)))
 
 
 def samples(text):
@@ -111,7 +121,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
     core = core_on(None)
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    found = samples(generate_latest(CoreCollector(core, legacy=True)))
+    found = samples(generate_latest(ClusterCollector(core, legacy=True)))
     card = {"zone": "vGPU", "node": "n1", "device_uuid": "G1", "device_index": "1"}
     instance = labelled(
         **card,
@@ -193,7 +203,7 @@ def test_a_reservation_lapses_between_two_scrapes():
     core = core_on(None, clock=lambda: now[0])
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    collector = CoreCollector(core)
+    collector = ClusterCollector(core)
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
     now[0] += 400
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
@@ -253,7 +263,7 @@ def test_what_waits_and_what_is_placed_are_told_apart():
 
 @pytest.mark.parametrize("backend", ["status", "memory"])
 def test_where_the_books_are_kept_is_told(backend):
-    found = samples(generate_latest(CoreCollector(core_on(None), quota_backend=backend)))
+    found = exposed(core_on(None), quota_backend=backend)
     assert found["hami_webhook_quota_backend"] == {labelled(backend=backend): 1}
 
 
@@ -280,7 +290,7 @@ def test_charges_and_refusals_are_counted():
 
     core, refused = asyncio.run(charged())
     assert refused.code == 403
-    found = samples(generate_latest(CoreCollector(core)))
+    found = exposed(core)
     assert found["hami_webhook_quota_writes_total"] == {(): 1}
     assert found["hami_webhook_quota_denied_total"] == {labelled(reason="exceeded"): 1}
     assert found["hami_webhook_quota_conflicts_total"] == {(): 0}
@@ -347,7 +357,7 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     bad = {"metadata": {"name": "x", "labels": []}}
     core.caches.put(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node("not json", "n2"))
-    collector = CoreCollector(core)
+    collector = ClusterCollector(core)
     found = samples(generate_latest(collector))["hami_webhook_unreadable_objects"]
     assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
     core.caches.drop(Kind.NAMESPACES, bad)
@@ -370,22 +380,16 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
     )
     percentage.add_metric(("vGPU", "n1", "GPU-0", "3", "A100"), 0.5)
     other = GaugeMetricFamily("hami_webhook_leader", "x", value=1)
-    told = list(with_legacy([new, percentage, other]))
-    assert [metric.name for metric in told] == [
-        "hami_gpu_memory_allocated_bytes",
-        "GPUDeviceMemoryAllocated",
-        "hami_node_gpu_memory_allocated_ratio",
-        "nodeGPUMemoryPercentage",
-        "hami_webhook_leader",
-    ]
+    told = list(legacy_of([new, percentage, other]))
+    assert [metric.name for metric in told] == ["GPUDeviceMemoryAllocated", "nodeGPUMemoryPercentage"]
     card = {"zone": "vGPU", "nodeid": "n1", "deviceuuid": "GPU-0", "deviceidx": "3"}
-    assert told[1].samples[0].labels == card | {"devicecores": "100", "devicetype": "A100"}
-    assert told[1].samples[0].value == 7.0
-    assert told[3].samples[0].labels == card
+    assert told[0].samples[0].labels == card | {"devicecores": "100", "devicetype": "A100"}
+    assert told[0].samples[0].value == 7.0
+    assert told[1].samples[0].labels == card
 
 
 def test_every_old_name_is_of_a_metric_that_is_served():
-    served = {metric.name for metric in CoreCollector(core_on(None)).collect()}
+    served = {metric.name for metric in ClusterCollector(core_on(None)).collect()}
     assert OLD_NAMES.keys() <= served
 
 

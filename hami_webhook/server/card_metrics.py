@@ -1,0 +1,241 @@
+"""The metrics of cards and of pods on them under HAMi's names (docs/spec/core.md#12), and their sums by model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import Metric
+
+from hami_webhook.assembly import Core
+from hami_webhook.devices.codecs import BadAnnotation
+from hami_webhook.devices.model import Device, NodeView, Usage
+from hami_webhook.devices.placement_annotations import NODE, placement_counts, read_placed
+from hami_webhook.devices.vendor import Vendor
+from hami_webhook.kube.objects import Pod
+from hami_webhook.server.exposition import Family, Sample
+
+ZONE = "vGPU"
+"""The label `zone` of HAMi's metrics."""
+_MIB = 1 << 20
+_CARD = ("zone", "node", "device_uuid", "device_index", "device_type")
+_CARD_CORES = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")
+_OVERVIEW = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type")
+_MIG = (
+    *("zone", "node", "device_uuid", "device_index", "mig_uuid", "profile"),
+    *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
+)
+_POD = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
+_MODEL = ("vendor", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """A card on a node, and what is taken of it."""
+
+    view: NodeView
+    vendor: Vendor
+    device: Device
+
+    @property
+    def usage(self) -> Usage:
+        return self.view.used(self.vendor.key, self.device.uuid)
+
+    @property
+    def cores(self) -> int:
+        """Percent of compute, 100 a card."""
+        return self.vendor.core_percent(self.device.cores, self.device)
+
+    @property
+    def cores_allocated(self) -> int:
+        return self.vendor.core_percent(self.usage.cores, self.device)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a pod more could get a part of it."""
+        device, usage = self.device, self.usage
+        closed = not device.healthy or (self.vendor.key, device.uuid) in self.view.closed
+        return not closed and usage.slots < device.slots and (not device.cores or usage.cores < device.cores)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a pod could get all of it."""
+        return self.takes_more and not self.usage.slots
+
+    def labels(self, *more: str) -> tuple[str, ...]:
+        return (ZONE, self.view.name, self.device.uuid, str(self.device.index), *more, self.device.type)
+
+
+_HAMIS: Sequence[tuple[Family, Callable[[_Card], Sample | None]]] = (
+    (
+        Family("hami_gpu_memory_limit_bytes", "Memory of a card.", _CARD),
+        lambda card: (card.labels(), card.device.memory * _MIB),
+    ),
+    (
+        Family("hami_gpu_core_limit_ratio", "Compute of a card, 100 a card.", _CARD),
+        lambda card: (card.labels(), card.cores),
+    ),
+    (
+        Family("hami_gpu_memory_allocated_bytes", "Memory of a card that is allocated.", _CARD_CORES),
+        lambda card: (card.labels(str(card.device.cores)), card.usage.memory * _MIB),
+    ),
+    (
+        Family("hami_gpu_shared_count", "Containers on a card.", _CARD),
+        lambda card: (card.labels(), card.usage.slots),
+    ),
+    (
+        Family("hami_gpu_core_allocated_ratio", "Compute of a card that is allocated.", _CARD),
+        lambda card: (card.labels(), card.cores_allocated),
+    ),
+    (
+        Family("hami_node_gpu_overview", "Memory of a card that is allocated, with what the card has.", _OVERVIEW),
+        lambda card: (card.labels(str(card.device.cores), str(card.device.memory)), card.usage.memory * _MIB),
+    ),
+    (
+        Family("hami_node_gpu_memory_allocated_ratio", "Share of a card's memory that is allocated.", _CARD),
+        lambda card: (card.labels(), card.usage.memory / card.device.memory) if card.device.memory else None,
+    ),
+)
+"""HAMi's metrics of a card; None where a card has no such sample."""
+
+_BY_MODEL: Sequence[tuple[Family, Callable[[_Card], float]]] = (
+    (Family("hami_webhook_cards", "Registered cards.", _MODEL), lambda card: 1),
+    (Family("hami_webhook_cards_free", "Healthy cards that no pod has a part of.", _MODEL), lambda card: card.is_free),
+    (Family("hami_webhook_card_slots", "Containers that cards can take.", _MODEL), lambda card: card.device.slots),
+    (Family("hami_webhook_card_slots_allocated", "Containers on cards.", _MODEL), lambda card: card.usage.slots),
+    (Family("hami_webhook_card_memory_bytes", "Memory of cards.", _MODEL), lambda card: card.device.memory * _MIB),
+    (
+        Family("hami_webhook_card_memory_allocated_bytes", "Memory of cards that is allocated.", _MODEL),
+        lambda card: card.usage.memory * _MIB,
+    ),
+    (Family("hami_webhook_card_cores", "Compute of cards, 100 a card.", _MODEL), lambda card: card.cores),
+    (
+        Family("hami_webhook_card_cores_allocated", "Compute of cards that is allocated, 100 a card.", _MODEL),
+        lambda card: card.cores_allocated,
+    ),
+)
+_LARGEST: Sequence[tuple[Family, Callable[[_Card], float]]] = (
+    (
+        Family("hami_webhook_largest_free_memory_bytes", "The most memory that one card has left.", _MODEL),
+        lambda card: (card.device.memory - card.usage.memory) * _MIB,
+    ),
+    (
+        Family("hami_webhook_largest_free_cores", "The most compute that one card has left, 100 a card.", _MODEL),
+        lambda card: card.cores - card.cores_allocated,
+    ),
+)
+_LARGEST_CARDS = Family("hami_webhook_largest_free_cards", "The most free cards on one node.", _MODEL)
+
+_POD_MEMORY = Family("hami_vgpu_memory_allocated_bytes", "Memory a container was given on a card.", _POD)
+_POD_CORES = Family("hami_vgpu_core_allocated_ratio", "Compute a container was given on a card.", _POD)
+_INSTANCES = Family("hami_node_gpu_mig_instance_info", "1 for an instance cut from a card.", _MIG)
+
+_Models = dict[tuple[str, str], float]
+
+
+def card_metrics(core: Core, views: Sequence[NodeView]) -> Iterator[Metric]:
+    """Each card under HAMi's names."""
+    for family, sample in _HAMIS:
+        found = (sample(card) for view in views for card in _cards(core, view))
+        yield from family.in_pieces(each for each in found if each is not None)
+
+
+def model_metrics(core: Core, views: Sequence[NodeView]) -> Iterator[Metric]:
+    """The cards of each vendor and model together, and the largest request of each kind that would still fit."""
+    sums: dict[str, _Models] = {family.name: {} for family, _ in (*_BY_MODEL, *_LARGEST)}
+    most_cards: _Models = {}
+    for view in views:
+        free: _Models = {}
+        for card in _cards(core, view):
+            model = card.vendor.key, card.device.type
+            for family, amount in _BY_MODEL:
+                sums[family.name][model] = sums[family.name].get(model, 0) + amount(card)
+            for family, amount in _LARGEST:
+                left = amount(card) if card.takes_more else 0
+                sums[family.name][model] = max(sums[family.name].get(model, 0), left)
+            free[model] = free.get(model, 0) + card.is_free
+        for model, number in free.items():
+            most_cards[model] = max(most_cards.get(model, 0), number)
+        yield _BY_MODEL[0][0].of(())  # a renderer may pause here
+    for family, _ in (*_BY_MODEL, *_LARGEST):
+        yield family.of(sums[family.name].items())
+    yield _LARGEST_CARDS.of(most_cards.items())
+
+
+def _cards(core: Core, view: NodeView) -> Iterator[_Card]:
+    for key, inventory in view.inventories.items():
+        for device in inventory.devices:
+            yield _Card(view, core.vendors[key], device)
+
+
+def pod_metrics(core: Core, views: Sequence[NodeView], pods: Sequence[Pod]) -> Iterator[Metric]:
+    """What each container was given of each card, and the instances that were cut for pods."""
+    cards = _CardsByNode(views)
+    now = core.clock()
+    held: list[tuple[Pod, dict[tuple[int, str], list[int]]]] = []
+    instances: list[Sample] = []
+
+    def read() -> Iterator[Sample]:
+        for pod in pods:
+            if not pod.terminal and placement_counts(pod, now, core.placement_ttl):
+                held.append((pod, _held(core, pod, cards)))
+                instances.extend(_instances(core, pod, cards))
+                yield from _samples(held[-1:], 0)
+
+    yield from _POD_MEMORY.in_pieces(read())
+    yield from _POD_CORES.in_pieces(_samples(held, 1))
+    yield from _INSTANCES.in_pieces(instances)
+
+
+def _samples(held: Iterable[tuple[Pod, Mapping[tuple[int, str], Sequence[int]]]], column: int) -> Iterator[Sample]:
+    """A sample for each container and card: of bytes (column 0) or of percent (column 1)."""
+    for pod, amounts in held:
+        for (row, uuid), both in amounts.items():
+            yield (ZONE, pod.namespace, _node_of(pod), pod.name, str(row), uuid), both[column]
+
+
+class _CardsByNode:
+    """The cards of nodes by UUID, looked up once for all pods of a node."""
+
+    def __init__(self, views: Sequence[NodeView]) -> None:
+        self._views = {view.name: view for view in views}
+        self._known: dict[tuple[str, str], Mapping[str, Device]] = {}
+
+    def of(self, node: str, vendor: Vendor) -> Mapping[str, Device]:
+        known = self._known.get((node, vendor.key))
+        if known is None:
+            view = self._views.get(node)
+            inventory = view.inventories.get(vendor.key) if view is not None else None
+            known = {device.uuid: device for device in inventory.devices} if inventory is not None else {}
+            self._known[node, vendor.key] = known
+        return known
+
+
+def _node_of(pod: Pod) -> str:
+    return pod.node_name or pod.annotations[NODE]
+
+
+def _held(core: Core, pod: Pod, cards: _CardsByNode) -> dict[tuple[int, str], list[int]]:
+    """Bytes and percent by the container's row and the card's UUID."""
+    sums: dict[tuple[int, str], list[int]] = {}
+    for vendor in core.vendors.values():
+        try:
+            placed = read_placed(vendor, pod)
+        except BadAnnotation:
+            continue
+        for hold in placed.holds if placed else ():
+            amounts = sums.setdefault((hold.row, hold.uuid), [0, 0])
+            amounts[0] += hold.memory * _MIB
+            card = cards.of(_node_of(pod), vendor).get(hold.uuid)
+            amounts[1] += vendor.core_percent(hold.cores, card) if card else hold.cores
+    return sums
+
+
+def _instances(core: Core, pod: Pod, cards: _CardsByNode) -> Iterator[Sample]:
+    node = _node_of(pod)
+    for vendor in core.vendors.values():
+        for made in vendor.realised(pod):
+            card = cards.of(node, vendor).get(made.card)
+            index = str(card.index) if card is not None else ""
+            identity = (made.uuid, made.profile, made.gpu_instance, made.compute_instance)
+            yield (ZONE, node, made.card, index, *identity, str(made.start), str(made.size)), 1

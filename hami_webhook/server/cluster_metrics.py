@@ -1,0 +1,66 @@
+"""The metrics of the cluster, which the leader alone exports: a sum over all processes counts nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import Kind
+from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics
+from hami_webhook.server.exposition import Family
+from hami_webhook.server.legacy_metrics import legacy_of
+from hami_webhook.server.node_metrics import node_metrics
+from hami_webhook.server.quota_metrics import quota_metrics
+
+_UNREADABLE = Family("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
+_SINGULAR = {
+    Kind.PODS: "Pod",
+    Kind.NODES: "Node",
+    Kind.NAMESPACES: "Namespace",
+    Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.DEVICES: "Device",
+    Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
+}
+
+
+@dataclass(frozen=True, eq=False)  # a registry needs its collectors hashable
+class ClusterCollector(Collector):
+    """The state of the cluster at the scrape, of which this process `speaks` or not; large families in pieces.
+
+    With `legacy`, HAMi's metrics are there under their old names too.
+    """
+
+    core: Core
+    speaks: Callable[[], bool] = lambda: True
+    legacy: bool = False
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, as the cluster is now, however long the rendering takes; nothing while another one speaks."""
+        if not self.speaks():
+            return
+        core = self.core
+        core.state.tick(core.clock())
+        views, pods, nodes = [*core.state.views()], [*core.state.pods()], [*core.state.nodes()]
+        hamis = (
+            partial(card_metrics, core, views),
+            partial(pod_metrics, core, views, pods),
+            partial(quota_metrics, core, pods),
+        )
+        yield from chain.from_iterable(metrics() for metrics in hamis)
+        if self.legacy:
+            yield from legacy_of(chain.from_iterable(metrics() for metrics in hamis))
+        yield from model_metrics(core, views)
+        yield from node_metrics(core, nodes)
+        yield self._unreadable()
+
+    def _unreadable(self) -> Metric:
+        kinds = Counter(problem.kind for problem in self.core.state.problems())
+        kinds.update(_SINGULAR[Kind(kind)] for kind, _, _ in self.core.caches.unreadable)
+        return _UNREADABLE.of(((kind,), number) for kind, number in sorted(kinds.items()))

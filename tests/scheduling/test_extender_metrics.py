@@ -1,0 +1,57 @@
+"""What the extender counts of what it answered (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
+
+from .front import MODES, Front, drive
+from .scenery import asks, card, node, pod
+
+PREFIX = "hami_webhook_"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
+    async def story() -> None:
+        front = Front(mode)
+        await front.add(node("n", card("d")), pod("p", asks(1, 1000)))
+        await front.filter("p", "n")
+        front.now += 7
+        assert await front.bind("p", "n") == ""
+        value = front.registry.get_sample_value
+        assert value(f"{PREFIX}extender_filtered_total") == 1
+        assert value(f"{PREFIX}extender_bound_total") == 1
+        assert value(f"{PREFIX}pod_binding_seconds_sum") == front.now - front.read("p").created
+        assert value(f"{PREFIX}node_lock_wait_seconds_count") == 1
+        front.hear("p")
+        assert await front.bind("p", "n") == "", "kube-scheduler asks again"
+        assert value(f"{PREFIX}pod_binding_seconds_count") == 1
+
+    drive(story())
+
+
+def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
+    async def story() -> None:
+        front = Front("cooperative")
+        await front.add(node("small", card("a"), card("b")), node("sick", card("c", health=False)))
+        await front.add(pod("p", asks(1, 99999)))
+        await front.filter("p", "small", "sick")
+        value = front.registry.get_sample_value
+        assert value(f"{PREFIX}extender_refused_total") == 1
+        assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardInsufficientMemory"}) == 1
+        assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardNotHealth"}) == 1
+
+    drive(story())
+
+
+def test_sentences_are_counted_as_one_reason() -> None:
+    """They name what a pod wrote: each would be a series of its own."""
+    metrics = ExtenderMetrics()
+    metrics.refuse([Rejection(bare="no card named x"), Rejection(bare="no card named y")])
+    (family,) = metrics.refusals.collect()
+    assert {sample.labels["reason"]: sample.value for sample in family.samples if sample.name.endswith("_total")} == {
+        "other": 1
+    }

@@ -1,0 +1,125 @@
+"""What the leader alone exposes of the cluster beyond HAMi's metrics, and how it is rendered (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from admission.scene import core_on
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.device_config import builtin_device_config, enabled_vendors
+from hami_webhook.server.cluster_metrics import ClusterCollector
+from hami_webhook.server.exposition import Family, render
+
+from .test_metrics import MIB, exposed, labelled, node, placed, samples
+
+MODEL = labelled(vendor="NVIDIA", model="A10")
+
+
+def card(uuid, memory=1000, **more):
+    return {"id": uuid, "count": 2, "devmem": memory, "devcore": 100, "type": "A10", "health": True, **more}
+
+
+def test_cards_are_added_up_by_model_with_the_largest_requests_that_still_fit():
+    """Of four cards one is full, one is half taken, one is sick, and one is free on another node."""
+    core = core_on(None)
+    core.caches.put(Kind.NODES, node([card("G0"), card("G1"), card("G2", 9000, health=False)]))
+    core.caches.put(Kind.NODES, node([card("G3", 800)], "n2"))
+    core.caches.put(Kind.PODS, placed("G0,NVIDIA,1000,100:;", uid="full", name="full"))
+    core.caches.put(Kind.PODS, placed("G1,NVIDIA,100,30:;", uid="half", name="half"))
+    found = exposed(core)
+    assert {name: by[MODEL] for name, by in found.items() if by.keys() == {MODEL}} == {
+        "hami_webhook_cards": 4,
+        "hami_webhook_cards_free": 1,
+        "hami_webhook_card_slots": 8,
+        "hami_webhook_card_slots_allocated": 2,
+        "hami_webhook_card_memory_bytes": 11800 * MIB,
+        "hami_webhook_card_memory_allocated_bytes": 1100 * MIB,
+        "hami_webhook_card_cores": 400,
+        "hami_webhook_card_cores_allocated": 130,
+        "hami_webhook_largest_free_memory_bytes": 900 * MIB,
+        "hami_webhook_largest_free_cores": 100,
+        "hami_webhook_largest_free_cards": 1,
+    }
+
+
+def test_a_card_without_a_slot_or_without_compute_left_takes_nothing_more():
+    core = core_on(None)
+    core.caches.put(Kind.NODES, node([card("G0"), card("G1", count=1)]))
+    core.caches.put(Kind.PODS, placed("G0,NVIDIA,1,100:G1,NVIDIA,1,1:;"))
+    found = exposed(core)
+    assert found["hami_webhook_largest_free_memory_bytes"] == {MODEL: 0}
+    assert found["hami_webhook_largest_free_cores"] == {MODEL: 0}
+    assert found["hami_webhook_largest_free_cards"] == {MODEL: 0}
+
+
+def test_a_registration_is_ready_unreadable_or_silent():
+    core = core_on(None)
+    core.caches.put(Kind.NODES, node(name="good"))
+    core.caches.put(Kind.NODES, node("not json", "bad"))
+    quiet = node(name="quiet")
+    quiet["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_2025-11-21 02:38:20"
+    core.caches.put(Kind.NODES, quiet)
+    found = exposed(core)
+    assert found["hami_webhook_node_registrations"] == {
+        labelled(node="good", vendor="NVIDIA", state="ready"): 1,
+        labelled(node="bad", vendor="NVIDIA", state="unreadable"): 1,
+        labelled(node="quiet", vendor="NVIDIA", state="silent"): 1,
+    }
+    assert found["hami_webhook_node_handshake_age_seconds"].keys() == {labelled(node="quiet", vendor="NVIDIA")}
+
+
+@pytest.mark.parametrize(
+    ("text", "age"), [("2025-11-21T02:39:00Z,team-a,p", 60), ("2025-11-21T02:39:00Z", 60), ("nonsense", None)]
+)
+def test_the_age_of_a_nodes_lock_is_shown(text, age):
+    core = core_on(None)
+    locked = node()
+    locked["metadata"]["annotations"]["hami.io/mutex.lock"] = text
+    core.caches.put(Kind.NODES, locked)
+    shown = exposed(core).get("hami_webhook_node_lock_age_seconds", {})
+    assert shown == ({} if age is None else {labelled(node="n1", lock="hami.io/mutex.lock"): age})
+
+
+def test_a_node_with_two_gpu_managers_is_shown():
+    core = core_on(None, vendors=enabled_vendors(builtin_device_config().config))
+    both = node()
+    both["status"] = {"allocatable": {"nvidia.com/gpu": "4", "volcano.sh/vgpu-number": "4"}}
+    both["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "G0,10,1000,A10,true,hami-core:"
+    core.caches.put(Kind.NODES, both)
+    core.caches.put(Kind.NODES, node(name="n2"))
+    assert core.vendors.mixing.remark(core.state.node("n1"))
+    assert exposed(core)["hami_webhook_mixed_gpu_managers"] == {labelled(node="n1"): 1}
+
+
+def test_the_cluster_is_shown_by_who_speaks_for_it_alone():
+    core, leading = core_on(None), [False]
+    core.caches.put(Kind.NODES, node())
+    collector = ClusterCollector(core, lambda: leading[0], legacy=True)
+    assert generate_latest(collector) == b""
+    leading[0] = True
+    assert "hami_gpu_memory_limit_bytes" in samples(generate_latest(collector))
+
+
+def test_a_family_in_pieces_is_rendered_as_one():
+    family = Family("many", "Many samples.", ("number",))
+
+    class Many(Collector):
+        def collect(self):
+            yield from family.in_pieces(((str(number),), number) for number in range(1000))
+
+    registry = CollectorRegistry()
+    registry.register(Many())
+    text = asyncio.run(render(registry)).decode()
+    assert text == generate_latest(_Whole(family.of([((str(number),), number) for number in range(1000)]))).decode()
+
+
+class _Whole(Collector):
+    def __init__(self, metric):
+        self.metric = metric
+
+    def collect(self):
+        yield self.metric
