@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
@@ -18,7 +18,7 @@ from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
 
-_KINDS = (
+KINDS = (
     (Kind.NODES, "Node", "nodes"),
     (Kind.PODS, "Pod", "pods"),
     (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
@@ -42,16 +42,20 @@ async def read_cluster(kubeconfig: str) -> Bundle:
     """
     bundle = Bundle()
     async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept) as cluster:
-        for kind, word, group in _KINDS:
+        for kind, word, group in KINDS:
             try:
                 listing = await cluster.list(kind)
             except (NotFound, Forbidden):
                 if kind in _OPTIONAL:
                     continue
                 raise
-            objects = [{"apiVersion": "v1", "kind": word, **item} for item in listing.items]
-            getattr(bundle, group).extend(LoadedObject(item, "the API server", 0) for item in objects)
+            getattr(bundle, group).extend(loaded(word, listing.items))
     return bundle
+
+
+def loaded(word: str, items: Iterable[Mapping[str, Any]]) -> list[LoadedObject]:
+    """Listed objects of the kind that `word` names, which lists leave out."""
+    return [LoadedObject({"apiVersion": "v1", "kind": word, **item}, "the API server", 0) for item in items]
 
 
 class Explainer:

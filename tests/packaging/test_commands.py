@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, reduce
 from importlib.util import find_spec
 from itertools import pairwise
@@ -20,6 +20,7 @@ import yaml
 from hack import release
 from hack.render_reference import REFERENCE, render
 from hami_webhook.cli import main
+from hami_webhook.kubectl.main import main as kubectl_hami
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,7 +28,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE))
 SCRIPTS = MAKEFILE + "".join(path.read_text() for path in sorted((ROOT / "hack").iterdir()) if path.is_file())
 
-OF_OTHERS = {"cd", "cp", "docker", "export", "git", "helm", "openssl", "printf", "sha256sum"}
+OF_OTHERS = {"cd", "cp", "docker", "export", "git", "helm", "openssl", "pip", "printf", "sha256sum"}
 """Programs whose command lines aren't checked here."""
 
 VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
@@ -104,10 +105,10 @@ def check_helm(words: Command) -> None:
                     reduce(operator.getitem, path.split("."), VALUES)
 
 
-def check_ours(words: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def check_ours(program: Callable[[Sequence[str]], int], arguments: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """The verbs and flags are the program's; a sentence may leave the rest out."""
     with pytest.raises(SystemExit):
-        main([*words[1:], "--help-is-not-a-flag"])
+        program([*arguments, "--help-is-not-a-flag"])
     told = capsys.readouterr().err
     assert "unrecognized arguments: --help-is-not-a-flag" in told or "arguments are required" in told, told
 
@@ -118,10 +119,12 @@ def test_a_command_can_be_typed(words: Command, capsys: pytest.CaptureFixture[st
     program = words[0]
     if program == "make":
         check_make(words)
+    elif words[:2] == ["kubectl", "hami"]:
+        check_ours(kubectl_hami, words[2:], capsys)
     elif program == "kubectl":
         check_kubectl(words)
     elif program == "hami-webhook":
-        check_ours(words, capsys)
+        check_ours(main, words[1:], capsys)
     elif program.startswith("hack/"):
         script = ROOT / program
         assert os.access(script, os.X_OK)

@@ -1,0 +1,158 @@
+"""What is installed: the Deployments that run the program, the settings of their processes, and the files they read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, NoReturn
+
+from hami_webhook.cluster.api import JSON, Forbidden
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_flags, resolve
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.file import PolicyFile
+from hami_webhook.policy.rules import PolicyRules
+
+NAMESPACE = "hami-system"
+"""Where our manifests install the program."""
+_MANIFESTS_ARGS = ("--scheduler-name=hami-scheduler", "--enable-ascend", "--enable-iluvatar")
+"""What of the settings in our manifests matters to a reader, where the Deployments can't be read."""
+
+
+class _Refusing(argparse.ArgumentParser):
+    """Raises what it would end the program with."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError([message])
+
+
+@dataclass(frozen=True)
+class Process:
+    """A container of a Deployment that runs `serve`."""
+
+    deployment: JSON
+    container: JSON
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """The Deployment's name."""
+        return str(self.deployment["metadata"]["name"])
+
+    @property
+    def pod_spec(self) -> JSON:
+        found: JSON = self.deployment["spec"]["template"]["spec"]
+        return found
+
+    @property
+    def service_account(self) -> str:
+        return str(self.pod_spec.get("serviceAccountName") or "default")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The Deployments and ConfigMaps of the namespace, and the processes of the program among them.
+
+    `faults` are the Deployments whose settings can't be used, by name.
+    """
+
+    namespace: str
+    deployments: Sequence[JSON]
+    config_maps: Mapping[str, JSON]
+    processes: Sequence[Process]
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+    def process(self, role: str) -> Process | None:
+        """The process that has a role."""
+        return next((each for each in self.processes if role in each.settings.roles), None)
+
+    def file(self, pod_spec: JSON, container: JSON, path: str) -> tuple[str, str] | None:
+        """The ConfigMap that a container reads a file from, and the file's text; None if it isn't one of these."""
+        wanted = PurePosixPath(path)
+        volumes = {each["name"]: each for each in pod_spec.get("volumes") or ()}
+        for mount in container.get("volumeMounts") or ():
+            name = (volumes.get(mount["name"], {}).get("configMap") or {}).get("name", "")
+            if name in self.config_maps and wanted.parent == PurePosixPath(mount["mountPath"]):
+                text = (self.config_maps[name].get("data") or {}).get(wanted.name)
+                return None if text is None else (name, text)
+        return None
+
+    def device_config(self, process: Process) -> LoadedDeviceConfig | None:
+        """The device configuration of a process; None if its file isn't a ConfigMap's. Raises `ConfigError`."""
+        found = self.file(process.pod_spec, process.container, process.settings.device_config_file)
+        return None if found is None else load_device_config(found[1], f"ConfigMap {self.namespace}/{found[0]}")
+
+
+@dataclass(frozen=True)
+class Effective:
+    """What the installed program goes by, as far as it may be read: `unseen` says what is assumed instead."""
+
+    settings: Settings
+    vendors: Vendors
+    policies: PolicyRules
+    unseen: Sequence[str] = ()
+
+
+async def read_installation(cluster: KubernetesCluster, namespace: str) -> Installation:
+    """The program's Deployments in a namespace. Raises `ClusterError`."""
+    deployments = (await cluster.call("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments"))["items"]
+    config_maps = (await cluster.call("GET", f"/api/v1/namespaces/{namespace}/configmaps"))["items"]
+    processes, faults = [], {}
+    for deployment in deployments:
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            if "serve" not in (container.get("args") or ()):
+                continue
+            try:
+                processes.append(Process(deployment, container, _settings_of(container, namespace)))
+            except ConfigError as error:
+                faults[deployment["metadata"]["name"]] = str(error)
+    named = {item["metadata"]["name"]: item for item in config_maps}
+    return Installation(namespace, deployments, named, processes, faults)
+
+
+def _settings_of(container: Mapping[str, Any], namespace: str) -> Settings:
+    written = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
+    return _settings(
+        [each for each in container["args"] if each != "serve"],
+        {**written, "POD_NAMESPACE": namespace, "POD_NAME": "pod"},
+    )
+
+
+def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    parser = _Refusing(add_help=False)
+    add_flags(parser)
+    return resolve(parser.parse_args(arguments), environment)
+
+
+async def read_effective(
+    cluster: KubernetesCluster, namespace: str, device_config: LoadedDeviceConfig | None = None
+) -> Effective:
+    """What the program in a namespace goes by; `device_config` is believed before the installed one.
+
+    Raises `ConfigError`, and `ClusterError` for anything but lacking rights.
+    """
+    settings, policies = _settings(_MANIFESTS_ARGS, {"POD_NAMESPACE": namespace, "POD_NAME": "pod"}), PolicyRules.EMPTY
+    loaded, unseen, rules = device_config, [], None
+    try:
+        installation = await read_installation(cluster, namespace)
+    except Forbidden:
+        unseen.append(
+            f"no right to read the Deployments and ConfigMaps of {namespace}: HAMi's own device configuration"
+            " and no policy are assumed (--config FILE names another)"
+        )
+    else:
+        process = installation.process("webhook")
+        if process is not None:
+            settings = process.settings
+            loaded = loaded or installation.device_config(process)
+            rules = installation.file(process.pod_spec, process.container, settings.policy_file)
+        else:
+            unseen.append(f"no Deployment in {namespace} runs the webhook: HAMi's own device configuration is assumed")
+    loaded = loaded or builtin_device_config()
+    vendors = enabled_vendors(loaded.config.without(settings.ignored_sections))
+    if rules is not None:
+        policies = PolicyFile.parse(rules[1], f"ConfigMap {namespace}/{rules[0]}", vendors.governed)
+    return Effective(settings, vendors, policies, unseen)

@@ -1,0 +1,236 @@
+"""Quotas, nodes, cards and pods of a cluster that was read, as the verbs of `kubectl hami` show them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hami_webhook.assembly import Core
+from hami_webhook.devices.keys import MEBIBYTE, Dimension
+from hami_webhook.devices.model import Device, NodeView
+from hami_webhook.kube import scopes
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeReport, NodeUse, PodCost, PodUse, QuotaUse, Room
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.pricing import Charge, charge_of
+from hami_webhook.scheduling.node_locks import LOCK
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A cluster at `now` (Unix seconds), as `core` was filled with it."""
+
+    core: Core
+    now: float
+
+    def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
+        """The quotas with managed keys, of all namespaces and names unless one is given."""
+        found = (QuotaAccount.read(quota, self.core.vendors) for quota in self.core.caches.all_quotas())
+        chosen = [
+            account
+            for account in found
+            if account.hard and namespace in ("", account.quota.namespace) and name in ("", account.name)
+        ]
+        return [self._quota(each) for each in sorted(chosen, key=lambda each: (each.quota.namespace, each.name))]
+
+    def _quota(self, account: QuotaAccount) -> QuotaUse:
+        waiting: dict[str, int] = defaultdict(int)
+        placed: dict[str, int] = defaultdict(int)
+        pods, notes, in_scope = [], [], set()
+        for pod in self._live(account.quota.namespace):
+            charge = self._charge(pod)
+            amounts = account.counted(charge.exact)
+            if not amounts or not scopes.matches(account.quota, pod):
+                continue
+            in_scope.add(pod.uid)
+            for key, amount in amounts.items():
+                (placed if charge.placed else waiting)[key] += amount
+            cards = self._cards_of(pod)
+            models = sorted({device.type for device in cards})
+            pods.append(PodCost(pod.name, self._state(pod, charge), pod.node_name, amounts, models))
+            notes += [f"pod {pod.name}: {problem}" for problem in charge.problems]
+        keys = [
+            KeyUse(key, account.used.get(key), hard, waiting[key], placed[key])
+            for key, hard in sorted(account.hard.items())
+        ]
+        notes += [_difference(key) for key in keys if key.used is not None and key.used != key.waiting + key.placed]
+        held, room = list(self._models(in_scope)), list(self._room(account))
+        return QuotaUse(account.quota.namespace, account.name, keys, pods, held, room, notes)
+
+    def _models(self, uids: Iterable[str]) -> Iterator[ModelUse]:
+        """What pods hold, by model."""
+        wanted = frozenset(uids)
+        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        holders: dict[str, set[str]] = defaultdict(set)
+        for view, device in self._devices():
+            for holder in view.used(device.vendor, device.uuid).holders:
+                if holder.pod.uid in wanted:
+                    total = sums[device.type]
+                    total[0] += holder.slots
+                    total[1] += holder.memory
+                    total[2] += holder.cores
+                    holders[device.type].add(holder.pod.uid)
+        return (ModelUse(model, len(holders[model]), *sums[model]) for model in sorted(sums))
+
+    def _room(self, account: QuotaAccount) -> Iterator[Room]:
+        """What still fits on the cards of each model that the quota limits."""
+        free: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        for view, device in self._devices():
+            usage = view.used(device.vendor, device.uuid)
+            usable = device.healthy and (device.vendor, device.uuid) not in view.closed
+            if usable and usage.slots < device.slots:
+                free[device.vendor, device.type].append((device.memory - usage.memory, device.cores - usage.cores))
+        for (vendor, model), cards in sorted(free.items()):
+            left = self._left(account, vendor)
+            if left:
+                yield Room(
+                    vendor,
+                    model,
+                    len(cards),
+                    max(0, *(memory for memory, _ in cards)),
+                    max(0, *(cores for _, cores in cards)),
+                    left.get(Dimension.COUNT),
+                    left.get(Dimension.MEMORY),
+                    left.get(Dimension.CORES),
+                )
+
+    def _left(self, account: QuotaAccount, vendor: str) -> Mapping[Dimension, int]:
+        """What the quota leaves of a vendor's slots, memory in MiB and cores, where it limits them."""
+        found = {}
+        for key in self.core.vendors.keys_of[vendor]:
+            if key.name in account.hard:
+                left = max(0, account.hard[key.name] - account.used.get(key.name, 0))
+                if key.dimension is Dimension.MEMORY:
+                    left = left // MEBIBYTE if key.name in account.in_bytes else left * key.factor
+                found[key.dimension] = left
+        return found
+
+    def nodes(self, name: str = "") -> list[NodeUse]:
+        """The nodes with cards, one row for each vendor."""
+        rows = []
+        for view in self.core.state.views():
+            if name not in ("", view.name):
+                continue
+            for vendor, inventory in sorted(view.inventories.items()):
+                cards = [self._card(view, device) for device in inventory.devices]
+                rows.append(
+                    NodeUse(
+                        view.name,
+                        vendor,
+                        sorted({card.model for card in cards}),
+                        len(cards),
+                        sum(card.healthy for card in cards),
+                        sum(card.used_slots for card in cards),
+                        sum(card.slots for card in cards),
+                        sum(card.used_memory for card in cards),
+                        sum(card.memory for card in cards),
+                        sum(card.used_cores for card in cards),
+                        sum(card.cores for card in cards),
+                        len({pod for card in cards for pod in card.pods}),
+                    )
+                )
+        return rows
+
+    def cards(self, node: str = "") -> list[CardUse]:
+        """Every card, or those of one node."""
+        return [self._card(view, device) for view, device in self._devices() if node in ("", view.name)]
+
+    def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
+        """The live pods that ask for managed resources or hold cards."""
+        found = []
+        for pod in self._live(namespace):
+            charge = self._charge(pod)
+            cards = self._cards_of(pod)
+            asks = any(not self.core.vendors.resource_names.isdisjoint(each.named) for each in pod.containers)
+            if name not in ("", pod.name) or not (asks or cards):
+                continue
+            found.append(
+                PodUse(
+                    pod.namespace,
+                    pod.name,
+                    self._state(pod, charge),
+                    pod.node_name,
+                    pod.scheduler_name,
+                    [device.uuid for device in cards],
+                    sorted({device.type for device in cards}),
+                    dict(sorted(charge.amounts.items())),
+                    charge.problems,
+                )
+            )
+        return found
+
+    def node(self, name: str) -> NodeReport | None:
+        """A node with what is wrong with what it registers; None if it isn't known."""
+        view = self.core.state.view(name)
+        if view is None:
+            return None
+        node, notes = view.node, []
+        notes += [each.text for each in self.core.state.problems() if (each.kind, each.name) == ("Node", name)]
+        mixed = self.core.vendors.mixing.remark(node, self.core.state.device(name))
+        notes += [mixed] if mixed else []
+        for vendor in self.core.vendors.values():
+            registration = vendor.registration
+            if registration.annotation in node.annotations and not vendor.health(node, self.now).healthy:
+                text = node.annotations.get(registration.handshake, "")
+                notes.append(f"{vendor.key}: its device plugin left the handshake unanswered ({text})")
+        if not view.inventories:
+            notes.append("it registers no cards of an enabled vendor")
+        handshakes = {
+            vendor.key: node.annotations[vendor.registration.handshake]
+            for vendor in self.core.vendors.values()
+            if vendor.registration.handshake in node.annotations
+        }
+        return NodeReport(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
+
+    def _devices(self) -> Iterator[tuple[NodeView, Device]]:
+        for view in self.core.state.views():
+            for _, inventory in sorted(view.inventories.items()):
+                yield from ((view, device) for device in inventory.devices)
+
+    def _card(self, view: NodeView, device: Device) -> CardUse:
+        usage = view.used(device.vendor, device.uuid)
+        return CardUse(
+            view.name,
+            device.vendor,
+            device.uuid,
+            device.type,
+            device.healthy,
+            usage.slots,
+            device.slots,
+            usage.memory,
+            device.memory,
+            usage.cores,
+            device.cores,
+            sorted({holder.pod.key for holder in usage.holders}),
+        )
+
+    def _cards_of(self, pod: Pod) -> Sequence[Device]:
+        """The registered cards that a pod holds."""
+        view = self.core.state.view(pod.node_name) if pod.node_name else None
+        if view is None or not self.core.state.holds_devices(pod.uid):
+            return ()
+        return [
+            device
+            for inventory in view.inventories.values()
+            for device in inventory.devices
+            if any(holder.pod.uid == pod.uid for holder in view.used(device.vendor, device.uuid).holders)
+        ]
+
+    def _live(self, namespace: str) -> list[Pod]:
+        state = self.core.state
+        pods = state.pods_in(namespace) if namespace else state.pods()
+        return sorted((pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, pod.name))
+
+    def _charge(self, pod: Pod) -> Charge:
+        return charge_of(pod, self.core.vendors, self.core.state, self.now, self.core.placement_ttl)
+
+    @staticmethod
+    def _state(pod: Pod, charge: Charge) -> str:
+        if pod.node_name:
+            return "Bound" if pod.phase in ("", "Pending") else pod.phase
+        return "Placed" if charge.placed else "Gated" if pod.gated else "Waiting"
+
+
+def _difference(key: KeyUse) -> str:
+    return f"{key.key}: used is {key.used}, and the pods that can be seen cost {key.waiting + key.placed}"

@@ -1,0 +1,139 @@
+"""What the verbs of `kubectl hami` show: plain values, memory in MiB, cores in the vendor's unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """One managed key of a quota, in the units in which the quota counts it.
+
+    `waiting` and `placed` are what pods cost that aren't placed, and that are; `used` is None until it is computed.
+    """
+
+    key: str
+    used: int | None
+    hard: int
+    waiting: int
+    placed: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.hard - (self.used or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class PodCost:
+    """What a pod costs a quota. `models` are those of its cards; empty while it waits, or where nodes aren't known."""
+
+    name: str
+    state: str
+    node: str
+    amounts: Mapping[str, int]
+    models: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What placed pods hold of the cards of a model."""
+
+    model: str
+    pods: int
+    slots: int
+    memory: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What still fits on the cards of a model: by the cards, and by the quota.
+
+    `cards` have a free slot; of one of them at most `memory` and `cores` are free; `quota_…` is what the quota leaves,
+    None if it doesn't limit that.
+    """
+
+    vendor: str
+    model: str
+    cards: int
+    memory: int
+    cores: int
+    quota_cards: int | None = None
+    quota_memory: int | None = None
+    quota_cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """A ResourceQuota with managed keys."""
+
+    namespace: str
+    name: str
+    keys: Sequence[KeyUse]
+    pods: Sequence[PodCost]
+    models: Sequence[ModelUse]
+    room: Sequence[Room]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """A card of a node and the pods that hold it."""
+
+    node: str
+    vendor: str
+    uuid: str
+    model: str
+    healthy: bool
+    used_slots: int
+    slots: int
+    used_memory: int
+    memory: int
+    used_cores: int
+    cores: int
+    pods: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """The cards of one vendor on a node, summed up; `pods` is how many hold some of them."""
+
+    node: str
+    vendor: str
+    models: Sequence[str]
+    cards: int
+    healthy: int
+    used_slots: int
+    slots: int
+    used_memory: int
+    memory: int
+    used_cores: int
+    cores: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """A pod that asks for managed resources: where it is, its cards, and what it costs a quota."""
+
+    namespace: str
+    name: str
+    state: str
+    node: str
+    scheduler: str
+    cards: Sequence[str]
+    models: Sequence[str]
+    amounts: Mapping[str, int]
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node: its cards, and what is wrong with what it registers."""
+
+    name: str
+    cards: Sequence[CardUse]
+    handshakes: Mapping[str, str]
+    lock: str = ""
+    notes: Sequence[str] = ()

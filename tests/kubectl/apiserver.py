@@ -1,0 +1,139 @@
+"""An API server that answers reads of the objects it is given, as `kubectl hami` asks for them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from hami_webhook.cluster.api import JSON
+
+KINDS = {
+    "Pod": ("/api/v1", "pods"),
+    "Node": ("/api/v1", "nodes"),
+    "Namespace": ("/api/v1", "namespaces"),
+    "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Secret": ("/api/v1", "secrets"),
+    "Service": ("/api/v1", "services"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
+    "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"),
+    "ValidatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations"),
+}
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+@dataclass
+class ApiServer:
+    """The objects, what the user may do, and what it was asked.
+
+    `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use.
+    `pod` is what becomes of a pod that is created in a dry run.
+    """
+
+    objects: list[JSON] = field(default_factory=list)
+    only: str | None = None
+    lacking: set[str] = field(default_factory=set)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    version: str = "v1.36.3"
+    now: datetime | None = None
+    pod: Callable[[JSON], tuple[int, JSON]] = lambda pod: (201, pod)
+    allowed: Callable[[JSON], bool] = lambda review: True
+
+    def answer(self, method: str, path: str, body: JSON | None) -> tuple[int, JSON]:
+        self.asked.append((method, path))
+        if path == "/version":
+            return 200, {"gitVersion": self.version}
+        if not self._may(method, path):
+            return 403, {"message": f'User "tenant" cannot {method.lower()} {path}', "reason": "Forbidden", "code": 403}
+        if method == "POST" and path == REVIEWS:
+            assert body is not None
+            return 201, {**body, "status": {"allowed": self.allowed(body["spec"])}}
+        if method == "POST" and path.endswith("/pods"):
+            assert body is not None
+            return self.pod(body)
+        assert method == "GET", (method, path)
+        return self._read(path)
+
+    def _may(self, method: str, path: str) -> bool:
+        if path in self.lacking:
+            return False
+        if self.only is None:
+            return True
+        parts = path.split("/")
+        return method == "GET" and "namespaces" in parts[:-1] and parts[parts.index("namespaces") + 1] == self.only
+
+    def _read(self, path: str) -> tuple[int, JSON]:
+        for kind, (prefix, plural) in KINDS.items():
+            found = [each for each in self.objects if each["kind"] == kind]
+            if path == f"{prefix}/{plural}":
+                return 200, {"metadata": {"resourceVersion": "1"}, "items": found}
+            for each in found:
+                meta = each["metadata"]
+                space = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
+                if path == f"{prefix}{space}/{plural}/{meta['name']}":
+                    return 200, each
+            namespace, _, last = path.removeprefix(f"{prefix}/namespaces/").partition("/")
+            if path.startswith(f"{prefix}/namespaces/") and last == plural:
+                within = [each for each in found if each["metadata"].get("namespace") == namespace]
+                return 200, {"metadata": {"resourceVersion": "1"}, "items": within}
+        return 404, {"message": f"{path} not found", "reason": "NotFound", "code": 404}
+
+
+@contextmanager
+def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator[Path]:
+    """The API server on a socket, and the kubeconfig of its user, whose context names the namespace."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer("GET")
+
+        def do_POST(self) -> None:
+            self._answer("POST")
+
+        def _answer(self, method: str) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            status, found = api.answer(method, self.path.partition("?")[0], body)
+            content = json.dumps(found).encode()
+            self.send_response_only(status)
+            self.send_header("Date", format_datetime(api.now or datetime.now(UTC), usegmt=True))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [
+                {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}},
+                {"name": "bare", "context": {"cluster": "c", "user": "u"}},
+            ],
+            "current-context": "x",
+        }
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(config))
+        yield path
+        server.shutdown()

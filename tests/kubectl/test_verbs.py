@@ -1,0 +1,197 @@
+"""The verbs of `kubectl hami`, asked as a user asks them, of an API server on a socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from simulate.files import GPU, JSON, MEM, card, container, node, pod, quota
+
+from .apiserver import ApiServer
+from .conftest import Hami
+
+DEPLOYED = [
+    each
+    for path in ("replicas/deployment.yaml", "controller/deployment.yaml")
+    for each in yaml.safe_load_all((Path(__file__).parents[2] / "manifests" / path).read_text())
+]
+HELD = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,20000,10:;"}
+SPACES = [{"kind": "Namespace", "metadata": {"name": name, "uid": name}} for name in ("team-a", "team-b")]
+
+
+def placed(name: str, namespace: str = "team-a", memory: int = 20000, **spec: str) -> JSON:
+    notes = {**HELD, "hami.io/vgpu-devices-allocated": f"GPU-1,NVIDIA,{memory},10:;"}
+    found = pod(name, container(gpu=1, mem=memory, cores=10), namespace=namespace, notes=notes, nodeName="n1", **spec)
+    return with_uid(found)
+
+
+def with_uid(found: JSON) -> JSON:
+    found["metadata"]["uid"] = f"uid-{found['metadata']['name']}"
+    return found
+
+
+def cluster(*more: JSON) -> list[JSON]:
+    """Two cards on a node; in team-a a placed pod and one that waits, in team-b a placed one."""
+    return [
+        {**node("n1", card("GPU-1"), card("GPU-2", health=False)), "kind": "Node"},
+        {**node("cpu"), "kind": "Node"},
+        placed("busy"),
+        placed("other", "team-b", memory=4000),
+        with_uid(pod("waiting", container(gpu=1, mem=30000), schedulerName="hami-scheduler")),
+        with_uid(pod("web", container())),
+        quota({GPU: "4", MEM: "60000", "pods": "10"}, used={GPU: "2", MEM: "50000", "pods": "3"}),
+        quota({GPU: "1"}, namespace="team-b", used={GPU: "1"}),
+        *SPACES,
+        *more,
+    ]
+
+
+def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), "quota", "-o", "json")
+    assert run.err == ""
+    (found,) = run.result
+    assert (found["namespace"], found["name"], found["notes"]) == ("team-a", "gpu-quota", [])
+    assert found["keys"] == [
+        {"key": GPU, "used": 2, "hard": 4, "waiting": 1, "placed": 1},
+        {"key": MEM, "used": 50000, "hard": 60000, "waiting": 30000, "placed": 20000},
+    ]
+    states = {each["name"]: (each["state"], each["node"], each["models"]) for each in found["pods"]}
+    assert states == {"busy": ("Bound", "n1", ["NVIDIA A100-SXM4-40GB"]), "waiting": ("Waiting", "", [])}
+    model = "NVIDIA A100-SXM4-40GB"
+    assert found["models"] == [{"model": model, "pods": 1, "slots": 1, "memory": 20000, "cores": 10}]
+    (room,) = found["room"]  # GPU-2 is unhealthy
+    assert (room["cards"], room["memory"], room["cores"]) == (1, 40960 - 24000, 80)
+    assert (room["quota_cards"], room["quota_memory"], room["quota_cores"]) == (2, 10000, None)
+
+
+def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
+    objects = [each for each in cluster(*DEPLOYED) if each["metadata"]["name"] != "waiting"]
+    (found,) = hami(ApiServer(objects), "quota", "-o", "json").result
+    assert found["notes"] == [
+        f"{GPU}: used is 2, and the pods that can be seen cost 1",
+        f"{MEM}: used is 50000, and the pods that can be seen cost 20000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["quota", "-A"], ["team-a", "team-b", "WAITING", "50000"]),
+        (["quota", "gpu-quota"], ["Pods of team-a/gpu-quota", "What still fits", "2 cards, 10000 MiB"]),
+        (["explain", "quota", "gpu-quota"], ["Placed pods of team-a/gpu-quota by model"]),
+        (["nodes"], ["n1", "1/2 healthy", "2/20", "24000/81920"]),
+        (["nodes", "-o", "wide"], ["NVIDIA A100-SXM4-40GB"]),
+        (["cards"], ["GPU-1", "GPU-2 (unhealthy)", "24000/40960", "team-a/busy, team-b/other"]),
+        (["cards", "n1", "-o", "wide"], ["VENDOR", "NVIDIA A100-SXM4-40GB"]),
+        (["pods"], ["busy", "waiting", "nvidia.com/gpu=1"]),
+        (["pods", "-A", "-o", "wide"], ["other", "SCHEDULER", "hami-scheduler"]),
+        (["explain", "pod", "waiting"], ["team-a/waiting fits on none of 2 nodes", "1/2 CardInsufficientMemory"]),
+        (["explain", "node", "n1"], ["GPU-1", "team-b/other"]),
+        (["explain", "node", "cpu"], ["it registers no cards of an enabled vendor"]),
+    ],
+)
+def test_tables_have_the_numbers(hami: Hami, arguments: list[str], expected: list[str]) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), *arguments)
+    assert (run.status, run.err) == (0, "")
+    assert [text for text in expected if text not in run.out] == [], run.out
+    assert "\x1b" not in run.out
+
+
+def test_pods_without_accelerators_are_left_out(hami: Hami) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), "pods", "-o", "yaml")
+    assert [each["name"] for each in yaml.safe_load(run.out)] == ["busy", "waiting"]
+
+
+def test_a_pod_is_simulated_on_the_live_cluster_and_not_created(hami: Hami, tmp_path: Path) -> None:
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(pod("new", container(gpu=1, mem=9000), namespace=None)))
+    api = ApiServer(cluster(*DEPLOYED))
+    run = hami(api, "simulate", str(path), "-o", "json")
+    (found,) = run.result["pods"]
+    assert (found["namespace"], found["placement"]["node"]) == ("team-a", "n1")
+    too_large = {**pod("new", container(gpu=1, mem=11000), namespace=None)}
+    path.write_text(json.dumps(too_large))
+    run = hami(api, "simulate", "--strict", str(path), "-o", "json")
+    assert (run.status, run.result["pods"][0]["code"]) == (1, 403)
+    assert {method for method, _ in api.asked} == {"GET"}
+
+
+RENAMED = "nvidia:\n  resourceCountName: acme.com/gpu\n  resourceMemoryName: acme.com/gpumem\n"
+
+
+def test_the_installed_device_configuration_counts(hami: Hami) -> None:
+    data = {"device-config.yaml": RENAMED}
+    meta = {"name": "hami-device-config", "namespace": "hami-system"}
+    config = {"kind": "ConfigMap", "metadata": meta, "data": data}
+    assert hami(ApiServer(cluster(*DEPLOYED, config)), "quota", "-o", "json").result == []
+
+
+def test_another_context_names_another_namespace(hami: Hami) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), "quota", "--context", "bare", "-o", "json")
+    assert run.result == []
+    run = hami(ApiServer(cluster(*DEPLOYED)), "quota", "--context", "none")
+    assert (run.status, run.err.splitlines()[0].endswith("has no context 'none'; it has bare, x")) == (2, True)
+
+
+TENANT = [
+    f"kubectl hami: no right to {text}"
+    for text in (
+        "read the Deployments and ConfigMaps of hami-system: HAMi's own device configuration and no policy are assumed "
+        "(--config FILE names another)",
+        "list nodes: cards, their models and what still fits aren't known",
+        "list pods outside of namespace team-a: cards may be in use by pods of other namespaces",
+        "list resourcequotas outside of namespace team-a: quotas of other namespaces aren't known",
+        "list poddisruptionbudgets.policy outside of namespace team-a: which evictions they stand against there isn't "
+        "known",
+        "list priorityclasses.scheduling.k8s.io: new pods are taken to have priority 0",
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["quota"], "gpu-quota"),
+        (["quota", "-A"], "gpu-quota"),
+        (["pods"], "waiting"),
+        (["nodes"], "NODE"),
+        (["cards"], "NODE"),
+        (["explain", "pod", "busy"], "team-a/busy is placed on n1"),
+        (["explain", "pod", "waiting"], "team-a/waiting fits nowhere: no node is known"),
+        (["explain", "quota", "gpu-quota"], "Pods of team-a/gpu-quota"),
+    ],
+)
+def test_a_tenant_sees_what_is_allowed_and_reads_what_is_not(hami: Hami, arguments: list[str], shown: str) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED), only="team-a"), *arguments)
+    assert run.status == 0
+    assert shown in run.out
+    assert "team-b" not in run.out
+    assert run.err.splitlines() == TENANT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["quota", "none"], "no quota none with accelerators in namespace team-a"),
+        (["pods", "web"], "no pod web that asks for accelerators in namespace team-a"),
+        (["nodes", "none"], "no node none with cards can be seen"),
+        (["explain", "node", "none"], "no node none can be seen"),
+        (["explain", "pod", "other"], "no pod other in namespace team-a; one of that name is in team-b"),
+        (["simulate", "-", "-"], "standard input (-) can be read only once"),
+        (["simulate", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["quota", "--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(hami: Hami, arguments: list[str], complaint: str) -> None:
+    run = hami(ApiServer(cluster(*DEPLOYED)), *arguments)
+    assert (run.status, run.out) == (2, "")
+    (line,) = run.err.splitlines()
+    assert line.startswith(f"kubectl hami: {complaint}")
+
+
+def test_models_are_text_and_not_markup(hami: Hami) -> None:
+    odd = {**node("n1", card("GPU-1", type="NVIDIA [red]x[/red]")), "kind": "Node"}
+    run = hami(ApiServer([odd]), "cards", "-o", "wide")
+    assert "NVIDIA [red]x[/red]" in run.out
