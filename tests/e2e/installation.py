@@ -93,6 +93,28 @@ class Cluster:
 
 
 @contextlib.contextmanager
+def installed(
+    cluster: Cluster, overlay: str, meanwhile: Callable[[], None] = lambda: None, **variables: str
+) -> Iterator[str]:
+    """`make deploy`, and `make undeploy` at the end of the block, which must leave nothing; what the first printed."""
+    before = cluster.objects()
+    try:
+        yield cluster.deploy("up", meanwhile, OVERLAY=overlay, **variables)
+    finally:
+        cluster.deploy("down", OVERLAY=overlay)
+    eventually(lambda: cluster.objects() - before, set(), seconds=30)
+
+
+def check_rollout(cluster: Cluster, output: str) -> None:
+    """`make deploy` waited for every Deployment, and they run."""
+    deployments = cluster.kubectl.get("deployments", "-n", SYSTEM)["items"]
+    names = [f'deployment "{item["metadata"]["name"]}" successfully rolled out' for item in deployments]
+    assert names
+    assert [name for name in names if name not in output] == []
+    check_replicas(cluster)
+
+
+@contextlib.contextmanager
 def device_plugins(cluster: Cluster) -> Iterator[Kubelets]:
     """HAMi's device plugins, for nodes that are objects only, as an account that may do everything."""
     account = {"name": "hami-device-plugin", "namespace": SYSTEM}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,35 +16,15 @@ from .installation import (
     check_a_pod_that_hami_places,
     check_a_pods_life,
     check_replicas,
+    check_rollout,
     define_cert_manager,
+    installed,
     renamed,
     system_pods,
     used,
 )
 from .objects import JSON, namespace, quota
 from .tenants import tenant
-
-
-@contextlib.contextmanager
-def installed(
-    cluster: Cluster, overlay: str, meanwhile: Callable[[], None] = lambda: None, **variables: str
-) -> Iterator[str]:
-    """`make deploy`, and `make undeploy` at the end of the block, which must leave nothing; what the first printed."""
-    before = cluster.objects()
-    try:
-        yield cluster.deploy("up", meanwhile, OVERLAY=overlay, **variables)
-    finally:
-        cluster.deploy("down", OVERLAY=overlay)
-    eventually(lambda: cluster.objects() - before, set(), seconds=30)
-
-
-def check_rollout(cluster: Cluster, output: str) -> None:
-    """`make deploy` waited for every Deployment, and they run."""
-    deployments = cluster.kubectl.get("deployments", "-n", SYSTEM)["items"]
-    names = [f'deployment "{item["metadata"]["name"]}" successfully rolled out' for item in deployments]
-    assert names
-    assert [name for name in names if name not in output] == []
-    check_replicas(cluster)
 
 
 @pytest.mark.parametrize("overlay", ["default", "cert-manager"])
