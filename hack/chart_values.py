@@ -159,15 +159,15 @@ class Prometheus(_Values):
     pod_selector: WrittenSelector
 
 
-class Monitor(_Values):
-    enabled: bool
+class Labelled(Switch):
+    labels: dict[str, str]
+
+
+class Monitor(Labelled):
     interval: Interval
-    labels: dict[str, str]
 
 
-class Rule(_Values):
-    enabled: bool
-    labels: dict[str, str]
+class Rule(Labelled):
     runbooks: Annotated[str, Field(min_length=1, pattern=r"[^/]$")]
 
 
@@ -189,3 +189,4 @@ class Values(_Values):
     service_monitor: Monitor
     pod_monitor: Monitor
     prometheus_rule: Rule
+    dashboards: Labelled

@@ -1,8 +1,8 @@
 """Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
 
-The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, the alerts,
-and the webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`. A test
-compares the files with what this renders.
+The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, alerts and
+dashboards, and the webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`.
+A test compares the files with what this renders.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ FILES = {
     "files/kube-scheduler.yaml": (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text,
     "files/alerts.yaml": render_alerts,
     "files/device-config.yaml": (MANIFESTS / "device-config" / "device-config.yaml").read_text,
+    **{f"files/dashboards/{path.name}": path.read_text for path in sorted((MANIFESTS / "dashboards").glob("*.json"))},
 }
 
 if __name__ == "__main__":
     for path, render in FILES.items():
+        (CHART / path).parent.mkdir(exist_ok=True)
         (CHART / path).write_text(render())

@@ -26,7 +26,7 @@ AS_KUSTOMIZE = ("--set", "image.tag=latest,scheduler.kubeScheduler.image.tag=v1.
 CERT_MANAGER = ("--set", "scheduler.certManager.enabled=true", "--api-versions", "cert-manager.io/v1")
 MONITORING = (
     "--set",
-    "serviceMonitor.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true",
+    "serviceMonitor.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true",
     "--api-versions",
     "monitoring.coreos.com/v1",
 )

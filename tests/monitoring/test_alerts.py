@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from .promtool import promtool, with_promtool
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = Path(__file__).with_name("alerts.yaml")
@@ -20,16 +21,6 @@ SPEC: dict[str, Any] = yaml.safe_load(
     (ROOT / "manifests" / "components" / "monitoring" / "prometheusrule.yaml").read_text()
 )["spec"]
 RULES = {rule["alert"]: rule for group in SPEC["groups"] for rule in group["rules"]}
-
-with_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool evaluates the alerts; `apt-get install prometheus` has it"
-)
-
-
-def promtool(*arguments: str | Path) -> str:
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @with_promtool
