@@ -150,11 +150,14 @@ class _Walk:
         self.within.take(self.vendor.key, card.device.uuid, card.booked)
 
     def again(self, card: Candidate) -> Candidate | None:
-        """The same card once more, as it stands after what was collected; None if one share is all it gives."""
+        """The same card once more, with the vendor's marks of what was collected; None if one share is all it gives.
+
+        Its slots, memory and cores are those the container found: further shares are limited by the marks alone.
+        """
         if not self.vendor.multi_share(self.trial.request, card.device):
             return None
-        usage = self.within.used(self.vendor.key, card.device.uuid)
-        return Candidate(self.vendor, self.trial, card.device, usage, card.position)
+        marks = self.within.used(self.vendor.key, card.device.uuid).marks
+        return Candidate(self.vendor, self.trial, card.device, replace(card.usage, marks=marks), card.position)
 
 
 def _walk(

@@ -45,8 +45,9 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
         case reasons.RESOURCE_QUOTA_NOT_FIT:
             return _over(card, vendors, limits)
         case reasons.CARD_MIG_TOPOLOGY_INFEASIBLE:
-            taken = f"{usage.memory} of {device.memory} MiB are taken"
-            return f"no instance of at least {card.memory} MiB can be placed on it, {taken}"
+            count = len(usage.marks)
+            taken = f"{count} {'instance is' if count == 1 else 'instances are'} on it"
+            return f"no instance of at least {card.memory} MiB can be placed, {taken}"
     return (
         f"refused by the vendor's own rule: needs {card.memory} MiB and {card.cores} cores, "
         f"{device.memory - usage.memory} of {device.memory} MiB and {device.cores - usage.cores} of "

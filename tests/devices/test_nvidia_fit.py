@@ -337,19 +337,21 @@ def test_a_whole_card_request_takes_at_most_one_instance_of_a_card():
     assert instances(pod(container(gpu=3)), on) == "2/2 AllocatedCardsInsufficientRequest"
 
 
-def test_slots_and_memory_bound_the_instances_of_one_container():
-    two_slots = view(node(mig_card("m", count=2)))
-    assert record(pod(container(gpu=3, gpumem=1)), two_slots) == (
-        "1/1 CardTimeSlicingExhausted, 2/1 AllocatedCardsInsufficientRequest"
+def test_difference_mig_instances_of_one_container_are_limited_by_placements_alone():
+    seven = pod(container(gpu=7, gpumem=4000, gpucores=20))
+    assert instances(seven, view(node(mig_card("m")))) == [("m", "1g.5gb", start) for start in range(6, -1, -1)]
+    few_slots = view(node(mig_card("m", count=2)))
+    assert instances(seven, few_slots) == [("m", "1g.5gb", start) for start in range(6, -1, -1)]
+    assert record(pod(container(gpu=8, gpumem=4000, gpucores=20)), view(node(mig_card("m")))) == (
+        "1/1 CardMigTopologyInfeasible, 7/1 AllocatedCardsInsufficientRequest"
     )
-    generous = [profile("1g.9gb", 9000, 14, *((i, 1) for i in range(7)))]
-    little = view(node(mig_card("m", generous, devmem=20000)))
-    assert record(pod(container(gpu=3, gpumem=2001)), little) == (
-        "1/1 CardInsufficientMemory, 2/1 AllocatedCardsInsufficientRequest"
-    )
-    assert record(pod(container(gpu=3, gpumem=2000)), little) == (
-        "1/1 CardMigTopologyInfeasible, 2/1 AllocatedCardsInsufficientRequest"
-    )
+    aware = pod(container(gpu=7, gpumem=4000, gpucores=20), policy="topology-aware")
+    assert len(instances(aware, view(node(mig_card("m"))))) == 7
+
+
+def test_what_other_containers_hold_of_a_mig_card_counts_for_the_first_instance():
+    full = view(node(mig_card("m")), {"m": used(1, 30720, 84, ("3g", 0, 4))})
+    assert record(pod(container(gpu=2, gpumem=4000, gpucores=20)), full) == "1/1 CardInsufficientCore"
 
 
 @pytest.mark.parametrize(("wanted", "answer"), [("mig", "m"), ("hami-core", "h"), ("hami-core,mig", "h"), (None, "h")])

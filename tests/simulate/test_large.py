@@ -26,7 +26,7 @@ def a_cluster(pick: random.Random) -> list[JSON]:
         name = f"node-{number:03}"
         uuids = [f"{name}-gpu{index}" for index in range(8)]
         kind: JSON = {"count": 7, "mode": "mig", "migProfiles": PROFILES} if number % 20 == 0 else {}
-        memory = pick.choice((24576, 40960))
+        memory = 40960 if kind else pick.choice((24576, 40960))
         cards = [card(uuid, memory, index=i, numa=i // 4, **kind) for i, uuid in enumerate(uuids)]
         scores = {
             x: {y: 200 if i // 4 == j // 4 else 10 for j, y in enumerate(uuids) if i != j} for i, x in enumerate(uuids)
