@@ -237,7 +237,6 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
         (TWO_CARDS, [2], 0.0),
         (vastai(die("d0", "1"), die("d1")), [2], 0.0),
         (vastai(die("d0", "1"), die("d1")), [1, 1], 0.0),
-        (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1"})), [2], 0.0),
         (vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1", "DeviceStrategy": "card"})), [2], 0.0),
     ],
 )
@@ -247,6 +246,11 @@ def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> Non
         placed = Yard([on]).place(pod(*apps, container("cpu"), annotations={NODE_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert placed.score == pytest.approx(sign * score)
+
+
+def test_difference_a_device_with_an_aic_and_no_strategy_is_scored_as_a_die() -> None:
+    test_a_nodes_score(vastai(die("d0", "1"), card("d1", custominfo={"AIC": "1"})), [2], 1.0)
+    test_a_nodes_score(vastai(die("d0", "1"), card("d1", custominfo={"AIC": "2"})), [2], 0.5)
 
 
 def test_the_base_score_is_slots_only_and_0_without_memory() -> None:

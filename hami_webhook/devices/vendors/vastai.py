@@ -35,10 +35,14 @@ from hami_webhook.kube.objects import Pod
 
 @dataclass(frozen=True, slots=True)
 class CustomInfo:
-    """What the plugin tells of a device besides the usual: whether it is a die, and of which AIC (empty: unknown)."""
+    """What the plugin tells of a device besides the usual: its strategy, and of which AIC it is (empty: unknown)."""
 
-    is_die: bool
+    strategy: str
     aic: str
+
+    @property
+    def is_die(self) -> bool:
+        return self.strategy == "die"
 
 
 def _custom(device: Device) -> CustomInfo:
@@ -90,12 +94,12 @@ class Vastai(SlotVendor):
     )
 
     def device(self, record: CardRecord, position: int) -> Device:
-        """An AIC is a text; a number isn't understood."""
+        """Strategy and AIC are texts; a number isn't understood."""
         found = record.extra.get("custominfo")
         custom = found if isinstance(found, dict) else {}
-        aic = custom.get("AIC")
-        info = CustomInfo(custom.get("DeviceStrategy") == "die", aic if isinstance(aic, str) else "")
-        return replace(super().device(record, position), extra=info)
+        strategy, aic = custom.get("DeviceStrategy"), custom.get("AIC")
+        texts = [text if isinstance(text, str) else "" for text in (strategy, aic)]
+        return replace(super().device(record, position), extra=CustomInfo(*texts))
 
     def selection(self, trial: FitRequest) -> Selection:
         return BY_AIC if trial.request.count > 1 and _die_mode(trial.inventory.devices) else FIRST_FIT
@@ -104,7 +108,7 @@ class Vastai(SlotVendor):
         """The more of a container's dies are on one AIC the better, whichever way the node policy looks at scores."""
         devices = {device.uuid: device for device in view.inventories[self.key].devices}
         chosen = [_custom(devices[d.uuid]) for row in rows if self.key in row for d in row[self.key].devices]
-        if not all(custom.is_die and custom.aic for custom in chosen):
+        if not all(custom.strategy in ("", "die") and custom.aic for custom in chosen):
             return 0.0
         together = togetherness(self.key, rows, {uuid: _aic(device) for uuid, device in devices.items()})
         return -together if policy == "spread" else together
