@@ -94,7 +94,10 @@ def test_a_soft_pod_needs_a_soft_node_and_any_other_takes_both():
         result = yard.place(pod(annotations=SOFT, **asks(1, 10)))
         assert isinstance(result, Placed) if on_soft else result == {"n1": "1/3 ModeNotFit"}
         assert isinstance(yard.place(pod(name="plain", **asks(1, 16384))), Placed)
-    assert Yard([node(1)]).place(pod(annotations=SOFT, **asks(2, 10))) == {"n1": "1/1 ModeNotFit"}
+
+
+def test_difference_soft_mode_with_too_few_npus_is_node_insufficient_device():
+    assert Yard([node(1)]).place(pod(annotations=SOFT, **asks(2, 10))) == {"n1": "NodeInsufficientDevice"}
 
 
 def test_more_npus_than_the_node_has():

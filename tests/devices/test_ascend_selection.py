@@ -99,7 +99,7 @@ def test_the_choice_by_group_is_the_rule_read_word_by_word(of, word):
         ([1, 3, 5, 7], 2, *[f"0/2 {FEW}, 4/2 CardNotHealth"] * 2),
         ([1, 3, 5, 7], 3, *[f"0/3 {FEW}, 4/3 CardNotHealth"] * 2),
         ([0, 1, 2, 3, 4, 5, 6], 3, *[f"0/3 {FEW}, 7/3 CardNotHealth"] * 2),
-        (range(8), 2, *["8/2 CardNotHealth"] * 2),
+        (range(8), 2, *[f"0/2 {FEW}, 8/2 CardNotHealth"] * 2),
     ],
 )
 def test_modules_are_taken_whole(bad, count, bound, unbound):
@@ -108,7 +108,8 @@ def test_modules_are_taken_whole(bad, count, bound, unbound):
             assert chosen(sick(npus(8, C, groups=groups), *bad), word=C, vendors=vendors, count=count) == expected
 
 
-def test_modules_that_are_all_broken_are_a_refusal_with_a_reason():
+def test_difference_910c_says_0_of_n_where_no_module_is_whole():
+    assert chosen(sick(npus(2, C), 0, 1), word=C, count=2) == f"0/2 {FEW}, 2/2 CardNotHealth"
     lone = [card for card in npus(4, C) if card.get("index", 0) in (0, 2)]
     assert chosen(lone, word=C, count=2) == "0/2 AllocatedCardsInsufficientRequest"
 
@@ -159,7 +160,7 @@ def test_the_quota_bears_on_the_whole_choice():
     six = npus(6, groups=[0, 0, 1, 1, 1, 1])
     assert chosen(six, count=2, budget=within(memory=131072)) == [5, 4]
     assert chosen(six, count=2, budget=within(memory=131071)) == "6/6 ResourceQuotaNotFit"
-    assert chosen(npus(4, C), word=C, count=2, budget=within(memory=131071)) == "4/2 ResourceQuotaNotFit"
+    assert chosen(npus(4, C), word=C, count=2, budget=within(memory=131071)) == (f"0/2 {FEW}, 4/2 ResourceQuotaNotFit")
     assert chosen(npus(6, P), word=P, count=2, budget=within(memory=21527)) == (
         "1/6 AllocatedCardsInsufficientRequest, 5/6 ResourceQuotaNotFit"
     )

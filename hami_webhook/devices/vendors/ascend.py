@@ -348,9 +348,10 @@ class Ascend(Vendor):
     # Fit (7)
 
     def refuses_node(self, trial: FitRequest) -> Rejection | None:
-        if is_soft(trial.pod.annotations) and not _facts(trial).soft:
+        refusal = super().refuses_node(trial)
+        if refusal is None and is_soft(trial.pod.annotations) and not _facts(trial).soft:
             return Rejection({reasons.MODE_NOT_FIT: 1}, len(trial.inventory.devices))
-        return super().refuses_node(trial)
+        return refusal
 
     def total_cores(self, trial: FitRequest, device: Device) -> int:
         return 100 if is_soft(trial.pod.annotations) else device.cores
@@ -368,9 +369,11 @@ class Ascend(Vendor):
         return len(passed)
 
     def refusal(self, trial: FitRequest, cards: Sequence[Candidate], usual: Rejection) -> Rejection:
-        """NPUs that must come in modules are counted out of those wanted."""
+        """NPUs that must come in modules are counted out of those wanted, also where there are none."""
         count = trial.request.count
-        return replace(usual, cards=count) if self.paired and count > 1 else usual
+        if not self.paired or count == 1:
+            return usual
+        return Rejection({reasons.ALLOCATED_CARDS_INSUFFICIENT_REQUEST: 0, **usual.counts}, count)
 
     # node choice (8)
 
