@@ -98,7 +98,7 @@ class Vendor:
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
-    without_cards: str = reasons.NODE_UNREGISTERED
+    without_cards: str = reasons.NODE_INSUFFICIENT_DEVICE
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
@@ -394,7 +394,7 @@ class Vendor:
         return booking.memory if booking else self.memory_needed(request, device)
 
     def multi_share(self, request: Request, device: Device) -> bool:
-        """Whether one container may take several shares of this card."""
+        """Whether one container may take several shares of this card, as far as marks on it leave room."""
         return False
 
     def links_unknown(self, inventory: Inventory) -> bool:

@@ -107,7 +107,7 @@ def test_more_npus_than_the_node_has():
 
 def test_a_chip_gets_no_npus_of_another_whose_name_contains_its_own():
     both = node(npus(1, B41), B41)
-    assert Yard([both]).place(pod(**asks(1, word=B4))) == {"n1": "node unregistered"}
+    assert Yard([both]).place(pod(**asks(1, word=B4))) == {"n1": "NodeInsufficientDevice"}
 
 
 # 7.3: every label in isolation
@@ -235,7 +235,7 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
     full.place(pod(name="first", **asks(1, 1)))
     assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**asks(1, 1))))
     elsewhere = events(Yard([node(1, P)]), pod(**asks(1, 1)))
-    assert elsewhere == ["no available node, 1 nodes do not meet"]
+    assert elsewhere == ["1 nodes NodeInsufficientDevice(n1)", "no available node, 1 nodes do not meet"]
 
 
 # Fit never oversells

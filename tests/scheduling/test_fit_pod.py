@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.devices.model import BadRequest
-from hami_webhook.kube.objects import Pod
-from hami_webhook.scheduling.fit import read_pod_request
+from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeView, Request
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.fit import PodRequest, fit_pod, read_pod_request
 
 from .scenery import ALLOCATED, MEM, VENDORS, Scene, asks, card, node, pod, quota, running
 
@@ -149,3 +149,15 @@ def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
     assert default is not None
     assert (own.terms["NVIDIA"].policy.mutex, default.terms["NVIDIA"].policy.mutex) == (False, True)
     assert own.vendors == ("NVIDIA",)
+
+
+@pytest.mark.parametrize("key", VENDORS)
+def test_difference_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
+    asking = Pod.from_object(pod("p", asks(None)))
+    terms = {key: VENDORS[key].terms(asking, "spread")}
+    request = PodRequest(asking, [{key: Request(1, FixedMemory(1), 0)}], terms)
+    bare = Node.from_object({"metadata": {"name": "n"}})
+    others = NodeView(bare, {"other": Inventory(())})
+    expected = "node unregistered" if key == "NVIDIA" else "NodeInsufficientDevice"
+    assert str(fit_pod(others, request, VENDORS, None)) == expected
+    assert str(fit_pod(NodeView(bare), request, VENDORS, None)) == "node unregistered"

@@ -72,7 +72,6 @@ class Iluvatar(Vendor):
 
     memory_factor = UNIT
     multi_is_exclusive = True
-    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (*ACCESS_CHECKS, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES, ALL_CORES_ALONE, UNITS_LEFT)
 
     # admission (docs/spec/iluvatar.md#5)

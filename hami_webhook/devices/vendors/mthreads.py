@@ -11,7 +11,7 @@ from typing import Annotated
 
 from hami_webhook.config.devices import CountMemoryCore, Meaning
 from hami_webhook.config.fields import ResourceName
-from hami_webhook.devices import capacity_devices, reasons
+from hami_webhook.devices import capacity_devices
 from hami_webhook.devices.amounts import MAX_INT32, check_bounds
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
@@ -66,7 +66,6 @@ class Mthreads(Vendor):
     section_type = MthreadsSection
     memory_factor = 512
     lock = None
-    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     keys = DeviceKeys(
         allocated="hami.io/mthreads-vgpu-devices-allocated",
         extra=("mthreads.com/gpu-index", "mthreads.com/predicate-node", "mthreads.com/predicate-time"),

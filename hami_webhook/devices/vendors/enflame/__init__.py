@@ -6,7 +6,6 @@ silicon in two modes and have one type word and one annotation on the wire.
 
 from __future__ import annotations
 
-from hami_webhook.devices import reasons
 from hami_webhook.devices.capacity_devices import capacity, counted
 from hami_webhook.devices.fit_request import HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA
 from hami_webhook.devices.keys import DeviceKeys
@@ -27,7 +26,6 @@ class WholeGcu(Vendor):
     section_fields = ("resource_name_gcu",)
     keys = DeviceKeys.usual("enflame-gcu")
     lock = None
-    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks = (HEALTHY, NOT_SHARED_WHOLE, WITHIN_QUOTA)
     default_cores = 100
 

@@ -99,7 +99,6 @@ class SlicedGcu(Vendor):
         nouse_uuid=("enflame.com/nouse-gpuuuid",),
     )
     lock = None
-    without_cards = reasons.NODE_INSUFFICIENT_DEVICE
     checks: tuple[Check, ...] = (
         *(HEALTHY, IN_MODE, ONE_CARD_PER_POD, UUID_LISTS),
         *(FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY),

@@ -163,6 +163,7 @@ class Nvidia(Vendor):
         WITHIN_QUOTA,
         *AMOUNT_CHECKS,
     )
+    without_cards = reasons.NODE_UNREGISTERED
     unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: NvidiaSection) -> None:
