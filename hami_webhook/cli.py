@@ -120,13 +120,20 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="nodes, pods, quotas, namespaces; may be repeated (default: what else PODS hold, bound pods included)",
+        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets; may be repeated (default: what "
+        "else PODS hold, bound pods included)",
     )
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("--policy-file", metavar="FILE", help="policy rules")
     verb.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table", help="default: table")
-    verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
+    verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied, found no node, or was evicted")
     _add_scheduler_flags(verb)
+    verb.add_argument(
+        "--preemption",
+        choices=("on", "off"),
+        default="on",
+        help="whether pods of lower priority are evicted for a pod that no node takes (default: on)",
+    )
     verb.add_argument(
         "--now", metavar="TIME", help="when the run starts, RFC 3339 (default: the newest time in the cluster files)"
     )
@@ -151,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="nodes, pods, quotas, namespaces from a file instead of the API server; may be repeated",
+        help="nodes, pods, quotas, namespaces, PriorityClasses, PodDisruptionBudgets from a file instead of the API "
+        "server; may be repeated",
     )
     verb.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, the default one, then in-cluster")
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
@@ -258,12 +266,13 @@ def _simulate(arguments: argparse.Namespace) -> int:
         _warn_skipped(bundle)
     now = _now(arguments.now) or start_of(bundle)
     manifests = _manifests(files)
-    result = asyncio.run(_simulated(Simulation(vendors, _options(arguments), policies, now), bundle, manifests))
+    simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
+    result = asyncio.run(_simulated(simulation, bundle, manifests))
     if arguments.output == "table":
         show(result, Console(width=None if sys.stdout.isatty() else 160))
     else:
         print(formatted(result.as_json(), arguments.output))
-    failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
+    failed = any(not outcome.allowed or outcome.unplaced or outcome.preempted_by for outcome in result.pods)
     return 1 if arguments.strict and failed else 0
 
 

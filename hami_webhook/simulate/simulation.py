@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonpatch
@@ -29,7 +30,8 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.fit import vendors_requested_by
-from hami_webhook.scheduling.placer import Unschedulable
+from hami_webhook.scheduling.placer import CycleState, Unschedulable
+from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
 
@@ -88,6 +90,10 @@ class Outcome:
     placement: Mapping[str, Any] | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     debits: Mapping[str, int] = field(default_factory=dict)
+    victims: Sequence[str] = ()
+    """The pods that were evicted for it, as `namespace/name`."""
+    preempted_by: str = ""
+    """The pod that it was evicted for after it had been placed."""
     unplaced: bool = False
     """Allowed and requesting devices, but no node fits."""
 
@@ -104,6 +110,8 @@ class Outcome:
             "placement": self.placement,
             "failed": dict(self.failed),
             "debits": dict(self.debits),
+            "victims": list(self.victims),
+            "preempted_by": self.preempted_by,
         }
 
 
@@ -158,16 +166,24 @@ async def _yield(seconds: float) -> None:
 
 
 class Simulation:
-    """One run: `fill` the cluster first, then `take` pods, then get the `result`."""
+    """One run: `fill` the cluster first, then `take` pods, then get the `result`.
 
-    def __init__(self, vendors: Vendors, options: Options, policies: PolicyRules, now: float) -> None:
+    `preemption`: pods of lower priority are evicted for those that no node takes.
+    """
+
+    def __init__(
+        self, vendors: Vendors, options: Options, policies: PolicyRules, now: float, *, preemption: bool = False
+    ) -> None:
         self._now = now
         self._scheduler_name = options.rules.scheduler_name
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
         self._priorities = PriorityClasses()
+        self._preemption = preemption
         self._outcomes: list[Outcome] = []
+        self._indices: dict[tuple[str, str], int] = {}
+        """Where the outcomes of the pods are that exist now, by namespace and name."""
         self._since_recompute: dict[str, int] = {}
 
     async def fill(self, bundle: Bundle, *, trust_used: bool = False) -> None:
@@ -198,6 +214,8 @@ class Simulation:
     async def take(self, manifest: Mapping[str, Any]) -> Outcome:
         """Take one pod through the pipeline."""
         outcome = await self._take(manifest)
+        if outcome.allowed:
+            self._indices[outcome.namespace, outcome.name] = len(self._outcomes)
         self._outcomes.append(outcome)
         return outcome
 
@@ -282,11 +300,19 @@ class Simulation:
         shown, failed = await (
             self._place_by_us(pod, suitable) if other is None else self._predict(other, pod, suitable)
         )
+        if shown is None and other is None and (victims := await self._preempt(pod, suitable)):
+            del failed[victims.node]
+            shown, still = await self._place_by_us(pod, [victims.node])
+            failed |= still
+            allowed = replace(allowed, victims=[victim.key for victim in victims.pods])
         failed = failed | {name: _OTHER_NODE for name, is_selected in selected.items() if not is_selected}
         allowed = replace(allowed, failed=dict(sorted(failed.items())))
         if shown is None:
             return replace(allowed, unplaced=True)
-        bound = await self.cluster.get(Kind.PODS, pod.name, pod.namespace)
+        # later pods are younger, so that preemption chooses them first
+        start = datetime.fromtimestamp(self._now, UTC) + timedelta(microseconds=len(self._outcomes))
+        started = {"status": {"startTime": start.isoformat()}}
+        bound = await self.cluster.patch_status(Kind.PODS, pod.name, started, pod.namespace)
         self.core.caches.put(Kind.PODS, bound)
         debits = charge_of(Pod.from_object(bound), self.core.vendors, self.core.state, self._now).amounts
         self._since_recompute[pod.namespace] = self._since_recompute.get(pod.namespace, 0) + 1
@@ -304,6 +330,36 @@ class Simulation:
         if isinstance(placement, Unschedulable):
             return None, failed
         return shown_placement(pod, placement, self.core.vendors), failed
+
+    async def _preempt(self, pod: Pod, nodes: Sequence[str]) -> Victims | None:
+        """Evict others for a pod that none of the nodes takes; None if nobody is to be evicted."""
+        if not self._preemption or pod.preemption_policy == "Never":
+            return None
+        core = self.core
+        quotas = [
+            ResourceQuota.from_object(item) for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, pod.namespace)
+        ]
+        found = await core.placer.consider(pod, nodes, quotas)
+        if not isinstance(found, CycleState):
+            return None
+        budgets = core.caches.disruption_budgets
+        room = core.nominations.room(pod, found.accounts)
+        preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self._now, room)
+        victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed).values())
+        if victims is None or not victims.pods:
+            return None
+        for victim in victims.pods:
+            core.caches.drop(Kind.PODS, await self.cluster.get(Kind.PODS, victim.name, victim.namespace))
+            await self.cluster.delete(Kind.PODS, victim.name, victim.namespace)
+            index = self._indices.pop((victim.namespace, victim.name), None)
+            if index is not None:
+                self._outcomes[index] = replace(self._outcomes[index], preempted_by=pod.key)
+        for key, budget in [*budgets.items()]:
+            disrupted = sum(map(budget.covers, victims.pods))
+            budgets[key] = replace(budget, allowed=max(0, budget.allowed - disrupted))
+        for namespace in {victim.namespace for victim in victims.pods}:
+            await self._recompute(namespace)
+        return victims
 
     async def _predict(
         self, scheduler: ForeignScheduler, pod: Pod, nodes: Sequence[str]

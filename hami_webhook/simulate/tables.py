@@ -33,17 +33,23 @@ def show(result: Result, console: Console) -> None:
         console.print(quotas)
     denied = sum(not outcome.allowed for outcome in result.pods)
     unplaced = sum(outcome.unplaced for outcome in result.pods)
-    placed = sum(outcome.placement is not None for outcome in result.pods)
-    console.print(f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node")
+    evicted = sum(bool(outcome.preempted_by) for outcome in result.pods)
+    placed = sum(outcome.placement is not None for outcome in result.pods) - evicted
+    summary = f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node"
+    console.print(f"{summary}, {evicted} evicted" if evicted else summary)
 
 
 def verdict(outcome: Outcome) -> str:
-    """Allowed, with warnings and the reasons of nodes; or the denial."""
+    """Allowed, with warnings, evictions and the reasons of nodes; or the denial."""
     if not outcome.allowed:
         return f"denied ({outcome.code}): {outcome.message}"
     lines = ["allowed", *(f"warning: {warning}" for warning in outcome.warnings)]
     if outcome.unplaced:
         lines.append("no node: " + ("; ".join(_grouped(outcome)) or "the cluster has none"))
+    if outcome.victims:
+        lines.append(f"evicted for it: {', '.join(outcome.victims)}")
+    if outcome.preempted_by:
+        lines.append(f"then evicted for {outcome.preempted_by}")
     return "\n".join(lines)
 
 

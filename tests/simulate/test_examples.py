@@ -61,6 +61,13 @@ def test_more_than_is_left_is_refused_with_the_numbers(run: Run) -> None:
     assert run.used == {GPU: 7, MEM: 36288}
 
 
+def test_the_younger_of_two_low_pods_is_evicted(simulate: Simulate) -> None:
+    found = simulate.main("simulate", "-o", "json", str(EXAMPLES / "preemption.yaml"))
+    assert (found.status, found.err) == (0, "")
+    assert found.pod("serve")["victims"] == ["team-a/train-1"]
+    assert found.pod("train-1")["preempted_by"] == "team-b/serve"
+
+
 def test_a_forged_allocation_is_refused_by_name(run: Run) -> None:
     forged = run.pod("forged")
     assert (forged["allowed"], forged["code"]) == (False, 403)

@@ -14,7 +14,8 @@ import yaml
 from .files import CORES, GPU, JSON, MEM, START, Run, Simulate, card, container, listed, node, pod, quota
 
 ONE_NODE = [node("n1", card("GPU-1"))]
-KEYS = ["namespace", "name", "allowed", "code", "message", "warnings", "patch", "pod", "placement", "failed", "debits"]
+KEYS = ["namespace", "name", "allowed", "code", "message", "warnings", "patch", "pod"]
+KEYS += ["placement", "failed", "debits", "victims", "preempted_by"]
 
 
 def test_the_result_of_a_placed_pod_has_every_key_as_documented(simulate: Simulate) -> None:
@@ -61,6 +62,8 @@ def test_the_result_of_a_placed_pod_has_every_key_as_documented(simulate: Simula
         },
         "failed": {"node-2": "1/2 CardInsufficientMemory, 1/2 CardTypeMismatch"},
         "debits": {CORES: 30, GPU: 1, MEM: 2000},
+        "victims": [],
+        "preempted_by": "",
     }
     hard, used = {GPU: 4, MEM: 3000}, {GPU: 1, MEM: 2000}
     assert run.result["quotas"] == [{"namespace": "team-a", "name": "gpu-quota", "hard": hard, "used": used}]
@@ -82,6 +85,8 @@ def test_a_denied_pod_has_its_code_its_sentence_and_nothing_else(simulate: Simul
         "placement": None,
         "failed": {},
         "debits": {},
+        "victims": [],
+        "preempted_by": "",
     }
     assert run.used == {GPU: 0, MEM: 0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .files import JSON, Simulate, card, container, node, pod
+from .files import GPU, JSON, MEM, Run, Simulate, card, container, listed, node, pod, quota
 
 ONE_NODE = [node("n1", card("GPU-1"))]
 
@@ -69,3 +69,110 @@ def test_a_class_that_cannot_be_read_is_named(simulate: Simulate) -> None:
     run = simulate([*ONE_NODE, priority_class("high", "much")], pod("p", container(gpu=1, mem=1)))
     assert run.status == 2
     assert "PriorityClass 'high': value must be" in run.err
+
+
+CLUSTER = [node("n1", card("GPU-1", 8000)), HIGH, quota({MEM: "20000", GPU: "10"})]
+LOW = [pod(f"low{number}", container(gpu=1, mem=4000)) for number in (0, 1)]
+
+
+def asking(memory: int, **spec: object) -> JSON:
+    return pod("asking", container(gpu=1, mem=memory), **{"priorityClassName": "high", **spec})
+
+
+def evictions(run: Run) -> dict[str, tuple[list[str], str, bool]]:
+    """Of each pod whom it had evicted, for whom it was, and whether it was placed."""
+    return {found["name"]: (found["victims"], found["preempted_by"], bool(found["placement"])) for found in run.pods}
+
+
+def test_a_pod_of_high_priority_is_placed_and_lists_its_victims(simulate: Simulate) -> None:
+    run = simulate(CLUSTER, *LOW, asking(4000))
+    assert evictions(run) == {
+        "low0": ([], "", True),
+        "low1": ([], "team-a/asking", True),
+        "asking": (["team-a/low1"], "", True),
+    }
+    found = run.pod("asking")
+    assert (found["placement"]["node"], found["failed"], found["debits"]) == ("n1", {}, {GPU: 1, MEM: 4000})
+    assert run.used == {GPU: 2, MEM: 8000}, "the victim costs nothing any more"
+
+
+def test_bound_pods_of_the_files_are_evicted_too(simulate: Simulate) -> None:
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,8000,0:;"}
+    there = pod("there", container(gpu=1, mem=8000), namespace="b", notes=notes, nodeName="n1", priority=5)
+    run = simulate([*CLUSTER, there], asking(4000))
+    assert evictions(run) == {"asking": (["b/there"], "", True)}
+
+
+@pytest.mark.parametrize(
+    ("why", "pods", "flags"),
+    [
+        ("the same priority", [*LOW, asking(4000, priorityClassName=None)], []),
+        ("it wouldn't help", [*LOW, asking(9000)], []),
+        ("it may not", [*LOW, asking(4000, priorityClassName="never")], []),
+        ("preemption is off", [*LOW, asking(4000)], ["--preemption", "off"]),
+        ("no node is its own", [*LOW, asking(4000, nodeSelector={"zone": "x"})], []),
+    ],
+)
+def test_nobody_is_evicted(simulate: Simulate, why: str, pods: list[JSON], flags: list[str]) -> None:
+    never = priority_class("never", 1000, preemptionPolicy="Never")
+    run = simulate([*CLUSTER, never], *pods, flags=["--strict", *flags])
+    nobody = {"low0": ([], "", True), "low1": ([], "", True), "asking": ([], "", False)}
+    assert (run.status, evictions(run)) == (1, nobody), why
+
+
+def test_a_budget_holds_once_it_is_spent(simulate: Simulate) -> None:
+    """Its status allows one disruption, and nobody writes it anew within a run."""
+    labelled = [{**each, "metadata": {**each["metadata"], "labels": {"app": "low"}}} for each in LOW]
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "pdb", "namespace": "team-a"},
+        "status": {"disruptionsAllowed": 1},
+        "spec": {"selector": {"matchLabels": {"app": "low"}}},
+    }
+    others = [
+        node("n2", card("GPU-2", 4000), labels={"zone": "x"}),
+        pod("other", container(gpu=1, mem=4000), priority=9, nodeSelector={"zone": "x"}),
+    ]
+    second = {**asking(4000), "metadata": {"name": "second", "namespace": "team-a"}}
+    run = simulate([*CLUSTER, budget, others[0]], *labelled, others[1], asking(4000), second)
+    assert [run.pod(name)["victims"] for name in ("asking", "second")] == [["team-a/low1"], ["team-a/other"]]
+
+
+def test_room_in_a_quota_that_says_so(simulate: Simulate) -> None:
+    """Half of the one free card costs 10000, and was charged with half of the smaller one's 8000."""
+    limit = quota({MEM: "16000"})
+    limit["metadata"]["annotations"] = {"hami.io/quota-preemption": "true"}
+    nodes = [node(f"n{i}", card(f"GPU-{i}", size), labels={"of": f"{i}"}) for i, size in ((1, 8000), (2, 20000))]
+    cluster = [*nodes, HIGH, limit]
+    low = pod("low", container(gpu=1, mem=8000), nodeSelector={"of": "2"})
+    full = pod("full", container(gpu=1, mem=8000), nodeSelector={"of": "1"}, namespace="b", priority=5000)
+    half = pod("asking", container(gpu=1, percent=50), priorityClassName="high")
+    run = simulate(cluster, full, low, half)
+    assert run.pod("asking")["placement"]["node"] == "n2"
+    assert evictions(run)["asking"] == (["team-a/low"], "", True)
+    assert run.used == {MEM: 10000}
+
+
+def test_strict_fails_where_a_pod_was_evicted(simulate: Simulate) -> None:
+    assert simulate(CLUSTER, *LOW, flags=["--strict"]).status == 0
+    assert simulate(CLUSTER, *LOW, asking(4000), flags=["--strict"]).status == 1
+
+
+def test_a_pod_of_the_same_name_may_come_again(simulate: Simulate) -> None:
+    run = simulate(CLUSTER, *LOW, asking(8000), LOW[0])
+    assert [(found["name"], found["allowed"], found["preempted_by"]) for found in run.pods] == [
+        ("low0", True, "team-a/asking"),
+        ("low1", True, "team-a/asking"),
+        ("asking", True, ""),
+        ("low0", True, ""),
+    ]
+
+
+def test_the_table_says_who_was_evicted(simulate: Simulate) -> None:
+    files = simulate.file("c.json", listed(*CLUSTER)), simulate.file("p.json", listed(*LOW, asking(4000)))
+    run = simulate.main("simulate", "--cluster", *files)
+    assert run.status == 0
+    for expected in ("evicted for it: team-a/low1", "then evicted for team-a/asking", "3 pods: 2 placed, 0 denied, "):
+        assert expected in run.out, run.out
+    assert run.out.endswith("without a node, 1 evicted\n")

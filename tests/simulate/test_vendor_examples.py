@@ -15,7 +15,8 @@ from .files import JSON, Simulate
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-VENDOR_FILES = sorted(path.stem for path in EXAMPLES.glob("*.yaml") if path.stem not in ("cluster", "pods", "waiting"))
+OTHERS = ("cluster", "pods", "preemption", "waiting")
+VENDOR_FILES = sorted(path.stem for path in EXAMPLES.glob("*.yaml") if path.stem not in OTHERS)
 
 
 @pytest.mark.parametrize("vendor", VENDOR_FILES)

@@ -12,6 +12,7 @@ from math import inf
 
 from hami_webhook.devices.model import DeviceReservation, NodeView
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
+from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
@@ -129,6 +130,11 @@ class Nominations:
         """The node in search of victims for the pod."""
         allocations, ending = self._state.allocations(view.name), self.ending(view.name)
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
+
+    def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> dict[str, NodeSnapshot]:
+        """The nodes that refused the pod, by name, but for those where evictions can't help."""
+        views = {name: self._state.view(name) for name, why in failed.items() if not why.labels() <= UNRESOLVABLE}
+        return {name: self.snapshot(view, pod) for name, view in views.items() if view}
 
     def room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
         """The room that the namespace's quotas give the pod."""

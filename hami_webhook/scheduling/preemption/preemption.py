@@ -16,7 +16,6 @@ from typing import NoReturn, TypeVarTuple
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, EventNote, Kind, NotFound, Unavailable
 from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL
-from hami_webhook.devices.reasons import UNRESOLVABLE
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
@@ -174,9 +173,7 @@ class Preemption:
         return completed
 
     def _choose(self, preemptor: Preemptor, found: CycleState, nominated: str) -> Victims | None:
-        failed = found.filtered.failed
-        views = {name: self._state.view(name) for name, why in failed.items() if not why.labels() <= UNRESOLVABLE}
-        nodes = {name: self._nominations.snapshot(view, preemptor.pod) for name, view in views.items() if view}
+        nodes = self._nominations.candidates(preemptor.pod, found.filtered.failed)
         if nominated in nodes:  # once its victims are gone, if nobody else has to go
             waiting = select_victims(preemptor, nodes[nominated])
             if waiting is not None and not waiting.pods:
