@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -58,30 +55,34 @@ class QuotaReview(NamedTuple):
     quota: ResourceQuotaObject
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What the AdmissionResponse says when the pod is allowed."""
 
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = ()
-    audit: Mapping[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The members of the response but for its `uid`, as JSON with a comma before each."""
-        response: dict[str, Any] = {"allowed": True, "status": {"code": 200}}
-        if self.patch:
-            response["patchType"] = "JSONPatch"
-            response["patch"] = base64.b64encode(orjson.dumps(self.patch)).decode()
-        if self.warnings:
-            response["warnings"] = list(self.warnings)
-        if self.audit:
-            response["auditAnnotations"] = dict(self.audit)
-        return b"," + orjson.dumps(response)[1:-1]
+    audit: Mapping[str, str] = {}
 
 
 UNCHANGED = Answer()
 """The answer for a pod that is allowed as it is."""
+
+
+class _Allowed(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The AdmissionResponse for a pod that is allowed; a patch is written in Base64."""
+
+    uid: str
+    allowed: bool
+    status: Mapping[str, int]
+    patch_type: str = ""
+    patch: bytes = b""
+    warnings: tuple[str, ...] = ()
+    audit_annotations: Mapping[str, str] = {}
+
+
+class _AllowedReview(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    response: _Allowed
 
 
 class BadReview(Denied):
@@ -123,6 +124,7 @@ def parse_quota_review(body: bytes, content_type: str) -> QuotaReview:
 _JSON = "application/json"
 _POD_REVIEW = msgspec.json.Decoder(AdmissionReview[ReviewedPod])
 _QUOTA_REVIEW = msgspec.json.Decoder(AdmissionReview[ResourceQuotaObject])
+_ENCODER = msgspec.json.Encoder()
 _NOBODY, _EMPTY = UserInfo(), ReviewedPod()
 
 
@@ -220,7 +222,10 @@ def read_start(start: bytes) -> tuple[str, str]:
 
 def allowed(api_version: str, uid: str, answer: Answer) -> bytes:
     """The AdmissionReview that allows, with the patch where there is one."""
-    return _HEADS[api_version] + orjson.dumps(uid) + answer.encoded + b"}}"
+    response = _Allowed(uid, True, {"code": 200}, warnings=tuple(answer.warnings), audit_annotations=answer.audit)
+    if answer.patch:
+        response.patch_type, response.patch = "JSONPatch", _ENCODER.encode(answer.patch)
+    return _ENCODER.encode(_AllowedReview(api_version, "AdmissionReview", response))
 
 
 def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
@@ -235,12 +240,5 @@ def denied(api_version: str, uid: str, denial: Denied, pod: str = "") -> bytes:
         "message": denial.message,
         "details": details,
     }
-    return _dump(api_version, {"uid": uid, "allowed": False, "status": status})
-
-
-def _dump(api_version: str, response: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
-
-
-_HEADS = {version: _dump(version, {"uid": ""}).removesuffix(b'""}}') for version in API_VERSIONS}
-"""How an AdmissionReview begins, up to the request's id."""
+    response = {"uid": uid, "allowed": False, "status": status}
+    return _ENCODER.encode({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
