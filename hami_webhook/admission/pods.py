@@ -6,8 +6,9 @@ Pure: the namespace, the policies and the user come in as values; charging is th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
@@ -28,8 +29,7 @@ from hami_webhook.kube.wire import Resources, ReviewedPod
 from hami_webhook.policy.rules import PolicyRules
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(Struct, frozen=True):
     """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace."""
 
     draft: PodDraft
@@ -45,8 +45,7 @@ class Mutation:
         return Mutation(self.draft, rules, tuple(ignored))
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignMutation:
+class ForeignMutation(Struct, frozen=True):
     """Whether a pod is for other schedulers, and what policy did to it for their sake, as in `Mutation`."""
 
     named: bool = False
@@ -131,8 +130,7 @@ def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[
     return requested
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionContext:
+class AdmissionContext(Struct, frozen=True):
     """Where a pod arrives: its Namespace, and the policies."""
 
     namespace: Namespace

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.devices.keys import Governed
@@ -17,8 +18,7 @@ from hami_webhook.policy.rules import PolicyRules
 MOST_WARNINGS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOutcome:
+class PolicyOutcome(Struct, frozen=True):
     """What policy did to a pod.
 
     `rules` are those that changed an annotation, as in `Changes`. `scheduler_name` and the name of its rule are None if

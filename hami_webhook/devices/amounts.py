@@ -15,9 +15,10 @@ def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str
     """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
     limits, requests = container.limits, container.requests
     for name, least, most, what in bounds:
-        for written in (limits, requests):
-            if name in written:
-                check_whole(container.name, written, name, most, what, least)
+        if name in limits:
+            check_whole(container.name, limits, name, most, what, least)
+        if name in requests:
+            check_whole(container.name, requests, name, most, what, least)
 
 
 def check_whole(

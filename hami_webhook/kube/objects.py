@@ -335,6 +335,8 @@ def _scopes(spec: wire.ResourceQuotaSpec) -> Iterator[ScopeRequirement]:
 
 def _init_finished(status: wire.PodStatus, containers: Sequence[Container]) -> bool:
     """Whether the ordinary init containers are over for good, by the pod alone (docs/spec/quota.md#5)."""
+    if not (status.container_statuses or status.init_container_statuses):
+        return False
     for app in status.container_statuses or ():
         states = (app.state, app.last_state)
         if app.restart_count or any(state and (state.running or state.terminated) for state in states):
