@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+
+from msgspec import Struct
 
 from hami_webhook.devices.model import Claim, Kinds
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.requests import effective
 
 
-@dataclass(frozen=True, slots=True)
-class Debit:
+class Debit(Struct, frozen=True):
     """Slots, MiB and cores held at the peak; of one device also every core that is held at some time, by number."""
 
     slots: int = 0

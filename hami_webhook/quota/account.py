@@ -11,6 +11,8 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any
 
+from msgspec import Struct
+
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
@@ -149,8 +151,7 @@ class QuotaAccount:
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeRequest:
+class ChargeRequest(Struct, frozen=True):
     """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
 
     `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.

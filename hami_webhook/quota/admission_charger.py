@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
 from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
@@ -47,11 +48,10 @@ _GATHERING = 0.02
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(Struct, frozen=True):
     """The pod is charged (or concerns no quota): the amounts by quota name, for the audit annotation."""
 
-    amounts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    amounts: Mapping[str, Mapping[str, int]] = {}
 
 
 Outcome = Charged | Refusal

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from msgspec import Struct
+
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import DeviceLister, NoDevices
@@ -52,8 +54,7 @@ class NoCapacity(NoDevices):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Struct, frozen=True):
     """Amounts by managed key, zeros left out; `floors` are the keys for which the smallest card or node was assumed.
 
     `in_bytes` has the amounts of those keys that a quota may count in bytes; what each counts, its account says.
@@ -61,12 +62,12 @@ class Charge:
     placement. `problems` are sentences for an event. `until`: see `ForeignCharge`.
     """
 
-    amounts: Mapping[str, int] = field(default_factory=dict)
+    amounts: Mapping[str, int] = {}
     floors: frozenset[str] = frozenset()
     derivable: bool = True
     placed: bool = False
     problems: tuple[str, ...] = ()
-    in_bytes: Mapping[str, int] = field(default_factory=dict)
+    in_bytes: Mapping[str, int] = {}
     until: float | None = None
 
     @property
