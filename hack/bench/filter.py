@@ -23,9 +23,10 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.extender import Extender, decode_args, encode_filtered
+from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.protocol import decode_args, encode_filtered
 
 NODES = {"smallest": (20,), "usual": (100, 1000, 10_000), "large": (100, 1000, 5000, 10_000)}
 ROUNDS = {"smallest": 2, "usual": 5, "large": 10}

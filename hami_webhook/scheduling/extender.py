@@ -13,21 +13,21 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Kind, NotFound, Unavailable
 from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.devices.placement_annotations import NODE
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota, is_subdomain
+from hami_webhook.kube.objects import MalformedObject, Node, Pod, ResourceQuota
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.fit import BadRequest, PodRequest, vendors_requested_by
 from hami_webhook.scheduling.node_locks import LockContended, NodeLocks
 from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer, Unschedulable
 from hami_webhook.scheduling.preemption.preemption import Preemption
-from hami_webhook.scheduling.preemption.protocol import Proposal
+from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
 
 logger = logging.getLogger(__name__)
@@ -39,36 +39,6 @@ HIGHEST_GRADE = 10
 _REMEMBERED = 4096
 _TRIES = 5
 _SYNC_SECONDS = 25.0
-
-
-@dataclass(frozen=True, slots=True)
-class ExtenderArgs:
-    """What kube-scheduler sends to filter and prioritize: names of nodes it knows we cache, or whole nodes."""
-
-    pod: JSON
-    names: Sequence[str] | None
-    nodes: Sequence[JSON] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Filtered:
-    """The answer to filter: the nodes that are left, in the form of the request, and why others aren't."""
-
-    names: Sequence[str] | None = None
-    nodes: Sequence[JSON] | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    unresolvable: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What kube-scheduler sends to bind."""
-
-    namespace: str
-    name: str
-    uid: str
-    node: str
 
 
 @dataclass(slots=True)
@@ -443,50 +413,3 @@ def _name_of(node: JSON) -> str:
     meta = node.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def decode_args(body: Any) -> ExtenderArgs | str:
-    """kube-scheduler's `ExtenderArgs`, keys in any case; or the error to answer."""
-    if not isinstance(body, dict):
-        return "extender args must be a JSON object"
-    fields = {str(key).lower(): value for key, value in body.items()}
-    pod = fields.get("pod")
-    if not isinstance(pod, dict):
-        return "extender args missing pod"
-    names, nodes = fields.get("nodenames"), fields.get("nodes")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        return "extender args: NodeNames must be a list of names"
-    if nodes is not None:
-        items = {str(key).lower(): value for key, value in nodes.items()} if isinstance(nodes, dict) else {}
-        nodes = [] if items and items.get("items") is None else items.get("items")
-        if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
-            return "extender args: Nodes must be a list of nodes"
-    return ExtenderArgs(pod, names, nodes)
-
-
-def decode_binding(body: Any) -> Binding | str:
-    """kube-scheduler's `ExtenderBindingArgs`, keys in any case; or the error to answer."""
-    fields = {str(key).lower(): value for key, value in body.items()} if isinstance(body, dict) else {}
-    wanted = ("podnamespace", "podname", "poduid", "node")
-    values = [fields.get(name) for name in wanted]
-    if not all(isinstance(value, str) and value for value in values):
-        return "extender binding args must name PodName, PodNamespace, PodUID and Node"
-    namespace, name, uid, node = (str(value) for value in values)
-    for what, value in (("PodNamespace", namespace), ("PodName", name), ("Node", node)):
-        if not is_subdomain(value):
-            return f"extender binding args: {what} {value[:100]!r} is no name that a Kubernetes object can have"
-    return Binding(namespace, name, uid, node)
-
-
-def encode_filtered(filtered: Filtered) -> JSON:
-    """kube-scheduler's `ExtenderFilterResult`."""
-    nodes: JSON | None = None
-    if filtered.nodes is not None:
-        nodes = {"metadata": {}, "items": list(filtered.nodes)}
-    return {
-        "Nodes": nodes,
-        "NodeNames": None if filtered.names is None else list(filtered.names),
-        "FailedNodes": dict(filtered.failed) or None,
-        "FailedAndUnresolvableNodes": dict(filtered.unresolvable) or None,
-        "Error": filtered.error,
-    }

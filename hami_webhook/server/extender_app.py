@@ -18,15 +18,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from hami_webhook.scheduling.extender import (
-    Extender,
+from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.protocol import (
     ExtenderArgs,
     Filtered,
     decode_args,
     decode_binding,
+    decode_proposals,
     encode_filtered,
+    encode_proposals,
 )
-from hami_webhook.scheduling.preemption.protocol import decode_proposals, encode_proposals
 from hami_webhook.server.app import is_loopback
 from hami_webhook.server.bodies import BodyError, BodyTooLarge, read_body
 from hami_webhook.server.limits import ListenerLimits

@@ -11,16 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Node
-from hami_webhook.scheduling.extender import (
-    Extender,
-    ExtenderArgs,
-    decode_args,
-    decode_binding,
-    encode_filtered,
-)
+from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
 from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
 
 from .scenery import VENDORS, Scene
 

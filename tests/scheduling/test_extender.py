@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hami_webhook.cluster.api import JSON, ClusterError
-from hami_webhook.scheduling.extender import Binding, decode_args, decode_binding, encode_filtered
-from hami_webhook.scheduling.extender import Filtered as Answer
 from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.protocol import Binding, decode_args, decode_binding, encode_filtered
+from hami_webhook.scheduling.protocol import Filtered as Answer
 
 from .front import MODES, MUTEX, Front, args, drive, turns
 from .scenery import ALLOCATED, CORES, MEM, NOW, asks, card, node, pod, quota, running
@@ -184,6 +184,8 @@ def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
         ([], "extender args must be a JSON object"),
         ({}, "extender args missing pod"),
         ({"Pod": None, "NodeNames": []}, "extender args missing pod"),
+        ({"NodeNames": []}, "extender args missing pod"),
+        ({"Pod": [], "NodeNames": []}, "extender args missing pod"),
         ({"Pod": {}, "NodeNames": "n"}, "extender args: NodeNames must be a list of names"),
         ({"Pod": {}, "NodeNames": [1]}, "extender args: NodeNames must be a list of names"),
         ({"Pod": {}, "Nodes": []}, "extender args: Nodes must be a list of nodes"),
@@ -202,7 +204,25 @@ def test_keys_are_taken_in_any_case(keys: tuple[str, str]) -> None:
     assert binding == Binding("s", "p", "u", "n")
 
 
-@pytest.mark.parametrize("body", [None, [], {}, {"PodName": "p", "PodNamespace": "s", "PodUID": "u", "Node": ""}])
+@pytest.mark.parametrize("keys", [("Nodes", "items"), ("nodes", "Items"), ("NODES", "ITEMS")])
+@pytest.mark.parametrize(
+    ("items", "nodes"), [([{"metadata": {"name": "n"}}], [{"metadata": {"name": "n"}}]), (None, [])]
+)
+def test_keys_of_whole_nodes_are_taken_in_any_case(keys: tuple[str, str], items: Any, nodes: list[JSON]) -> None:
+    decoded = args({"Pod": {}, keys[0]: {"metadata": {}, keys[1]: items}})
+    assert (decoded.names, decoded.nodes) == (None, nodes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {},
+        {"PodName": "p", "PodNamespace": "s", "PodUID": "u", "Node": ""},
+        {"PodName": "p", "PodNamespace": "s", "PodUID": "u", "Node": 1},
+    ],
+)
 def test_a_binding_that_lacks_something_is_told(body: Any) -> None:
     assert decode_binding(body) == "extender binding args must name PodName, PodNamespace, PodUID and Node"
 

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
-from hami_webhook.scheduling.extender import Binding, decode_binding
+from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, drive, turns
 from .scenery import ALLOCATED, VENDORS, asks, card, node, pod, running

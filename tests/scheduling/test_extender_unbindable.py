@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import is_subdomain
-from hami_webhook.scheduling.extender import Binding, decode_binding
+from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, drive, turns
 from .scenery import ALLOCATED, asks, card, node, pod, quota

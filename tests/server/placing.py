@@ -15,7 +15,8 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.scheduling.extender import Binding, Extender, decode_args
+from hami_webhook.scheduling.extender import Extender
+from hami_webhook.scheduling.protocol import Binding, decode_args
 from hami_webhook.server.extender_server import extender_server
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry

@@ -23,9 +23,9 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.placer import CycleState, Placer
 from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.preemption.protocol import Proposal
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
 from hami_webhook.scheduling.preemption.victims import Effort, Preemptor, Victims, choose_node, select_victims
+from hami_webhook.scheduling.protocol import Proposal
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.informers import SharedInformers
-from hami_webhook.scheduling.extender import Extender, decode_args, encode_filtered
+from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
-from hami_webhook.scheduling.preemption.protocol import decode_proposals, encode_proposals
+from hami_webhook.scheduling.protocol import decode_args, decode_proposals, encode_filtered, encode_proposals
 from scheduling.scenery import ALLOCATED, NOW, VENDORS, asks, pod
 
 

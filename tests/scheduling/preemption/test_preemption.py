@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
-from hami_webhook.scheduling.extender import ExtenderArgs
+from hami_webhook.scheduling.protocol import ExtenderArgs
 from scheduling.scenery import MEM, NOW, asks, card, node, pod, quota
 
 from .extended import add, budget, extended, high, low
