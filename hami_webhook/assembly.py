@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.handler import AdmissionHandler, Amounts
+from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
 from hami_webhook.cluster.api import Cluster, ClusterError, Kind
@@ -25,7 +25,7 @@ from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
-from hami_webhook.quota.admission_charger import AdmissionCharger
+from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
 from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
@@ -227,7 +227,7 @@ class _PodEstimate:
     pod: Pod
     cost: Charge
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
         if not self.charging.synced():
             namespace = self.pod.namespace
             raise Denied(
@@ -240,14 +240,14 @@ class _PodEstimate:
         if isinstance(outcome, Refusal):
             retry_after = 1 if outcome.code == 503 else None
             raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)
-        return outcome.amounts
+        return outcome
 
-    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Charged, str]:
         secret = self.charging.new_id()
-        amounts = await self.charge(
+        charged = await self.charge(
             reservation_id(secret), reservation=reservation, dry_run=dry_run, time_left=time_left
         )
-        return amounts, secret
+        return charged, secret
 
 
 class Caches:

@@ -6,7 +6,7 @@ Looking up a namespace and charging the quota are the caller's: both come in as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from hami_webhook.admission import policy
@@ -60,15 +60,24 @@ class Namespaces(Protocol):
         ...
 
 
+class ChargedPod(Protocol):
+    """A pod that is charged: with which amounts, and what its creator is warned of."""
+
+    @property
+    def amounts(self) -> Amounts: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+
 class PodEstimate(Protocol):
     """A pod, with what it costs while it waits."""
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> ChargedPod:
         """Charge it under its UID; raises `Denied`. `reservation` is the secret it brings, if it is charged already."""
         ...
 
-    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
-        """Charge a pod that has no UID yet: the amounts, and the secret of its reservation, for its annotation only."""
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[ChargedPod, str]:
+        """Charge a pod that has no UID yet; with the secret of its reservation, for its annotation only."""
         ...
 
 
@@ -125,13 +134,13 @@ class AdmissionHandler:
         requests = await self._validate(pod)
         if requests is None:
             return UNCHANGED
-        amounts = await self._charging.price(pod, requests).charge(
+        charged = await self._charging.price(pod, requests).charge(
             pod.uid or review.uid,
             reservation=pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
             time_left=time_left,
         )
-        return Answer(audit=_audit(amounts))
+        return Answer(warnings=charged.warnings, audit=_audit(charged.amounts))
 
     async def webhook(self, review: Review, time_left: float | None = None) -> Answer:
         """`/webhook`, HAMi's path: mutate, validate and charge at once, with a reservation in place of the UID."""
@@ -146,10 +155,10 @@ class AdmissionHandler:
             return _answer(done)
         priced = self._charging.price(pod, requests)
         brought = pod.annotations.get(self._reservation_key, "")
-        amounts, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
-        if amounts and not review.dry_run:
+        charged, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
+        if charged.amounts and not review.dry_run:
             done.draft.annotations[self._reservation_key] = secret
-        return _answer(done, amounts)
+        return _answer(done, charged)
 
     async def _mutated(self, review: Review) -> Mutation | None:
         """The pod after mutation; None for one that names nothing managed."""
@@ -245,9 +254,12 @@ def _user_of(review: Review) -> User:
     return User(review.username, frozenset(review.groups))
 
 
-def _answer(done: Mutation, amounts: Amounts | None = None) -> Answer:
+def _answer(done: Mutation, charged: ChargedPod | None = None) -> Answer:
     audit = {"policy": ",".join(done.rules)} if done.rules else {}
-    return Answer(done.draft.operations(), tuple(done.draft.warnings), audit | _audit(amounts or {}))
+    if charged is None:
+        return Answer(done.draft.operations(), tuple(done.draft.warnings), audit)
+    warnings = (*done.draft.warnings, *charged.warnings)
+    return Answer(done.draft.operations(), warnings, audit | _audit(charged.amounts))
 
 
 def _audit(amounts: Amounts) -> dict[str, str]:

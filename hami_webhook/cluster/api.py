@@ -7,7 +7,7 @@ What is returned or handed to a watcher is never changed afterwards by the clust
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -107,7 +107,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """An event to record on an object: `type` is Normal or Warning."""
+    """An event to record on an object: `type` is Normal or Warning. It happened `times`."""
 
     kind: str
     namespace: str
@@ -116,6 +116,7 @@ class EventNote:
     type: str
     reason: str
     message: str
+    times: int = field(default=1, compare=False)
 
 
 class Cluster(Protocol):

@@ -68,7 +68,7 @@ class EventCorrelator:
         namespace = note.namespace or _NAMESPACE_OF_CLUSTER_OBJECTS
         known = self._known.get(note)
         if known is not None:
-            body: JSON = {"count": known.count + 1, "lastTimestamp": format_time(now)}
+            body: JSON = {"count": known.count + note.times, "lastTimestamp": format_time(now)}
             return Recording(namespace, known.name, body, create=False, key=note)
         name = f"{note.name}.{int(now * 1e6):x}"
         return Recording(namespace, name, self._body(note, namespace, name, now), create=True, key=note)
@@ -78,7 +78,7 @@ class EventCorrelator:
         known = self._known.pop(recording.key, None)
         if recording.create or known is None:
             known = _KnownEvent(recording.name, 0, now)
-        known.count += 1
+        known.count += recording.key.times
         self._known[recording.key] = known
         _trim(self._known)
 
@@ -129,7 +129,7 @@ class EventCorrelator:
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
-            "count": 1,
+            "count": note.times,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
         }

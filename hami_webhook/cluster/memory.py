@@ -179,7 +179,7 @@ class MemoryCluster:
         now = self._clock()
         known = self._events.get(note)
         count, first = (known.count, known.first) if known else (0, now)
-        self._events[note] = RecordedEvent(note, count + 1, first, now)
+        self._events[note] = RecordedEvent(note, count + note.times, first, now)
         await self._pause("record_event:after")
 
     async def get_lease(self, namespace: str, name: str) -> JSON:

@@ -149,13 +149,13 @@ class SharedInformers:
                 reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
-        """Whether a quota allows more than before: raised, gone, or less used."""
+        """Whether a quota allows more than before: raised, gone, less used, or no longer enforced."""
         if before is None:
             return False
         if after is None:
             return True
         old, new = QuotaAccount.read(before, self._core.vendors), QuotaAccount.read(after, self._core.vendors)
-        return any(
+        return (old.enforced and not new.enforced) or any(
             key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
             for key, hard in old.hard.items()
         )

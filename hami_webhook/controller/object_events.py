@@ -33,15 +33,19 @@ class ObjectEvents:
         recorded[key] = message
         if not message:
             return
-        try:
-            await self._cluster.record_event(EventNote(kind, namespace, name, uid, "Warning", reason, message))
-        except ClusterError as error:
+        if not await self.record(EventNote(kind, namespace, name, uid, "Warning", reason, message)):
             del recorded[key]
-            logger.warning(
-                "can't record event %s on %s %s: %s", reason, kind, f"{namespace}/{name}".removeprefix("/"), error
-            )
-        else:
-            self._counts[reason] += 1
+
+    async def record(self, note: EventNote) -> bool:
+        """Record an event whatever was recorded before; whether that worked."""
+        try:
+            await self._cluster.record_event(note)
+        except ClusterError as error:
+            where = f"{note.namespace}/{note.name}".removeprefix("/")
+            logger.warning("can't record event %s on %s %s: %s", note.reason, note.kind, where, error)
+            return False
+        self._counts[note.reason] += note.times
+        return True
 
     def reasons(self, uid: str) -> Collection[str]:
         """The reasons of the last messages of an object."""

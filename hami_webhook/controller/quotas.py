@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import ClusterError, NotFound
+from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.enforcement import ENFORCEMENT
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.misread import Reason
 from hami_webhook.quota.pricing import charge_of
@@ -70,6 +72,8 @@ class QuotaReconciler:
         """The latest accounts, by namespace and name of their quotas."""
         self._facts: dict[str, tuple[object, ...]] = {}
         self._object_events = ObjectEvents(core.cluster, core.problems)
+        self._observed: Counter[str] = Counter()
+        """Charges without room that quotas let pass and no event tells of yet, by UID."""
         self._next_resync = 0.0
         self._wake = asyncio.Event()
         self.expired = 0
@@ -123,6 +127,7 @@ class QuotaReconciler:
             if before is not None:
                 self._history.forget(before.uid)
                 self._object_events.forget(before.uid)
+                self._observed.pop(before.uid, None)
                 self._forget_account(before)
             before = None
         if after is None:
@@ -131,8 +136,14 @@ class QuotaReconciler:
         accounts = self._accounts.setdefault(after.namespace, {})
         last = accounts.get(after.name, account)
         accounts[after.name] = account
+        if account.observed > last.observed:
+            self._observed[after.uid] += account.observed - last.observed
+            self._gather(self._charged, after.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
         changed = before is None or before.hard != after.hard
-        if changed and (self._core.misreadings(after) or self._object_events.reasons(after.uid)):
+        enforcement = before and before.annotations.get(ENFORCEMENT)
+        if (changed or enforcement != after.annotations.get(ENFORCEMENT)) and (
+            self._core.misreadings(after) or self._object_events.reasons(after.uid)
+        ):
             self.touch(after.namespace)
         if not account.managed:
             return
@@ -172,7 +183,8 @@ class QuotaReconciler:
             self._wake.set()
 
     def resync(self) -> None:
-        """Look at every quota with the next step, as a new leader does."""
+        """Look at every quota with the next step, as a new leader does; what came before was told by another."""
+        self._observed.clear()
         self._next_resync = 0.0
         self._wake.set()
 
@@ -221,6 +233,7 @@ class QuotaReconciler:
         accounts = list(self._accounts.get(namespace, {}).values())
         for account in accounts:
             await self._report_misreadings(account.quota)
+            await self._report_observed(account)
         managed = [account for account in accounts if account.managed]
         failed = False
         for quota in managed:
@@ -276,6 +289,16 @@ class QuotaReconciler:
         for reason in Reason:
             text = "; ".join(each.text for each in found if each.reason is reason)
             await self._tell("ResourceQuota", quota, reason.value, text)
+
+    async def _report_observed(self, account: QuotaAccount) -> None:
+        """Count in an event what a quota let pass and would have refused."""
+        quota, times = account.quota, self._observed.pop(account.quota.uid, 0)
+        text = f"without {ENFORCEMENT}: observe a pod would have been refused"
+        note = EventNote(
+            "ResourceQuota", quota.namespace, quota.name, quota.uid, "Warning", "QuotaObserved", text, times
+        )
+        if times and not await self._object_events.record(note):
+            self._observed[quota.uid] += times
 
     async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
         await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)

@@ -97,7 +97,7 @@ def explain_denial(
     for account in _accounts(pod, context):
         of_account = list(_quotas_at_admission(account, charge.amounts))
         quotas += of_account
-        keys = account.overrun(charge)
+        keys = account.overrun(charge) if account.enforced else ()
         over += [quota for quota in of_account if quota.key in keys]
     steps = [step for step, _ in remedies.raises(over, charge.amounts)]
     return Explanation(*name, verdict, quotas=quotas, changes=[Change(steps)] if steps else [])
@@ -404,8 +404,8 @@ def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -
         others = placed_by_others(account, pod, pods, *more)
         budget = pod_budget(pod, [account], pods, *more)
         for key, hard in sorted(account.hard.items()):
-            most = budget.limits.get(key, hard) if budget else hard
             amount = None if cost is None else cost.get(key, 0)
+            most = budget.limits.get(key, hard) if budget else max(hard, amount or 0)
             yield QuotaReport(
                 account.name, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
             )

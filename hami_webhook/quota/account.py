@@ -19,6 +19,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
+from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
 from hami_webhook.quota.ledger import LEDGER, Entry, State, find_entry
 from hami_webhook.quota.pricing import Charge
 
@@ -28,7 +29,8 @@ class QuotaAccount:
     """A quota's managed part: hard limits, used (a key is missing while nobody computed it), the ledger.
 
     `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
-    counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might.
+    counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might. `observed` is how many
+    charges passed for which there was no room, as the quota only observes.
     """
 
     quota: ResourceQuota
@@ -38,6 +40,8 @@ class QuotaAccount:
     gone: frozenset[str] = frozenset()
     in_bytes: frozenset[str] = frozenset()
     bytes_per_unit: Mapping[str, int] = field(default_factory=dict)
+    enforcement: Enforcement = Enforcement.ENFORCE
+    observed: int = 0
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -53,11 +57,26 @@ class QuotaAccount:
         used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         ledger = ledgers.decode(quota.annotations.get(LEDGER))
-        return cls(quota, hard, used, ledger, gone, in_bytes, vendors.bytes_per_unit)
+        return cls(
+            quota,
+            hard,
+            used,
+            ledger,
+            gone,
+            in_bytes,
+            vendors.bytes_per_unit,
+            Enforcement.of(quota),
+            observed_charges(quota),
+        )
 
     @property
     def name(self) -> str:
         return self.quota.name
+
+    @property
+    def enforced(self) -> bool:
+        """Whether what is over the limits is refused."""
+        return self.enforcement is Enforcement.ENFORCE
 
     @property
     def managed(self) -> bool:
@@ -96,11 +115,16 @@ class QuotaAccount:
 
     def with_entry(self, identity: str, entry: Entry | None) -> QuotaAccount:
         """The account after an entry took another's place (or none), with the difference of their amounts in used."""
-        before = self.counted(self.ledger[identity].amounts if identity in self.ledger else {})
+        former = self.ledger.get(identity)
+        before = self.counted(former.amounts if former is not None else {})
         after = self.counted(entry.amounts if entry is not None else {})
-        return self.with_increase(
-            identity, entry, {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
-        )
+        increase = {key: after.get(key, 0) - before.get(key, 0) for key in {*before, *after}}
+        more = (entry is not None and entry.observed) - (former is not None and former.observed)
+        return self.with_increase(identity, entry, increase).with_observed(more)
+
+    def with_observed(self, more: int) -> QuotaAccount:
+        """The account with so many more charges that passed without room."""
+        return replace(self, observed=max(0, self.observed + more)) if more else self
 
     def with_increase(self, identity: str, entry: Entry | None, increase: Mapping[str, int]) -> QuotaAccount:
         """The account after an entry took another's place (or none) and used changed by `increase`."""
@@ -138,13 +162,18 @@ class QuotaAccount:
         hard |= {key: None for key in sorted(self.gone) if key in self.quota.status_hard}
         if hard:
             status["hard"] = hard
-        text, before = ledgers.encode(target.ledger), self.quota.annotations.get(LEDGER)
+        annotations: dict[str, str | None] = {}
+        text = ledgers.encode(target.ledger)
+        if text != self.quota.annotations.get(LEDGER):
+            annotations[LEDGER] = text
+        if target.observed != self.observed:
+            annotations[OBSERVED] = str(target.observed)
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
-        if text != before:
-            patch["metadata"]["annotations"] = {LEDGER: text}
+        if annotations:
+            patch["metadata"]["annotations"] = annotations
         if status:
             patch["status"] = status
-        return patch if status or text != before else None
+        return patch if status or annotations else None
 
     def _written(self, key: str, amount: int) -> str:
         """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
@@ -211,10 +240,14 @@ class NeedsRecompute(Rejected):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests."""
+    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
+
+    `observed` are refusals that weren't given, as the quotas only observe.
+    """
 
     accounts: Mapping[str, QuotaAccount]
     refusals: Mapping[int, Refusal]
+    observed: Mapping[int, Sequence[Refusal]]
 
 
 def evaluate_batch(
@@ -231,19 +264,24 @@ def evaluate_batch(
     """
     running = dict(accounts)
     refusals: dict[int, Refusal] = {}
+    observed: dict[int, Sequence[Refusal]] = {}
     for index, request in enumerate(requests):
-        refusal, after = _evaluate_one(running, request, now, max_ledger, recomputed)
-        if refusal is not None:
-            refusals[index] = refusal
-        elif not request.dry_run:
+        found = _evaluate_one(running, request, now, max_ledger, recomputed)
+        if isinstance(found, Refusal):
+            refusals[index] = found
+            continue
+        after, observed[index] = found
+        if not request.dry_run:
             running.update(after)
-    return BatchResult(running, refusals)
+    return BatchResult(running, refusals, observed)
 
 
 def _evaluate_one(
     running: Mapping[str, QuotaAccount], request: ChargeRequest, now: float, max_ledger: int, recomputed: frozenset[str]
-) -> tuple[Refusal | None, dict[str, QuotaAccount]]:
+) -> Refusal | tuple[dict[str, QuotaAccount], Sequence[Refusal]]:
+    """The first refusal, or the accounts after the charge, with what those that only observe would have refused."""
     after: dict[str, QuotaAccount] = {}
+    observed: list[Refusal] = []
     pod, charge, identity = request.pod, request.charge, request.identity
     for name in sorted(running):
         account = running[name]
@@ -253,7 +291,8 @@ def _evaluate_one(
         if unknown:
             if name not in recomputed:
                 raise NeedsRecompute(name)
-            return refuse_unknown(name, unknown), {}
+            if account.enforced:
+                return refuse_unknown(name, unknown)
         amounts = charge.only(account.hard)
         found = find_entry(account.ledger, identity, request.reservation, partial(charge.only, account.hard))
         known = found[1] if found else None
@@ -262,19 +301,25 @@ def _evaluate_one(
         if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
             # charged already; in any other state the pod exists, and admission doesn't change its charge
             after[name] = account
+            if known.observed:
+                former = account.with_entry(identity, None)
+                observed.append(refuse_overrun(former, charge, former.overrun(charge)))
             continue
         over = account.overrun(charge, known.amounts if known else None)
+        if over and account.enforced:
+            return refuse_overrun(account, charge, over)
         if over:
-            return refuse_overrun(account, charge, over), {}
+            observed.append(refuse_overrun(account, charge, over))
         if known is None and len(account.ledger) >= max_ledger:
             if name not in recomputed:
                 raise NeedsRecompute(name)
             cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
-            return refuse_now(pod.namespace, cause), {}
+            return refuse_now(pod.namespace, cause)
         # an admission only ever raises: its word alone is no proof that a charge may be lowered
         larger = amounts if known is None else known.raised_to(amounts)
-        after[name] = account.with_entry(identity, Entry(State.ADMITTED, int(now), larger))
-    return None, after
+        passed = bool(over) or (known is not None and known.observed)
+        after[name] = account.with_entry(identity, Entry(State.ADMITTED, int(now), larger, observed=passed))
+    return after, observed
 
 
 def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
@@ -282,11 +327,9 @@ def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
 
     Raises `ClusterError`.
     """
-    written = patch["metadata"].get("annotations")
-    if written is None:
-        return
+    written = patch["metadata"].get("annotations") or {}
     found = (answer.get("metadata") or {}).get("annotations") or {}
-    if found.get(LEDGER) != written[LEDGER]:
+    if LEDGER in written and found.get(LEDGER) != written[LEDGER]:
         raise ClusterError("the API server didn't keep the ledger annotation")
 
 

@@ -49,9 +49,13 @@ logger = logging.getLogger(__name__)
 
 
 class Charged(Struct, frozen=True):
-    """The pod is charged (or concerns no quota): the amounts by quota name, for the audit annotation."""
+    """The pod is charged (or concerns no quota): the amounts by quota name, for the audit annotation.
+
+    `warnings` are what quotas that only observe would have refused it with.
+    """
 
     amounts: Mapping[str, Mapping[str, int]] = {}
+    warnings: Sequence[str] = ()
 
 
 Outcome = Charged | Refusal
@@ -226,7 +230,8 @@ class AdmissionCharger:
                     name: account.counted(request.charge.exact)
                     for name, account in before.items()
                     if account.concerns(request.pod, request.charge)
-                }
+                },
+                tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed.get(index, ())),
             )
             for index, request in enumerate(requests)
         ]

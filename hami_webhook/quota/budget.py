@@ -168,14 +168,14 @@ def pod_budget(
     placement_ttl: float,
     others_of: Callable[[QuotaAccount], Mapping[str, int]] | None = None,
 ) -> PodBudget | None:
-    """The pod's budget from the quotas it is in scope of; None if none limits it.
+    """The pod's budget from the enforced quotas that it is in scope of; None if none limits it.
 
     `others_of` has what the other placed pods cost, where that is kept; else it is summed up over `pods`.
     """
     limits: dict[str, int] = {}
     byte_limits: dict[str, int] = {}
     for account in quotas:
-        if not account.hard or not scopes.matches(account.quota, pod):
+        if not account.hard or not account.enforced or not scopes.matches(account.quota, pod):
             continue
         mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
         others: Mapping[str, int]

@@ -27,6 +27,8 @@ class State(Enum):
 class Entry:
     """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
+    `observed`: the quota had no room for it, and let it pass as it only observes.
+
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
     """
@@ -35,6 +37,7 @@ class Entry:
     time: int
     amounts: Mapping[str, int]
     actual: Mapping[str, int] | None = None
+    observed: bool = False
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
         """The amounts of the given keys."""
@@ -118,6 +121,8 @@ def _item(entry: Entry) -> dict[str, Any]:
     item: dict[str, Any] = {"s": entry.state.value, "t": entry.time, "c": dict(sorted(entry.amounts.items()))}
     if entry.actual is not None:
         item["a"] = dict(sorted(entry.actual.items()))
+    if entry.observed:
+        item["o"] = True
     return item
 
 
@@ -131,7 +136,7 @@ def _entry(item: Any) -> Entry | None:
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
     if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
-    return Entry(state, time, amounts, None if actual is None else _amounts(actual))
+    return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True)
 
 
 def _amounts(value: Any) -> dict[str, int] | None:

@@ -14,6 +14,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
 from hami_webhook.quota.pricing import CapacityLister
 
 _LIMITS, _REQUESTS = "limits.", "requests."
@@ -65,6 +66,10 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
         listed = ", ".join(" ".join(filter(None, (s.scope, s.operator, *s.values))) for s in quota.scopes)
         text = f"no pod is in all its scopes ({listed}), so nothing is counted; make a quota for each"
         found.append(Misreading(Reason.KEY, "scopes", text))
+    enforcement = quota.annotations.get(ENFORCEMENT)
+    if enforcement is not None and enforcement not in {each.value for each in Enforcement}:
+        text = f"{ENFORCEMENT}: {enforcement} isn't known, so the quota is enforced; write observe or enforce"
+        found.append(Misreading(Reason.KEY, ENFORCEMENT, text))
     return found
 
 

@@ -45,7 +45,7 @@ class PlacementCharge:
         if account.ledger.get(uid) != after.ledger[uid]:
             return account
         increase = {key: before.used[key] - amount for key, amount in after.used.items()}
-        account = account.with_increase(uid, None, increase)
+        account = account.with_increase(uid, None, increase).with_observed(-after.ledger[uid].observed)
         for identity in before.ledger.keys() - (after.ledger.keys() - {uid}):
             account = account.with_increase(identity, before.ledger[identity], {})
         return account
@@ -110,15 +110,16 @@ class PlacementCharger:
                 if _increase(account, amounts, itself):
                     raise QuotaChanged(account.name)  # no write will show whether the entry is still there
             return account
-        if any(
+        over = any(
             key not in account.used or account.used[key] + more > account.hard[key] for key, more in increase.items()
-        ):
+        )
+        if over and account.enforced:
             raise QuotaChanged(account.name)
         larger = {key: max(before.get(key, 0), amounts.get(key, 0)) for key in {*before, *amounts}}
-        entry = Entry(State.PLACING, int(now), larger, amounts)
+        entry = Entry(State.PLACING, int(now), larger, amounts, observed=over)
         if found:
             account = account.without(found[0])
-        return account.with_increase(pod.uid, entry, increase)
+        return account.with_increase(pod.uid, entry, increase).with_observed(over)
 
 
 def _increase(account: QuotaAccount, amounts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

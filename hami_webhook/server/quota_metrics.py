@@ -23,6 +23,12 @@ _HARD = Family("hami_webhook_quota_hard", "Hard limit of a managed quota key.", 
 _WAITING = Family("hami_webhook_quota_waiting", "What pods without a placement are charged.", _BY_KEY)
 _PLACED = Family("hami_webhook_quota_placed", "What placed pods cost.", _BY_KEY)
 _ENTRIES = Family("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
+_OBSERVED = Family(
+    "hami_webhook_quota_observed",
+    "Charges that a quota without room let pass, as it only observes.",
+    ("namespace", "quota"),
+    is_counter=True,
+)
 _HAMIS_USED = Family("hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit"))
 _HAMIS_LIMIT = Family("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
 _AT_ONCE = 20
@@ -49,9 +55,12 @@ def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
 
 
 def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
-    samples: dict[Family, list[Sample]] = {family: [] for family in (_USED, _HARD, _WAITING, _PLACED, _ENTRIES)}
+    families = (_USED, _HARD, _WAITING, _PLACED, _ENTRIES, _OBSERVED)
+    samples: dict[Family, list[Sample]] = {family: [] for family in families}
     for account in accounts:
         namespace, name = account.quota.namespace, account.name
+        if account.observed or not account.enforced:
+            samples[_OBSERVED].append(((namespace, name), account.observed))
         sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
         for number, (pod, charge) in enumerate(charges.get(namespace, ())):
             if number % _AT_ONCE == 0:

@@ -270,7 +270,7 @@ class Simulation:
             uid = str(uuid.uuid5(_UID_SPACE, f"{namespace}/{name}"))
             stored = {**admitted, "metadata": {**admitted["metadata"], "uid": uid}}
             await self._check_schema(stored)
-            await self.core.admission.validate(_review(stored, namespace, name))
+            warnings = (*warnings, *(await self.core.admission.validate(_review(stored, namespace, name))).warnings)
             created = await self.cluster.create(Kind.PODS, stored)
         except Denied as denial:
             return Arrival(namespace, name, admitted, warnings, code=denial.code, message=denial.message)

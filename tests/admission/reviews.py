@@ -11,7 +11,7 @@ import jsonpatch
 import orjson
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.handler import AdmissionHandler, Amounts, PodEstimate
+from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.admission.review import Answer, Review, parse_review
 from hami_webhook.device_config import enabled_vendors, load_device_config
@@ -20,6 +20,7 @@ from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Namespace, Pod
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.ledger import RESERVATION
 
 JSON = dict[str, Any]
@@ -144,11 +145,11 @@ class Free:
     around: Surroundings
     pod: Pod
 
-    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Amounts:
+    async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
         self.around.charged.append((self.pod.name, uid))
-        return {}
+        return Charged()
 
-    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Amounts, str]:
+    async def reserve(self, *, reservation: str, dry_run: bool, time_left: float | None) -> tuple[Charged, str]:
         return await self.charge("", reservation=reservation, dry_run=dry_run, time_left=time_left), "secret"
 
 

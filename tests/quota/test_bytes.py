@@ -17,6 +17,7 @@ from msgspec import structs
 from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.model import Claim
@@ -29,7 +30,7 @@ from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_charge
 from hami_webhook.quota.recompute import Times, recompute
-from hami_webhook.server.metrics import CoreCollector
+from hami_webhook.server.cluster_metrics import ClusterCollector
 
 from .objects import GPU, LARGE, MEM, NOON, TEAM, books, card, node, pod, quota, read_pod
 from .world import World, story
@@ -342,7 +343,7 @@ async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_
     async with World(N1, *quotas, of=vendors()) as world:
         await world.create(asking("a", mem=3))
         await world.run(1)
-        text = generate_latest(CoreCollector(world.core)).decode()
+        text = generate_latest(ClusterCollector(world.core, Showback(world.core))).decode()
         labels = f'namespace="{TEAM}",quota='
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 

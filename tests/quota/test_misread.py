@@ -20,13 +20,19 @@ NVIDIA = "limits.nvidia.com/gpu, limits.nvidia.com/gpucores, limits.nvidia.com/g
 
 
 def judged(
-    hard: dict[str, str], *, vendors: Vendors | None = None, cards: tuple[int, ...] = (), **more: Any
+    hard: dict[str, str],
+    *,
+    vendors: Vendors | None = None,
+    cards: tuple[int, ...] = (),
+    annotations: dict[str, str] | None = None,
+    **more: Any,
 ) -> list[tuple[str, str]]:
     """The reasons and sentences about a quota in a cluster with cards of these sizes."""
     state = ClusterCache(vendors or builtin_vendors())
     for index, memory in enumerate(cards):
         state.set_node(Node.from_object(node(f"n{index}", card(f"GPU-{index}", memory))), NOON)
-    quota = ResourceQuota.from_object({"metadata": {"name": "q"}, "spec": {"hard": hard, **more}})
+    meta = {"name": "q", "annotations": annotations or {}}
+    quota = ResourceQuota.from_object({"metadata": meta, "spec": {"hard": hard, **more}})
     found = misreadings(quota, vendors or builtin_vendors(), builtin_vendors(), state)
     return [(each.reason.value, each.text) for each in found]
 

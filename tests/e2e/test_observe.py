@@ -1,0 +1,107 @@
+"""Quotas that only observe, as an administrator tries them before they hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import Deployment, deployed, eventually
+from .objects import GPU, MEM, add_node, gpu_node, namespace, pod, quota
+from .scheduling import place_waiting, scheduler_account
+from .tenants import tenant
+
+JSON = dict[str, Any]
+ENFORCEMENT = "hami.io/quota-enforcement"
+SAID = "Warning: quota is observed, not enforced: exceeding resource quota: exceeded quota: gpu-quota, requested: "
+REPLICAS = ("hami-webhook-0", "hami-webhook-1")
+
+
+@pytest.fixture(scope="module")
+def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(plane, tmp_path_factory.mktemp("program"), *REPLICAS) as deployment:
+        scheduler_account(deployment.kubectl)
+        add_node(deployment.kubectl, gpu_node("card-24g", 24576), gpu=10)
+        yield deployment
+        deployment.kubectl("delete", "node", "card-24g")
+
+
+def observing(space: str, **hard: int) -> JSON:
+    made = quota(space, **hard)
+    made["metadata"]["annotations"] = {ENFORCEMENT: "observe"}
+    return made
+
+
+def counted(program: Deployment, space: str, replica: str) -> float:
+    """The metric of the namespace's quota."""
+    line = f'hami_webhook_quota_observed_total{{namespace="{space}",quota="gpu-quota"}} '
+    found = [each for each in program.metrics(replica).splitlines() if each.startswith(line)]
+    return float(found[0].removeprefix(line)) if found else 0.0
+
+
+def told(program: Deployment, space: str) -> int:
+    """The number in events about the namespace's quota."""
+    found = program.kubectl.get("events", "-n", space, "--field-selector", "reason=QuotaObserved")["items"]
+    return sum(item["count"] for item in found)
+
+
+def test_fifty_pods_pass_with_fifty_warnings_and_the_next_is_refused_once_it_is_enforced(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(observing(space, gpu=2))
+    pods = {"apiVersion": "v1", "kind": "List", "items": [pod(space, f"p{n:02}", gpu=1, gpumem=1) for n in range(52)]}
+    done = kubectl.run("create", "-f", "-", stdin=json.dumps(pods))
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if line]
+    assert warnings == [f"{SAID}{GPU}=1, used: {GPU}={used}, limited: {GPU}=2" for used in range(2, 52)]
+    eventually(lambda: kubectl.used(space), {"gpu": "52"})
+    kubectl("annotate", "quota", "gpu-quota", "-n", space, "--overwrite", f"{ENFORCEMENT}=enforce")
+    refused = kubectl.refused(pod(space, "next", gpu=1, gpumem=1))
+    assert f"exceeded quota: gpu-quota, requested: {GPU}=1, used: {GPU}=52, limited: {GPU}=2" in refused
+    eventually(lambda: told(program, space), 50)
+    for replica in REPLICAS:
+        eventually(lambda replica=replica: counted(program, space, replica), 50.0)
+    kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
+    eventually(lambda: kubectl.used(space), {"gpu": "0"})
+    kubectl.apply(pod(space, "next", gpu=1, gpumem=1))
+
+
+def test_pods_over_the_limit_are_placed_and_debited(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(observing(space, mem=3000))
+    for name in ("a", "b"):
+        kubectl.apply(pod(space, name, gpu=1, gpumem=2000))
+    assert place_waiting(program.login("hami-scheduler"), space, ["card-24g"]) == {"a": "card-24g", "b": "card-24g"}
+    eventually(lambda: kubectl.ledger(space), {})
+    assert kubectl.used(space) == {"gpumem": "4k"}
+    eventually(lambda: told(program, space), 1)
+    assert counted(program, space, REPLICAS[0]) == 1
+
+
+def test_tenants_do_not_decide(program: Deployment, plane: ControlPlane, tmp_path: Path) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, mem=3000))
+    for role in ("edit", "admin"):
+        user = tenant(kubectl, plane, tmp_path, space, role, f"tenant-{role}")
+        done = user.run("annotate", "quota", "gpu-quota", "-n", space, f"{ENFORCEMENT}=observe")
+        assert "forbidden" in done.stderr.lower(), done
+    assert f"requested: {MEM}=4000" in kubectl.refused(pod(space, "p", gpu=2, gpumem=2000))
+
+
+def test_a_misspelt_value_is_told_and_enforced(program: Deployment) -> None:
+    kubectl = program.kubectl
+    space = namespace(kubectl)
+    made = quota(space, mem=30000)
+    made["metadata"]["annotations"] = {ENFORCEMENT: "Observe"}
+    done = kubectl.run("apply", "-f", "-", stdin=json.dumps(made))
+    assert done.stderr.strip() == (
+        f"Warning: {ENFORCEMENT}: Observe isn't known, so the quota is enforced; write observe or enforce"
+    )
+    assert "exceeded quota" in kubectl.refused(pod(space, "p", gpu=2, gpumem=20000))

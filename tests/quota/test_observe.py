@@ -1,0 +1,228 @@
+"""Quotas that only observe: nothing is refused, everything is counted (docs/spec/quota.md#7.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+
+from hami_webhook.cluster.api import Conflict, Kind
+from hami_webhook.controller.showback import Showback
+from hami_webhook.quota.account import QuotaAccount, evaluate_batch
+from hami_webhook.quota.admission_charger import Charged
+from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, Enforcement
+from hami_webhook.quota.ledger import Entry, State, decode, encode
+from hami_webhook.scheduling.placer import Placement
+from hami_webhook.server.cluster_metrics import ClusterCollector
+
+from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, books, card, full, node, pod, quota
+from .test_account import ask, read
+from .test_admission_charger import Desk, desk
+from .test_admission_charger import ask as request_of
+from .test_misread import judged
+from .world import World, story
+
+L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
+SAID = "quota is observed, not enforced: exceeding resource quota: exceeded quota: "
+
+
+def observing(value: str = "observe", name: str = "gpu-quota", **hard: object) -> dict:
+    made = quota(name, **hard)
+    made["metadata"]["annotations"] = {ENFORCEMENT: value}
+    return made
+
+
+def annotations(world: World, name: str = "gpu-quota") -> dict[str, str]:
+    return dict(world.quota(name)["metadata"]["annotations"])
+
+
+async def set_enforcement(world: World, value: str | None, name: str = "gpu-quota") -> None:
+    patch = {"metadata": {"annotations": {ENFORCEMENT: value}}}
+    await world.cluster.patch(Kind.RESOURCE_QUOTAS, name, patch, TEAM)
+
+
+@story
+async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged() -> None:
+    async with World(L, observing(mem=3000)) as world:
+        _, answer = await world.admit(pod("a", gpu=1, mem=2000))
+        assert answer.warnings == ()
+        _, answer = await world.admit(pod("b", gpu=1, mem=2000))
+        assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000",)
+        assert world.mem() == 4000
+        assert annotations(world)[OBSERVED] == "1"
+
+
+@pytest.mark.parametrize("path", ["/validate", "/webhook"])
+@story
+async def test_fifty_pass_with_fifty_warnings_and_then_the_next_is_refused(path: str) -> None:
+    async with World(L, observing(gpu=0), replicas=2) as world:
+        for number in range(50):
+            stored, answer = await world.admit(
+                pod(f"p{number}", gpu=1, mem=1), uid=f"u{number}", replica=number % 2, path=path
+            )
+            await world.cluster.create(Kind.PODS, stored)
+            assert answer.warnings == (f"{SAID}gpu-quota, requested: {GPU}=1, used: {GPU}={number}, limited: {GPU}=0",)
+        await world.run(12)
+        assert world.used()["gpu"] == 50
+        counted = [event.count for event in world.cluster.events if event.note.reason == "QuotaObserved"]
+        assert sum(counted) == 50
+        for core in world.cores:
+            metric = f'hami_webhook_quota_observed_total{{namespace="{TEAM}",quota="gpu-quota"}} 50.0'
+            assert metric in exposition(core)
+        await set_enforcement(world, "enforce")
+        denial = await world.refused(pod("p50", gpu=1, mem=1))  # its cache may lag
+        assert denial.message.endswith(f"requested: {GPU}=1, used: {GPU}=50, limited: {GPU}=0")
+        await world.run(30)
+        assert world.used()["gpu"] == 50
+        assert annotations(world)[OBSERVED] == "50"
+
+
+def exposition(core: object) -> str:
+    class Registry:
+        def collect(self) -> object:
+            return ClusterCollector(core, Showback(core)).collect()
+
+    return generate_latest(Registry()).decode()
+
+
+@pytest.mark.parametrize("value", ["enforce", "Observe", "observed", "", "off"])
+@story
+async def test_any_other_value_enforces(value: str) -> None:
+    async with World(L, observing(value, mem=1000)) as world:
+        denial = await world.refused(pod(gpu=1, mem=2000))
+        assert denial.code == 403
+
+
+@pytest.mark.parametrize(("value", "told"), [("enforce", False), ("observe", False), ("Observe", True), ("", True)])
+def test_an_unknown_value_is_told(value: str, told: bool) -> None:
+    text = f"{ENFORCEMENT}: {value} isn't known, so the quota is enforced; write observe or enforce"
+    found = judged({MEM: "9"}, annotations={ENFORCEMENT: value})
+    assert found == ([("QuotaMisread", text)] if told else [])
+
+
+@story
+async def test_an_enforced_quota_beside_it_refuses_and_nothing_is_charged() -> None:
+    async with World(L, observing(name="a", mem=1000), quota("b", mem=3000)) as world:
+        await world.create(pod("p", gpu=1, mem=2000))
+        denial = await world.refused(pod("q", gpu=1, mem=2000))
+        assert "exceeded quota: b" in denial.message
+        await world.run(5)
+        assert (world.mem("a"), world.mem("b")) == (2000, 2000)
+        assert annotations(world, "a")[OBSERVED] == "1"
+
+
+@story
+async def test_a_dry_run_warns_and_counts_nothing() -> None:
+    async with World(L, observing(mem=1000)) as world:
+        _, answer = await world.admit(pod(gpu=1, mem=2000), dry_run=True)
+        assert len(answer.warnings) == 1
+        assert OBSERVED not in annotations(world)
+        assert world.mem() == 0
+
+
+@story
+async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
+    async with World(L, observing(mem=1000)) as world:
+        for _ in range(2):
+            _, answer = await world.admit(pod(gpu=1, mem=2000))
+            assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=0, limited: {MEM}=1000",)
+        assert annotations(world)[OBSERVED] == "1"
+        assert world.mem() == 2000
+
+
+@story
+async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_than_was_charged() -> None:
+    async with World(L, observing(mem=10000)) as world:
+        await world.create(pod("half", gpu=1, percent=50))  # charged 12288: over
+        assert annotations(world)[OBSERVED] == "1"
+        assert await world.node_of("half") == "n1"
+    async with World(L, S, observing(mem=9000)) as world:
+        await world.create(pod("half", gpu=1, percent=50))
+        assert OBSERVED not in annotations(world)
+        placed = await world.core.placer.place(world.pod("half"), ["n1"])
+        assert isinstance(placed, Placement)
+        assert world.mem() == LARGE // 2
+        assert annotations(world)[OBSERVED] == "1"
+        await set_enforcement(world, None)
+        await world.run(5)
+        assert (await world.refused(pod("next", gpu=1, mem=1))).code == 403
+
+
+@story
+async def test_an_enforced_quota_refuses_cards_that_one_beside_it_observes() -> None:
+    async with World(L, observing(name="a", mem=1000), quota("b", mem=10000), S) as world:
+        await world.create(pod("half", gpu=1, percent=50))
+        assert await world.node_of("half") == "n2"
+        await world.run(5)
+        assert (world.mem("a"), world.mem("b")) == (SMALL // 2, SMALL // 2)
+
+
+@desk({})
+async def test_a_warning_outlives_a_conflict_on_another_quota(one: Desk) -> None:
+    made = observing(name="a", mem=1)
+    made["status"] = {"hard": made["spec"]["hard"], "used": {MEM: "0"}}
+    await one.cluster.create(Kind.RESOURCE_QUOTAS, made)
+    await one.add("b", mem=10)
+    one.fail(Conflict, "patch_status:before", [2])
+    outcome = await one.charger.charge(request_of())
+    assert isinstance(outcome, Charged)
+    assert outcome.warnings == (f"{SAID}a, requested: {MEM}=5, used: {MEM}=0, limited: {MEM}=1",)
+    assert one.read("a").annotations[OBSERVED] == "1"
+
+
+@desk({})
+async def test_what_is_taken_back_is_not_counted(one: Desk) -> None:
+    made = observing(name="a", mem=1)
+    made["status"] = {"hard": made["spec"]["hard"], "used": {MEM: "0"}}
+    await one.cluster.create(Kind.RESOURCE_QUOTAS, made)
+    await one.add("b", mem=10)
+    one.fail(Conflict, "patch_status:before", range(2, 22))
+    outcome = await one.charger.charge(request_of())
+    assert not isinstance(outcome, Charged)
+    assert one.state("a") == (0, set())
+    assert one.read("a").annotations[OBSERVED] == "0"
+
+
+def test_the_ledger_says_which_charges_had_no_room() -> None:
+    entry = Entry(State.ADMITTED, 5, {"k": 2}, observed=True)
+    assert encode({"a": entry}) == '{"a":{"s":"admitted","t":5,"c":{"k":2},"o":true}}'
+    assert decode(encode({"a": entry})) == {"a": entry}
+    assert decode('{"a":{"s":"admitted","t":5,"c":{"k":2},"o":1}}') == {"a": replace(entry, observed=False)}
+
+
+@pytest.mark.parametrize("written", ["-1", "x", "", "1.5", "²", "9" * 40])
+def test_a_count_that_can_not_be_read_is_none(written: str) -> None:
+    made = quota(mem=1)
+    made["metadata"]["annotations"] = {OBSERVED: written}
+    assert books(made).observed == 0
+
+
+SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=12)
+
+
+@given(sizes=SIZES, hard=st.integers(0, 12), used=st.integers(0, 12))
+def test_observing_charges_as_if_there_were_no_limit_and_warns_as_if_there_were_one(
+    sizes: list[int], hard: int, used: int
+) -> None:
+    requests = [ask(f"u{index}", gpu=1, mem=size) for index, size in enumerate(sizes)]
+
+    def evaluated(limit: int, enforcement: Enforcement) -> tuple[QuotaAccount, int, dict[int, int]]:
+        account = replace(read({"mem": used}, mem=limit), enforcement=enforcement)
+        result = evaluate_batch({"q": account}, requests, NOON, 1000, recomputed=frozenset())
+        assert not (enforcement is Enforcement.OBSERVE and result.refusals)
+        warned = {index: len(refusals) for index, refusals in result.observed.items() if refusals}
+        return result.accounts["q"], len(result.refusals), warned
+
+    observed, _, warned = evaluated(hard, Enforcement.OBSERVE)
+    unlimited, refused, _ = evaluated(10**6, Enforcement.ENFORCE)
+    assert refused == 0
+    assert observed.used == unlimited.used == full(mem=used + sum(sizes))
+    assert {key: entry.amounts for key, entry in observed.ledger.items()} == {
+        key: entry.amounts for key, entry in unlimited.ledger.items()
+    }
+    over = {index: 1 for index in range(len(sizes)) if used + sum(sizes[: index + 1]) > hard}
+    assert warned == over
+    assert observed.observed == len(over) == sum(entry.observed for entry in observed.ledger.values())
