@@ -314,8 +314,8 @@ def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVIC
 
 
 def bad_request(error: BadRequest) -> Denied:
-    """The code is HAMi's; the reason is one with which kubectl prints the message, unlike Invalid."""
-    return Denied(500, str(error), reason="BadRequest")
+    """A refusal for good: HAMi's 500 stands for a failure that is retried. Of Invalid ones kubectl shows no message."""
+    return Denied(422, str(error), reason="BadRequest")
 
 
 def own_to_schedule(pod: Pod, rules: AdmissionRules, scheduler: str = "") -> bool:

@@ -399,7 +399,7 @@ async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
     cluster = await town({GPU: 2**62})
     core = core_on(cluster)
     found = await denial(core.admission.validate(create(pod(gpu(count="9223372036854775807"), uid="u"))))
-    assert found.code == 500
+    assert found.code == 422
     assert spent(cluster)[GPU] == 0
 
 

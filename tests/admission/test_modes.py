@@ -35,5 +35,5 @@ def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
 def test_without_that_mode_its_refusal_stands(way, scheduler):
     code, message = refusal(mutate, pod(container(limits=SLICES), scheduler=scheduler), known=NPUS, **way)
-    assert code == 500
+    assert code == 422
     assert f"{NPU}-core is only supported in hami-core" in message

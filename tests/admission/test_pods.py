@@ -117,7 +117,7 @@ def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, f
         ({"containers": [gpu(**PRIVILEGED)]}, 403, "container main is privileged"),
         ({"node": "n1"}, 403, "pod has node assigned"),
         ({"annotations": {WEIGHTS: "slot=1"}}, 403, None),
-        ({"containers": [gpu(count="1500m")]}, 500, None),
+        ({"containers": [gpu(count="1500m")]}, 422, None),
     ],
 )
 def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
@@ -154,7 +154,7 @@ def test_the_first_privileged_container_is_named_init_containers_first():
 
 
 def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes():
-    assert refusal(mutate, pod(gpu(count=-1, **PRIVILEGED), node="n1"))[0] == 500
+    assert refusal(mutate, pod(gpu(count=-1, **PRIVILEGED), node="n1"))[0] == 422
     assert refusal(mutate, pod(gpu(**PRIVILEGED), node="n1"))[1] == "container main is privileged"
     assert refusal(mutate, pod(gpu(), node="n1", annotations={WEIGHTS: "x"}))[1] == "pod has node assigned"
 
@@ -220,12 +220,12 @@ WHOLE = "invalid {} value {} in container main: must be an integer between 0 and
 )
 def test_security_2_amounts_that_cant_be_meant_are_denied(step, part, resource, value, message):
     amounts = {"limits": {GPU: 1}} | {part: {GPU: 1, resource: value}}
-    assert refusal(step, pod(container(**amounts))) == (500, message)
+    assert refusal(step, pod(container(**amounts))) == (422, message)
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
 def test_a_bad_percentage_is_denied_without_a_count(step):
-    assert refusal(step, pod(container(limits={PERCENT: 150}))) == (500, PERCENTAGE.format(150))
+    assert refusal(step, pod(container(limits={PERCENT: 150}))) == (422, PERCENTAGE.format(150))
 
 
 @pytest.mark.parametrize("value", [0, "0", 100, "2k", "100"])

@@ -269,9 +269,9 @@ def test_warnings_and_audit_annotations_are_told():
     }
 
 
-def test_a_refused_amount_has_hamis_code_and_a_reason_with_which_kubectl_shows_the_message():
+def test_a_refused_amount_is_no_internal_error_and_has_a_reason_with_which_kubectl_shows_the_message():
     status = answered(post(body(with_resources({"limits": {MEM: -1}}))))["status"]
-    assert (status["code"], status["reason"]) == (500, "BadRequest")
+    assert (status["code"], status["reason"]) == (422, "BadRequest")
 
 
 # fuzz

@@ -91,7 +91,7 @@ def test_what_is_stored_is_judged_alike() -> None:
     asks = pod(container("a", **HAMI), container("b", **VOLCANO))
     asks["metadata"]["namespace"] = "team-a"
     code, message = refusal(validate, asks, known=configured(SECTION + "volcano: {mixedNameSets: deny}"))
-    assert (code, message.partition("]")[0]) == (500, "[mixed-names")
+    assert (code, message.partition("]")[0]) == (422, "[mixed-names")
 
 
 # nodes

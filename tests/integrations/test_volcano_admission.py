@@ -374,4 +374,4 @@ def test_a_pod_that_was_not_mutated_is_refused_all_the_same(manifest: JSON, mess
     code, text = refusal(
         validate, {**manifest, "metadata": {**manifest["metadata"], "namespace": "team-a"}}, known=square.vendors
     )
-    assert (code, message in text) == (500, True)
+    assert (code, message in text) == (422, True)

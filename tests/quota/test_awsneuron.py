@@ -143,7 +143,7 @@ def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
             call = {"/mutate": gate.mutate, "/validate": gate.validate, "/webhook": gate.webhook}[path]
             with pytest.raises(Denied) as caught:
                 await call(review(manifest))
-            assert (caught.value.code, caught.value.message) == (500, f"{CORES} must be 1 or a multiple of 2, got 3")
+            assert (caught.value.code, caught.value.message) == (422, f"{CORES} must be 1 or a multiple of 2, got 3")
             await world.cluster.create(Kind.NODES, INF1)
             await world.drain()
             await call(review(manifest))
