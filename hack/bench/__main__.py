@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, placing, preemption, search, simulate, start, webhook
+from hack.bench import charge, filter, links, placing, preemption, search, simulate, start, webhook
 from hack.bench.figures import run
 
 run(
@@ -12,6 +12,7 @@ run(
         "charge": charge.measure,
         "placing": placing.measure,
         "preemption": preemption.measure,
+        "links": links.measure,
         "search": search.measure,
         "start": start.measure,
         "simulate": simulate.measure,
