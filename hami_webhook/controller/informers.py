@@ -14,6 +14,7 @@ from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.scheduling.preemption.quota_room import gives_room
 
 _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 
@@ -149,10 +150,12 @@ class SharedInformers:
                 reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
-        """Whether a quota allows more than before: raised, gone, less used, or no longer enforced."""
+        """Whether a quota allows more than before: raised, gone, less used, no longer enforced, or pods may be evicted
+        for room in it.
+        """
         if before is None:
             return False
-        if after is None:
+        if after is None or (gives_room(after) and not gives_room(before)):
             return True
         old, new = QuotaAccount.read(before, self._core.vendors), QuotaAccount.read(after, self._core.vendors)
         return (old.enforced and not new.enforced) or any(

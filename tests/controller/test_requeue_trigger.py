@@ -113,6 +113,16 @@ async def a_quota_is_used_less(scene: Scene) -> None:
     await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(100, 40))
 
 
+async def a_quota_gives_room(scene: Scene) -> None:
+    notes = {"hami.io/quota-preemption": "true"}
+    await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
+
+
+async def a_quota_is_annotated(scene: Scene) -> None:
+    notes = {"hami.io/quota-preemption": "false"}
+    await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
+
+
 async def a_quota_goes(scene: Scene) -> None:
     await scene.cluster.delete(Kind.RESOURCE_QUOTAS, "q", "default")
 
@@ -155,11 +165,11 @@ async def a_quota_comes(scene: Scene) -> None:
 
 FREES = (
     *(a_pod_ends, a_pod_goes, init_ends, a_quota_is_raised, a_quota_is_used_less, a_quota_goes, a_node_gets_cards),
-    a_namespace_allows_other_cards,
+    *(a_namespace_allows_other_cards, a_quota_gives_room),
 )
 FREES_NOT = (
     *(a_pod_is_labelled, a_pod_comes, a_quota_is_lowered, a_quota_comes, a_node_is_labelled),
-    a_namespace_comes,
+    *(a_namespace_comes, a_quota_is_annotated),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
@@ -100,6 +100,11 @@ class QuotaRoom:
         return account.counted(charge.exact) if charge.placed else {}
 
 
+def gives_room(quota: ResourceQuota) -> bool:
+    """Whether pods may be evicted for room in the quota."""
+    return quota.annotations.get(QUOTA_PREEMPTION) == "true"
+
+
 def quota_room(
     pod: Pod,
     accounts: Sequence[QuotaAccount],
@@ -109,11 +114,7 @@ def quota_room(
     going: Callable[[Iterable[Pod]], set[str]],
 ) -> QuotaRoom | None:
     """The room for a pod in those of its namespace's quotas that have the annotation; None if none has it."""
-    named = {
-        account.name
-        for account in accounts
-        if account.quota.annotations.get(QUOTA_PREEMPTION) == "true" and scopes.matches(account.quota, pod)
-    }
+    named = {account.name for account in accounts if gives_room(account.quota) and scopes.matches(account.quota, pod)}
     return QuotaRoom(pod, accounts, named, state, vendors, now, going) if named else None
 
 
