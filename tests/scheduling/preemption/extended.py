@@ -14,7 +14,7 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
-from hami_webhook.scheduling.protocol import decode_args, decode_proposals, encode_filtered, encode_proposals
+from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
 from scheduling.scenery import ALLOCATED, NOW, VENDORS, asks, pod
 
 
@@ -61,6 +61,11 @@ class Extended:
         answer = encode_filtered(await self.extender.filter(args))
         await turns()
         return answer
+
+    async def bind(self, name: str, node: str) -> str:
+        """What is answered, empty if the pod is bound."""
+        await turns()
+        return await self.extender.bind(Binding("default", name, self.raw(name)["metadata"]["uid"], node))
 
     async def preempt(self, name: str, **victims: Sequence[str]) -> dict[str, list[str]]:
         """The victims by node that kube-scheduler's proposal becomes, through the wire's form."""

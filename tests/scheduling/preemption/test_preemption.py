@@ -197,18 +197,16 @@ def test_a_nomination_ends_with_its_pod(mode: str) -> None:
     story(run())
 
 
-STEPS = (
-    "patch:before",
-    "patch:after",
-    "patch_status:before",
-    "patch_status:after",
-    "delete_pod:before",
-    "delete_pod:after",
-)
+STEPS = [
+    (f"{call}:{when}", nth)
+    for call, times in (("patch", 1), ("patch_status", 3), ("delete_pod", 2))
+    for when in ("before", "after")
+    for nth in range(1, times + 1)
+]
+"""The nomination, `nominatedNodeName` and each victim's condition, and each victim's deletion."""
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(("step", "nth"), STEPS)
 def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
     """It is started again, kube-scheduler asks again, and nobody is evicted twice or in vain."""
 
@@ -226,6 +224,7 @@ def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
 
         async with extended(ONE, TWO, *there, *others, high(asks(1, 8000)), pause=pause) as each:
             await each.filter("high")
+            assert seen >= nth
         cluster = each.cluster
         cluster.pause = None
         async with extended(cluster=cluster) as again:
@@ -234,6 +233,40 @@ def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
             assert (again.ending(), again.nominated("high")) == (["x1", "x2"], "n1")
             await again.end("x1", "x2")
             assert (await again.filter("high"))["NodeNames"] == ["n1"]
+
+    story(run())
+
+
+@both
+@pytest.mark.parametrize("step", ["patch:before", "patch:after", "bind:before", "bind:after"])
+def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None:
+    """The node's lock, and the Binding. Until the pod is bound the devices are kept for it."""
+
+    async def run() -> None:
+        reached = asyncio.Event()
+
+        async def pause(at: str) -> None:
+            if at == step:
+                reached.set()
+                await asyncio.Event().wait()
+
+        asking = [high(asks(1, 8000)), high(asks(1, 10), name="lower", priority=5)]
+        async with extended(ONE, FULL, *asking, mode=mode) as each:
+            await each.filter("high")
+            await each.end("x")
+            await each.filter("high")
+            each.cluster.pause = pause
+            binding = asyncio.create_task(each.bind("high", "n1"))
+            await reached.wait()
+            each.cluster.pause = None
+            binding.cancel()
+            await asyncio.gather(binding, return_exceptions=True)
+        async with extended(cluster=each.cluster, mode=mode) as again:
+            assert (await again.filter("lower"))["NodeNames"] is None
+            assert (await again.filter("high"))["NodeNames"] == ["n1"]
+            assert await again.bind("high", "n1") == ""
+            assert again.raw("high")["spec"]["nodeName"] == "n1"
+            assert again.preemption.counts["evicting"] == 0
 
     story(run())
 
