@@ -75,7 +75,7 @@ OPERATION = Dashboard(
                 "Charges waiting",
                 "Charges under way, or waiting for their batch, of each replica.",
                 "short",
-                {"{{pod}}": "sum by (pod) (hami_webhook_quota_charges_waiting)"},
+                {"{{pod}}": 'sum by (pod) (hami_webhook_quota_charges_waiting{container="webhook"})'},
                 width=8,
             ),
         ],
