@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from hami_webhook import __version__, pki
+from hami_webhook import __version__, pki, report
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.build_info import build_info
@@ -62,7 +62,7 @@ from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, 
 from hami_webhook.simulate.tables import show
 from hami_webhook.terminal import Parser, UsageError, formatted
 
-_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError)
+_UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError, report.ReportError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -170,6 +170,17 @@ def _parser() -> argparse.ArgumentParser:
         "--now", metavar="TIME", help="as of when, RFC 3339 (default: now, or the newest time in the cluster files)"
     )
     verb.set_defaults(run=_explain)
+
+    verb = verbs.add_parser(
+        "report",
+        help="print how many hours of cards, memory and cores namespaces held",
+        description="Prints by namespace, vendor, model and state the hours of cards, of GiB and of cores that pods "
+        "held or waited for, from the showback counters in Prometheus.",
+    )
+    verb.add_argument("--prometheus", required=True, metavar="URL", help="such as http://prometheus.monitoring:9090")
+    verb.add_argument("--since", default="30d", metavar="TIME", help="how long ago it begins, as 12h (default: 30d)")
+    verb.add_argument("-o", "--output", choices=("table", "csv"), default="table", help="default: table")
+    verb.set_defaults(run=_report)
 
     certs = verbs.add_parser("certs", help="certificates").add_subparsers(metavar="VERB", required=True)
     verb = certs.add_parser("generate", help="make a CA and a serving certificate for the service's names")
@@ -364,6 +375,15 @@ async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Resu
             progress.advance(task)
 
         return await simulation.run(pods, advance)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    rows = report.read_hours(arguments.prometheus, arguments.since)
+    if arguments.output == "csv":
+        report.write_csv(rows, sys.stdout)
+    else:
+        report.show(rows, Console(width=None if sys.stdout.isatty() else 160))
+    return 0
 
 
 def _generate_certificates(arguments: argparse.Namespace) -> int:

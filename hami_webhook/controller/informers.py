@@ -12,6 +12,7 @@ from hami_webhook.cluster.informer import Change, Informer, Replaced
 from hami_webhook.controller.loops import Loops, contained
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.controller.showback import Showback
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.preemption.quota_room import gives_room
@@ -34,10 +35,12 @@ class SharedInformers:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         disruption_budgets: bool = False,
+        showback: Showback | None = None,
     ) -> None:
         self._core = core
         self._reconciler = reconciler
         self._requeue_trigger = requeue_trigger
+        self._showback = showback
         self._loops = Loops(core.failures, sleep=sleep)
         self._pod_handlers: dict[tuple[str, str], Callable[[], None]] = {}
         optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
@@ -139,6 +142,10 @@ class SharedInformers:
                 freed = self._quota_freed(quota_before, caches.quota(namespace, name))
             if freed:
                 self._requeue_trigger.freed()
+        if self._showback is not None and kind is Kind.PODS:
+            self._showback.pod_changed(uid)
+        elif self._showback is not None and kind is Kind.NODES and view_before is not core.state.view(name):
+            self._showback.node_changed(name)
         if reconciler is None:
             return
         if kind is Kind.PODS:

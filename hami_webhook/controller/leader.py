@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +35,8 @@ class LeaderElection:
     """Competes for one Lease. `run(lead)` runs `lead` while this process is the leader, and cancels it when it isn't.
 
     `clock` returns Unix seconds (written into the lease), `monotonic` seconds for measuring. After each write `report`
-    is called with the lease's UID and what was unusable in it, empty if nothing.
+    is called with the lease's UID and what was unusable in it, empty if nothing. `annotations` are written with the
+    lease; `observed` is called with those of a lease that another process wrote.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class LeaderElection:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         report: Callable[[str, str], Awaitable[None]] | None = None,
+        annotations: Callable[[], Mapping[str, str]] = dict,
+        observed: Callable[[Mapping[str, str]], None] = lambda annotations: None,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
@@ -62,6 +65,8 @@ class LeaderElection:
         self._sleep = sleep
         self._jitter = jitter
         self._report = report
+        self._annotations = annotations
+        self._observed = observed
         self._seen: tuple[Any, float] | None = None
         self.leading = False
         self.on_change: Callable[[], None] = lambda: None
@@ -119,12 +124,15 @@ class LeaderElection:
             lease = await self._cluster.get_lease(self._namespace, self._name)
         except NotFound:
             await self._cluster.create_lease(
-                self._namespace, {"metadata": {"name": self._name}, "spec": self._spec(None)}
+                self._namespace,
+                {"metadata": {"name": self._name, "annotations": dict(self._annotations())}, "spec": self._spec(None)},
             )
             return True
         record = _Record.read(lease, 2 * self._terms.lease)
         if self._seen is None or self._seen[0] != lease.get("spec"):
             self._seen = (lease.get("spec"), self._monotonic())
+        if not self.leading:
+            self._observed(lease["metadata"].get("annotations") or {})
         held_for = self._monotonic() - self._seen[1]
         if record.holder not in ("", self._identity) and held_for < record.duration:
             return False
@@ -137,7 +145,8 @@ class LeaderElection:
         return True
 
     def _meta(self, lease: JSON) -> JSON:
-        return {"name": self._name, "resourceVersion": lease["metadata"].get("resourceVersion", "")}
+        version = lease["metadata"].get("resourceVersion", "")
+        return {"name": self._name, "resourceVersion": version, "annotations": dict(self._annotations())}
 
     def _spec(self, before: _Record | None) -> JSON:
         now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -20,6 +20,7 @@ from hami_webhook.controller.mixed_managers import MixedManagerAudit
 from hami_webhook.controller.namespaces import NamespaceAnnotations
 from hami_webhook.controller.object_events import ObjectEvents
 from hami_webhook.controller.quotas import QuotaReconciler
+from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
 
 _LEASE_SUFFIX = "-controller"
@@ -59,7 +60,7 @@ async def reconcile(informers: SharedInformers, reconciler: QuotaReconciler) -> 
     await reconciler.run()
 
 
-def leader_election(core: Core, settings: Settings) -> LeaderElection:
+def leader_election(core: Core, settings: Settings, showback: Showback) -> LeaderElection:
     namespace, name = settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX
     object_events = ObjectEvents(core.cluster, core.problems)
 
@@ -74,6 +75,8 @@ def leader_election(core: Core, settings: Settings) -> LeaderElection:
         clock=core.clock,
         monotonic=time.monotonic,
         report=report,
+        annotations=showback.annotations,
+        observed=showback.observe,
     )
 
 

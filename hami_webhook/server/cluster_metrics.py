@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.showback import Showback
 from hami_webhook.server.card_metrics import card_metrics, model_metrics, pod_metrics
 from hami_webhook.server.exposition import Family
 from hami_webhook.server.legacy_metrics import legacy_of
@@ -20,6 +21,12 @@ from hami_webhook.server.node_metrics import node_metrics
 from hami_webhook.server.quota_metrics import quota_metrics
 
 _UNREADABLE = Family("hami_webhook_unreadable_objects", "Objects that can't be read.", ("kind",))
+_HOLDING = ("namespace", "vendor", "model", "state")
+_SHOWBACK = (
+    Family("hami_webhook_showback_card_seconds", "Cards held, times seconds.", _HOLDING, is_counter=True),
+    Family("hami_webhook_showback_memory_mib_seconds", "MiB held, times seconds.", _HOLDING, is_counter=True),
+    Family("hami_webhook_showback_core_seconds", "Cores held, times seconds.", _HOLDING, is_counter=True),
+)
 _SINGULAR = {
     Kind.PODS: "Pod",
     Kind.NODES: "Node",
@@ -38,6 +45,7 @@ class ClusterCollector(Collector):
     """
 
     core: Core
+    showback: Showback
     speaks: Callable[[], bool] = lambda: True
     legacy: bool = False
 
@@ -59,6 +67,12 @@ class ClusterCollector(Collector):
         yield from model_metrics(core, views)
         yield from node_metrics(core, nodes)
         yield self._unreadable()
+        yield from self._showback()
+
+    def _showback(self) -> Iterator[Metric]:
+        read = list(self.showback.read())
+        for column, family in enumerate(_SHOWBACK):
+            yield from family.in_pieces((holding, totals[column]) for holding, totals in read)
 
     def _unreadable(self) -> Metric:
         kinds = Counter(problem.kind for problem in self.core.state.problems())

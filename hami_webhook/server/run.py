@@ -37,6 +37,7 @@ from hami_webhook.controller.loops import Loops
 from hami_webhook.controller.own_pod import OwnPod
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.controller.showback import Showback
 from hami_webhook.controller.webhooks import WebhookReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicySource
@@ -131,11 +132,18 @@ async def running(
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
         reconciler = QuotaReconciler(core, pace)
+    showback = Showback(core)
     requeue_trigger = (
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
     )
     preempts = requeue_trigger is not None and settings.preemption != "off"
-    informers = SharedInformers(core, reconciler, requeue_trigger, disruption_budgets=preempts)
+    informers = SharedInformers(
+        core,
+        reconciler,
+        requeue_trigger,
+        disruption_budgets=preempts,
+        showback=showback if reconciler is not None else None,
+    )
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
     registry = new_registry()
@@ -173,7 +181,7 @@ async def running(
         limits=limits,
     )
     alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
-    election = leader_election(core, settings) if settings.leader_elect else None
+    election = leader_election(core, settings, showback) if settings.leader_elect else None
     extender = extended.listener if extended is not None else None
     backend = "memory" if alone else "status"
 
@@ -181,7 +189,9 @@ async def running(
         return reconciler is not None and (election is None or election.leading)
 
     registry.register(CoreCollector(core, quota_backend=backend))
-    registry.register(ClusterCollector(core, lambda: leading() and informers.synced, legacy=settings.legacy_metrics))
+    registry.register(
+        ClusterCollector(core, showback, lambda: leading() and informers.synced, legacy=settings.legacy_metrics)
+    )
     registry.register(ProcessCollector(main, tls, source, reload, reconciler, webhooks, leading, informers))
 
     def leave() -> None:
@@ -197,6 +207,7 @@ async def running(
             loops = Loops(core.failures)
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, requeue_trigger)}
             if reconciler is not None:
+                kept["showback"] = partial(_start, informers, showback)
                 kept |= _controlling(core, informers, reconciler, rotator, webhooks, loops, election, alone)
             if own_pod is not None:
                 kept |= _own_pod_loops(own_pod, informers, settings, election, alone)
@@ -260,6 +271,11 @@ def _own_pod_loops(
 
         kept["scheduler role"] = keep_role
     return kept
+
+
+async def _start(informers: SharedInformers, showback: Showback) -> None:
+    await informers.wait_synced()
+    await showback.start()
 
 
 async def _ticking(core: Core, requeue_trigger: RequeueTrigger | None) -> NoReturn:

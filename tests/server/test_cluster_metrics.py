@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import Family, render
@@ -98,7 +99,7 @@ def test_a_node_with_two_gpu_managers_is_shown():
 def test_the_cluster_is_shown_by_who_speaks_for_it_alone():
     core, leading = core_on(None), [False]
     core.caches.put(Kind.NODES, node())
-    collector = ClusterCollector(core, lambda: leading[0], legacy=True)
+    collector = ClusterCollector(core, Showback(core), lambda: leading[0], legacy=True)
     assert generate_latest(collector) == b""
     leading[0] = True
     assert "hami_gpu_memory_limit_bytes" in samples(generate_latest(collector))

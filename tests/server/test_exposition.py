@@ -6,6 +6,7 @@ To accept a change: `python -m pytest tests/server/test_exposition.py`, then cop
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from admission.reviews import cpu, gpu, pod, review
@@ -13,7 +14,8 @@ from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 
-from .serving import AS_JSON, scenario, served
+from .serving import AS_JSON, Served, scenario, served
+from .sockets import until
 from .test_metrics import node, placed, quota
 
 SNAPSHOT = Path(__file__).with_name("exposition.txt")
@@ -28,17 +30,24 @@ def without_values(text: str) -> str:
     return "".join(f"{BUILD.sub('hami_build_info', line)}\n" for line in sorted(lines))
 
 
+def annotations_of(front: Served, node: str) -> Mapping[str, str]:
+    """The annotations of a node in the cache."""
+    known = front.process.core.state.node(node)
+    return known.annotations if known is not None else {}
+
+
 @scenario
 async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
     cluster = await town(FULL)
+    for kind, obj in (
+        (Kind.NODES, node()),
+        (Kind.NODES, node("not json", "n2")),
+        (Kind.PODS, placed("G0,NVIDIA,250,30:;")),
+        (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "9"})),
+    ):
+        await cluster.create(kind, obj)
     async with served(tmp_path, cluster, "--legacy-metrics") as front:
-        for kind, obj in (
-            (Kind.NODES, node()),
-            (Kind.NODES, node("not json", "n2")),
-            (Kind.PODS, placed("G0,NVIDIA,250,30:;")),
-            (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "1"})),
-        ):
-            front.process.core.caches.put(kind, obj)
+        await until(lambda: all("hami.io/node-handshake" in annotations_of(front, name) for name in ("n1", "n2")))
         await front.review("/mutate", review(pod(cpu())))
         await front.review("/webhook", review(pod(gpu(), uid="new", name="new")))
         await front.review("/validate", review(pod(gpu(count=99), uid="big", name="big")))

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.showback import Showback
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import render
@@ -54,7 +55,7 @@ def exposed(core, **more):
     """Every sample that the leader serves of a core, and every process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CoreCollector(core, **more))
-    registry.register(ClusterCollector(core))
+    registry.register(ClusterCollector(core, Showback(core)))
     return samples(asyncio.run(render(registry)))
 
 
@@ -121,7 +122,7 @@ def test_instances_cut_from_a_card_are_shown_once_the_plugin_made_them(realised)
     core = core_on(None)
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    found = samples(generate_latest(ClusterCollector(core, legacy=True)))
+    found = samples(generate_latest(ClusterCollector(core, Showback(core), legacy=True)))
     card = {"zone": "vGPU", "node": "n1", "device_uuid": "G1", "device_index": "1"}
     instance = labelled(
         **card,
@@ -203,7 +204,7 @@ def test_a_reservation_lapses_between_two_scrapes():
     core = core_on(None, clock=lambda: now[0])
     core.caches.put(Kind.NODES, node())
     core.caches.put(Kind.PODS, obj)
-    collector = ClusterCollector(core)
+    collector = ClusterCollector(core, Showback(core))
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 1
     now[0] += 400
     assert samples(generate_latest(collector))["hami_gpu_shared_count"][labelled(**CARD_0)] == 0
@@ -357,7 +358,7 @@ def test_unreadable_objects_are_counted_until_they_are_gone():
     bad = {"metadata": {"name": "x", "labels": []}}
     core.caches.put(Kind.NAMESPACES, bad)
     core.caches.put(Kind.NODES, node("not json", "n2"))
-    collector = ClusterCollector(core)
+    collector = ClusterCollector(core, Showback(core))
     found = samples(generate_latest(collector))["hami_webhook_unreadable_objects"]
     assert found == {labelled(kind="Namespace"): 1, labelled(kind="Node"): 1}
     core.caches.drop(Kind.NAMESPACES, bad)
@@ -389,7 +390,8 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
 
 
 def test_every_old_name_is_of_a_metric_that_is_served():
-    served = {metric.name for metric in ClusterCollector(core_on(None)).collect()}
+    core = core_on(None)
+    served = {metric.name for metric in ClusterCollector(core, Showback(core)).collect()}
     assert OLD_NAMES.keys() <= served
 
 

@@ -1,0 +1,114 @@
+"""`hami-webhook report` against a server that answers as Prometheus does."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from hami_webhook.cli import main
+
+TEAM = {"namespace": "team-a", "vendor": "NVIDIA", "model": "A10 [24G]", "state": "placed"}
+WAITING = {"namespace": "team-a", "vendor": "NVIDIA", "state": "waiting"}
+IDLE = {**TEAM, "namespace": "idle"}
+SECONDS = {
+    "card": [(TEAM, "7200"), (WAITING, "1800"), (IDLE, "0")],
+    "memory_mib": [(TEAM, str(7200 * 4096))],
+    "core": [(TEAM, str(7200 * 50))],
+}
+
+
+@contextmanager
+def prometheus(status: int = 200, body: bytes | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Its URL, and the queries it gets; `body` is what it answers in place of the hours."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urllib.parse.urlsplit(self.path)
+            query = urllib.parse.parse_qs(url.query)["query"][0]
+            asked.append(query)
+            name = query.partition("showback_")[2].partition("_seconds")[0]
+            found = [{"metric": labels, "value": [0, value]} for labels, value in SECONDS[name]]
+            answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+            self.send_response(status if url.path == "/api/v1/query" else 404)
+            self.end_headers()
+            self.wfile.write(answer if body is None else body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_hours_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    with prometheus() as (url, asked):
+        assert main(["report", "--prometheus", f"{url}/", "--since", "12h", "-o", "csv"]) == 0
+    assert capsys.readouterr().out == (
+        "namespace,vendor,model,state,card_hours,gib_hours,core_hours\n"
+        "team-a,NVIDIA,,waiting,0.500,0.000,0.000\n"
+        "team-a,NVIDIA,A10 [24G],placed,2.000,8.000,100.000\n"
+    )
+    assert asked[0] == (
+        "sum by (namespace,vendor,model,state) (increase(hami_webhook_showback_card_seconds_total[12h]))"
+    )
+
+
+def test_hours_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with prometheus() as (url, asked):
+        assert main(["report", "--prometheus", url]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["NAMESPACE", "VENDOR", "MODEL", "STATE", "CARD-HOURS", "GIB-HOURS", "CORE-HOURS"],
+        ["team-a", "NVIDIA", "waiting", "0.5", "0.0", "0.0"],
+        ["team-a", "NVIDIA", "A10", "[24G]", "placed", "2.0", "8.0", "100.0"],
+    ]
+    assert all("[30d]" in query for query in asked)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (400, b'{"status": "error", "error": "invalid parameter"}', "invalid parameter"),
+        (502, b"<html>", "HTTP Error 502"),
+        (200, b"<html>", "the answer isn't that of Prometheus' HTTP API"),
+        (200, b'{"data": {"result": [{"metric": {}}]}}', "the answer isn't that of Prometheus' HTTP API"),
+    ],
+)
+def test_what_prometheus_says_is_wrong_is_said(
+    status: int, body: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with prometheus(status, body) as (url, _):
+        assert main(["report", "--prometheus", url]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"{url}: " in told.err
+    assert sentence in told.err
+
+
+@pytest.mark.parametrize(
+    ("url", "since", "sentence"),
+    [
+        ("http://127.0.0.1:9", "30", "--since '30': must be a duration of Prometheus, such as 30d, 12h or 1h30m"),
+        ("http://127.0.0.1:9", "1d])", "must be a duration"),
+        ("prometheus:9090", "30d", "--prometheus 'prometheus:9090': must be a URL"),
+        ("file:///etc/passwd", "30d", "must be a URL"),
+        ("http://127.0.0.1:9", "1h30m", "http://127.0.0.1:9: can't be reached: "),
+    ],
+)
+def test_what_cant_be_asked_is_refused(url: str, since: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--prometheus", url, "--since", since]) == 2
+    assert sentence in capsys.readouterr().err

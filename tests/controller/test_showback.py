@@ -1,0 +1,205 @@
+"""Showback: what pods held for how long, exact over any row of leaders (docs/metrics.md#showback)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from admission.reviews import gpu, pod
+from admission.scene import NOW, core_on
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.showback import UNTIL, Holding, Showback, Totals
+
+CARDS = [{"id": "G0", "count": 9, "devmem": 9000, "devcore": 100, "type": "A10", "health": True}]
+NODE = {"metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(CARDS).decode()}}}
+WAITING = Holding("team-a", "NVIDIA", "", "waiting")
+PLACED = Holding("team-a", "NVIDIA", "A10", "placed")
+
+
+class Process:
+    """A controller: its caches, and its showback, which read the Lease when it started."""
+
+    def __init__(self, world: World) -> None:
+        self.core = core_on(None, clock=lambda: world.now)
+        self.showback = Showback(self.core)
+        self.core.caches.put(Kind.NODES, NODE)
+        for each in world.pods.values():
+            self.core.caches.put(Kind.PODS, each)
+        asyncio.run(self.showback.start())
+        self.showback.observe(world.lease)
+
+    def put(self, obj: dict[str, Any]) -> None:
+        self.core.caches.put(Kind.PODS, obj)
+        self.showback.pod_changed(obj["metadata"]["uid"])
+
+    def drop(self, obj: dict[str, Any]) -> None:
+        self.core.caches.drop(Kind.PODS, obj)
+        self.showback.pod_changed(obj["metadata"]["uid"])
+
+
+class World:
+    """Processes that see the same pods at the same time; the first one leads, and Prometheus reads it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.held: dict[str, tuple[Holding, Totals]] = {}
+        self.lease: dict[str, str] = {}
+        self.samples: dict[tuple[Process, Holding], Totals] = {}
+        self.counted: Counter[tuple[Holding, str]] = Counter()
+        self.expected: Counter[tuple[Holding, str]] = Counter()
+        self.processes = [Process(self)]
+        self.lease = self.leader.annotations()
+        self.processes.append(Process(self))
+
+    @property
+    def leader(self) -> Showback:
+        return self.processes[0].showback
+
+    def pass_time(self, seconds: int) -> None:
+        self.now += seconds
+        for holding, amounts in self.held.values():
+            for name, amount in amounts._asdict().items():
+                self.expected[holding, name] += amount * seconds
+
+    def put(self, uid: str, *, placed: bool = False, memory: int = 100) -> None:
+        known = self.pods.get(uid)
+        obj = pod(gpu(memory=memory), uid=uid, name=uid)
+        obj["metadata"]["creationTimestamp"] = known["metadata"]["creationTimestamp"] if known else self.stamp()
+        if placed:
+            obj["metadata"]["annotations"] = {
+                "hami.io/vgpu-node": "n1",
+                "hami.io/vgpu-time": str(int(self.now)),
+                "hami.io/vgpu-devices-allocated": f"G0,NVIDIA,{memory},10:;",
+            }
+            obj["spec"]["nodeName"] = "n1"
+        self.pods[uid] = obj
+        self.held[uid] = (PLACED, Totals(1, memory, 10)) if placed else (WAITING, Totals(1, memory, 0))
+        for process in self.processes:
+            process.put(obj)
+
+    def delete(self, uid: str) -> None:
+        obj = self.pods.pop(uid)
+        del self.held[uid]
+        for process in self.processes:
+            process.drop(obj)
+
+    def scrape(self) -> None:
+        """Prometheus reads the leader; the others read its Lease."""
+        for holding, totals in self.leader.read():
+            known = self.samples.get((self.processes[0], holding), totals)
+            for name, value in totals._asdict().items():
+                assert value >= getattr(known, name), "a counter never falls"
+                self.counted[holding, name] += value - getattr(known, name)
+            self.samples[self.processes[0], holding] = totals
+        self.lease = self.leader.annotations()
+        for other in self.processes[1:]:
+            other.showback.observe(self.lease)
+
+    def kill(self) -> None:
+        """The leader is gone; the next one leads, and is read twice before the one that starts now might lead."""
+        self.processes.pop(0)
+        self.leader.observe(self.lease)
+        self.processes.append(Process(self))
+        self.scrape()
+        self.scrape()
+
+    def stamp(self) -> str:
+        return datetime.fromtimestamp(self.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def result(self) -> dict[tuple[Holding, str], float]:
+        """What Prometheus counted once it has read all."""
+        self.scrape()
+        self.scrape()
+        return {key: value for key, value in self.counted.items() if value}
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.integers(1, 100)),
+        st.tuples(st.sampled_from(["wait", "place", "delete"]), st.integers(0, 3)),
+        st.sampled_from([("scrape", 0), ("kill", 0)]),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_prometheus_counts_all_whoever_leads(actions: list[tuple[str, int]]) -> None:
+    """Whatever comes and goes, and whenever a leader is killed, nothing is lost and nothing counted twice."""
+    world = World()
+    for action, number in actions:
+        uid = f"u{number}"
+        match action:
+            case "pass":
+                world.pass_time(number)
+            case "wait" if uid not in world.pods:
+                world.put(uid)
+            case "place":
+                world.put(uid, placed=True, memory=100 * (number + 1))
+            case "delete" if uid in world.pods:
+                world.delete(uid)
+            case "scrape":
+                world.scrape()
+            case "kill":
+                world.kill()
+    assert world.result() == pytest.approx({key: value for key, value in world.expected.items() if value})
+
+
+def test_a_series_begins_with_0_and_follows_by_one_read() -> None:
+    world = World()
+    world.put("u", placed=True)
+    world.pass_time(30)
+    assert dict(world.leader.read()) == {PLACED: Totals()}
+    world.pass_time(30)
+    assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
+
+
+def test_a_pod_under_deletion_counts_until_its_deadline() -> None:
+    world = World()
+    world.put("u", placed=True)
+    ending = {"deletionTimestamp": world.stamp(), "deletionGracePeriodSeconds": 30}
+    world.processes[0].put({**world.pods["u"], "metadata": {**world.pods["u"]["metadata"], **ending}})
+    world.now += 100
+    list(world.leader.read())
+    assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
+
+
+def test_the_only_replica_goes_on_after_its_restart_where_the_lease_says() -> None:
+    world = World()
+    world.put("u", placed=True)
+    world.pass_time(1000)
+    world.lease = {UNTIL: f"{world.now - 60}"}
+    started = Process(world).showback
+    list(started.read())
+    assert dict(started.read()) == {PLACED: Totals(60, 6000, 600)}
+
+
+@pytest.mark.parametrize("text", ["nonsense", "nan", "inf", "", "99999999999999"])
+def test_a_lease_that_says_nothing_of_use_begins_now_at_the_latest(text: str) -> None:
+    world = World()
+    world.put("u", placed=True)
+    world.leader.observe({UNTIL: text})
+    world.pass_time(10)
+    list(world.leader.read())
+    assert dict(world.leader.read()) == {PLACED: Totals(10, 1000, 100)}
+
+
+def test_the_sums_of_a_namespace_that_is_gone_go_once_they_were_read() -> None:
+    world = World()
+    world.put("u", placed=True)
+    world.pass_time(10)
+    world.delete("u")
+    assert [dict(world.leader.read()).get(PLACED) for _ in range(4)] == [
+        Totals(),
+        Totals(10, 1000, 100),
+        None,
+        None,
+    ]
