@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -39,6 +40,10 @@ class Kubelets:
         self._pods: dict[str, JSON] = {}
         self._changed: dict[str, asyncio.Event] = {}
         """By node, set when its lock or a pod bound to it changed."""
+        self.bound: dict[str, float] = {}
+        """When pods were seen to be bound, by namespace and name, on `time.monotonic`'s clock."""
+        self.ended: dict[str, float] = {}
+        """When they were seen to be gone."""
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -90,9 +95,13 @@ class Kubelets:
     def _pod_changed(self, pod: JSON, gone: bool) -> None:
         meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
         key = f"{meta['namespace']},{meta['name']}"
+        place = f"{meta['namespace']}/{meta['name']}"
         if gone:
             self._pods.pop(key, None)
+            self.ended[place] = time.monotonic()
             return
+        if node:
+            self.bound.setdefault(place, time.monotonic())
         self._pods[key] = pod
         if node in self._changed:
             self._changed[node].set()

@@ -16,18 +16,20 @@ from .deployment import Deployment, Kubectl, deployed, eventually
 from .hamischeduler import HamiScheduler, scheduling
 from .kubelet import Kubelets
 from .objects import JSON, namespace
+from .revisions import Revisions
 from .scheduling import scheduler_account
 
 DEVICES = ("--enable-ascend", "--enable-iluvatar")
+REGISTER = "hami.io/node-nvidia-register"
 FLAGS = ("--preemption=on", *DEVICES)
-LOW, HIGH, NEVER = "e2e-low", "e2e-high", "e2e-never"
+LOW, MIDDLE, HIGH, NEVER = "e2e-low", "e2e-middle", "e2e-high", "e2e-never"
 
 
 @pytest.fixture(scope="module")
 def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with deployed(plane, tmp_path_factory.mktemp("program"), "hami-webhook-0", flags=DEVICES) as deployment:
         scheduler_account(deployment.kubectl)
-        for name, value in ((LOW, 10), (HIGH, 1000), (NEVER, 2000)):
+        for name, value in ((LOW, 10), (MIDDLE, 100), (HIGH, 1000), (NEVER, 2000)):
             rest = {"preemptionPolicy": "Never"} if name == NEVER else {}
             meta = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
             deployment.kubectl.apply({**meta, "value": value, **rest})
@@ -73,11 +75,15 @@ class Scene:
         self.kubectl("patch", "node", name, "--type=merge", "-p", '{"spec":{"taints":null}}')
         return name
 
-    def pod(self, name: str, priority: str, limits: JSON, **annotations: str) -> JSON:
+    def pod(self, name: str, priority: str, limits: JSON, on: JSON | None = None, **annotations: str) -> JSON:
         container = {"name": "main", "image": "registry.invalid/none"}
         container |= {"resources": {"limits": {key: str(amount) for key, amount in limits.items()}}}
         meta = {"name": name, "namespace": self.space, "labels": {"app": name}, "annotations": annotations}
-        spec = {"priorityClassName": priority, "nodeSelector": {"of": self.space}, "containers": [container]}
+        spec = {
+            "priorityClassName": priority,
+            "nodeSelector": {"of": self.space, **(on or {})},
+            "containers": [container],
+        }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
     def bound(self) -> dict[str, str]:
@@ -98,6 +104,11 @@ class Scene:
         events = self.kubectl.get("events", "-n", self.space, "--field-selector", "reason=Preempted")["items"]
         return sorted(each["involvedObject"]["name"] for each in events)
 
+    def evicted_by(self) -> set[str]:
+        """Who reported that pods were evicted."""
+        events = self.kubectl.get("events", "-n", self.space, "--field-selector", "reason=Preempted")["items"]
+        return {each["reportingComponent"] for each in events}
+
     def events(self) -> str:
         return "\n".join(each["message"] for each in self.kubectl.get("events", "-n", self.space)["items"])
 
@@ -114,7 +125,7 @@ def scene(program: Deployment, scheduler: HamiScheduler) -> Iterator[Scene]:
 def cards(space: str, number: int, **fields: object) -> JSON:
     fixed = {"count": 4, "devmem": 24576, "devcore": 100, "type": "NVIDIA A10", "mode": "hami-core", "health": True}
     made = [{"id": f"{space}-{index}", "index": index, **fixed, **fields} for index in range(number)]
-    return {"hami.io/node-nvidia-register": json.dumps(made)}
+    return {REGISTER: json.dumps(made)}
 
 
 def npus(space: str) -> JSON:
@@ -173,14 +184,15 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_pod_of_high_priority_wins_devices(scene: Scene, case: Case) -> None:
+def test_a_pod_of_high_priority_wins_devices(scene: Scene, kubelets: Kubelets, case: Case) -> None:
     node = scene.add_node(case.registered(scene.space), **case.allocatable)
     scene.fill(case.low, case.count, **case.annotations)
-    started = time.monotonic()
     scene.kubectl.apply(scene.pod("high", HIGH, case.high, **case.annotations))
     eventually(lambda: scene.bound().get("high"), node)
-    assert time.monotonic() - started < 10
     eventually(lambda: len(scene.victims()), case.victims)
+    eventually(lambda: f"{scene.space}/high" in kubelets.bound)
+    ended = max(kubelets.ended[f"{scene.space}/{name}"] for name in scene.victims())
+    assert kubelets.bound[f"{scene.space}/high"] - ended < 5, "seconds by one watch, from the last victim's end"
     assert len(scene.bound()) == case.count - case.victims + 1, "the smallest set went, and nobody else"
     assert f"evicted {case.victims} pod" in scene.events()
 
@@ -216,6 +228,81 @@ def test_a_budget_holds_where_another_choice_exists(scene: Scene) -> None:
     scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
     eventually(lambda: "high" in scene.bound())
     assert scene.victims() == ["low0"], "though low1 is the younger one"
+
+
+def test_victims_for_cpu_are_completed_by_those_for_devices(scene: Scene) -> None:
+    """kube-scheduler finds that `busy` has to go for CPU, and asks; `training` has to go for its card."""
+    node = scene.add_node(cards(scene.space, 2), **{**GPUS, "cpu": 4})
+    there = [
+        scene.pod("busy", LOW, {"cpu": 3}),
+        scene.pod("training", LOW, nvidia()),
+        scene.pod("idle", LOW, {"cpu": "100m"}),
+        scene.pod("serving", HIGH, nvidia()),
+    ]
+    scene.kubectl.apply(*there)
+    eventually(lambda: len(scene.bound()), len(there))
+    scene.kubectl.apply(scene.pod("high", HIGH, {**nvidia(), "cpu": 2}))
+    eventually(lambda: scene.bound().get("high"), node)
+    assert set(scene.bound()) == {"idle", "serving", "high"}
+    eventually(scene.victims, ["busy", "training"])
+    assert scene.evicted_by() == {"hami-scheduler"}, "kube-scheduler itself, once it had asked"
+
+
+def test_nodes_where_devices_would_still_be_lacking_are_left_out(scene: Scene) -> None:
+    """kube-scheduler by itself would evict `cheap`, whose priority is the lowest; but that node's card stays taken."""
+    nodes = [scene.add_node(cards(f"{each}-{scene.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
+    first, second = ({"kubernetes.io/hostname": name} for name in nodes)
+    for name in nodes:
+        scene.kubectl("label", "node", name, f"kubernetes.io/hostname={name}")
+    there = [
+        scene.pod("cheap", LOW, {"cpu": 3}, on=first),
+        scene.pod("serving", HIGH, nvidia(), on=first),
+        scene.pod("dear", MIDDLE, {"cpu": 3}, on=second),
+    ]
+    scene.kubectl.apply(*there)
+    eventually(lambda: len(scene.bound()), len(there))
+    scene.kubectl.apply(scene.pod("high", HIGH, {**nvidia(), "cpu": 2}))
+    eventually(lambda: scene.bound().get("high"), nodes[1])
+    assert set(scene.bound()) == {"cheap", "serving", "high"}
+    eventually(scene.victims, ["dear"])
+
+
+def test_room_in_a_quota_is_made_only_where_it_says_so(scene: Scene, plane: ControlPlane) -> None:
+    """`high` was charged for the smaller card's 8000 MiB, which isn't free; the larger one costs 16000."""
+    smaller, larger = cards(f"small-{scene.space}", 1, devmem=8000), cards(scene.space, 2, devmem=16000)
+    node = scene.add_node({REGISTER: json.dumps(json.loads(smaller[REGISTER]) + json.loads(larger[REGISTER]))}, **GPUS)
+    key = "limits.nvidia.com/gpumem"
+    meta = {"name": "quota", "namespace": scene.space}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {key: "28000"}}}
+    scene.kubectl.apply(quota)
+
+    def used() -> str:
+        found: JSON = scene.kubectl.get("resourcequota", "quota", "-n", scene.space)
+        amount: str = found.get("status", {}).get("used", {}).get(key, "")
+        return amount
+
+    small = {"nvidia.com/use-gpuuuid": f"small-{scene.space}-0"}
+    large = {"nvidia.com/use-gpuuuid": f"{scene.space}-0"}
+    with Revisions(plane, scene.space) as revisions:
+        scene.kubectl.apply(
+            scene.pod("serving", HIGH, nvidia(gpumem=8000), **small),
+            scene.pod("training", LOW, nvidia(gpumem=8000), **large),
+        )
+        eventually(lambda: len(scene.bound()), 2)
+        scene.kubectl.apply(scene.pod("high", HIGH, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}))
+        eventually(lambda: "pod/high" in _refused(scene))
+        assert (used(), scene.victims()) == ("24k", [])
+        scene.kubectl("annotate", "resourcequota", "quota", "-n", scene.space, "hami.io/quota-preemption=true")
+        eventually(lambda: scene.bound().get("high"), node, seconds=60)
+        eventually(used, "24k")
+    assert scene.victims() == ["training"]
+    amounts = [
+        float(each["status"]["used"][key].replace("k", "e3"))
+        for _, _, quotas in revisions.replay()
+        for each in quotas
+        if key in each.get("status", {}).get("used", {})
+    ]
+    assert max(amounts) <= 28000
 
 
 def test_20_preemptors_at_once_on_5_nodes(scene: Scene, kubelets: Kubelets) -> None:
