@@ -24,6 +24,5 @@ def rendered() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
     for name, text in rendered().items():
         (FOLDER / name).write_text(text)

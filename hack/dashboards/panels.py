@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from string import ascii_uppercase
 from typing import Literal
 
-from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.builders import bargauge, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.models import dashboard as model
-from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 _Builder = timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel
@@ -50,19 +50,17 @@ class Panel:
     def built(self, number: int) -> _Builder:
         panel = _BUILDERS[self.kind]().title(self.title).description(self.description).unit(self.unit)
         panel.id(number).datasource(SOURCE).span(self.width).height(4 if self.kind == "stat" else 8)
-        for letter, (legend, expression) in zip("ABCDEF", self.queries.items(), strict=False):
+        for letter, (legend, expression) in zip(ascii_uppercase, self.queries.items(), strict=False):
             query = prometheus.Dataquery().ref_id(letter).expr(expression).legend_format(legend).datasource(SOURCE)
             if self.kind == "lines":
                 query.range()
+                panel.min(0)
             else:
                 query.instant()
             if self.kind == "table":
                 query.format(PromQueryFormat.TABLE)
                 panel.override_by_name("Time", [model.DynamicConfigValue(id_val="custom.hidden", value=True)])
             panel.with_target(query)
-        if isinstance(panel, timeseries.Panel):
-            legend_box = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True)
-            panel.min(0).legend(legend_box.placement(LegendPlacement.BOTTOM))
         return panel
 
 
