@@ -13,6 +13,8 @@ from hack.dashboards.__main__ import FOLDER, rendered
 
 from .promtool import promtool, with_promtool
 
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "manifests" / "components" / "monitoring" / "prometheusrule.yaml"
 BOARDS = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
@@ -54,6 +56,15 @@ def test_no_panel_lies_on_another(name: str) -> None:
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) == 23
     assert len({panel["id"] for panel in BOARDS[name]["panels"]}) == len(places)
+
+
+@pytest.mark.parametrize("path", [*FOLDER.glob("*.json"), ALERTS], ids=lambda path: path.name)
+def test_every_metric_that_is_asked_for_is_documented(path: Path) -> None:
+    """And what docs/metrics.md lists is served: tests/server/test_documented.py."""
+    asked = {name.removesuffix("_bucket") for name in re.findall(r"\bhami_\w+", path.read_text())}
+    documented = set(re.findall(r"`(hami_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
+    assert asked
+    assert asked - documented == set()
 
 
 @with_promtool
