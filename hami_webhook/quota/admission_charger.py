@@ -142,18 +142,21 @@ class AdmissionCharger:
                 if len(batch) > 1:
                     await self._sleep(_GATHERING)
                 async with self._store.turn(namespace):
-                    waiting = self._waiting.pop(namespace)
-                    batch = [(request, future) for request, future in waiting if not future.done()]
-                    if batch:
-                        await self._charge_waiting(namespace, batch)
+                    batch = await self._charge_waiting(namespace)
         finally:
             del self._workers[namespace]
 
-    async def _charge_waiting(
-        self, namespace: str, batch: Sequence[tuple[ChargeRequest, asyncio.Future[Outcome]]]
-    ) -> None:
+    async def _charge_waiting(self, namespace: str) -> list[tuple[ChargeRequest, asyncio.Future[Outcome]]]:
+        """Charge the requests that wait, and after a conflict also those that came meanwhile; all of these."""
+        batch: list[tuple[ChargeRequest, asyncio.Future[Outcome]]] = []
+
+        def joining() -> list[ChargeRequest]:
+            waiting = [each for each in self._waiting.pop(namespace, ()) if not each[1].done()]
+            batch.extend(waiting)
+            return [request for request, _ in waiting]
+
         writes = Writes(counts=self.counts)
-        outcomes = await self._charge(namespace, [request for request, _ in batch], writes)
+        outcomes = await self._charge(namespace, joining(), writes, joining)
         abandoned: set[str] = set()
         taken: set[str] = set()
         for (request, future), outcome in zip(batch, outcomes, strict=True):
@@ -162,17 +165,27 @@ class AdmissionCharger:
             if not future.done():
                 future.set_result(outcome)
         await self._undo(namespace, writes, abandoned - taken)
+        return batch
 
     async def charge_batch(self, namespace: str, requests: Sequence[ChargeRequest]) -> list[Outcome]:
         """Evaluate the requests in order and write what they add, one compare-and-swap per quota in name order."""
-        return await self._charge(namespace, requests, Writes(counts=self.counts))
+        return await self._charge(namespace, list(requests), Writes(counts=self.counts), list)
 
-    async def _charge(self, namespace: str, requests: Sequence[ChargeRequest], writes: Writes) -> list[Outcome]:
-        """The outcomes of a batch; nothing is left of what is refused, as far as that can be undone."""
+    async def _charge(
+        self,
+        namespace: str,
+        requests: list[ChargeRequest],
+        writes: Writes,
+        joining: Callable[[], list[ChargeRequest]],
+    ) -> list[Outcome]:
+        """The outcomes of a batch, to which each attempt adds the requests that are `joining`.
+
+        Nothing is left of what is refused, as far as that can be undone.
+        """
         outcomes: list[Outcome]
         try:
             async with asyncio.timeout(self._timeout):
-                outcomes = await self._update(namespace, requests, writes)
+                outcomes = await self._update(namespace, requests, writes, joining)
         except TimeoutError:
             outcomes = [_too_late(namespace)] * len(requests)
         except ClusterError as error:
@@ -184,11 +197,17 @@ class AdmissionCharger:
         await self._undo(namespace, writes, {request.identity for request in requests} - charged)
         return outcomes
 
-    async def _update(self, namespace: str, requests: Sequence[ChargeRequest], writes: Writes) -> list[Outcome]:
+    async def _update(
+        self,
+        namespace: str,
+        requests: list[ChargeRequest],
+        writes: Writes,
+        joining: Callable[[], list[ChargeRequest]],
+    ) -> list[Outcome]:
         recomputed: dict[str, QuotaAccount | None] = {}
-        for_real = not all(request.dry_run for request in requests)
 
         def change(snapshot: Snapshot) -> tuple[Accounts, list[Outcome]]:
+            requests.extend(joining())
             return self._evaluated(snapshot, requests, recomputed)
 
         while True:
@@ -196,6 +215,7 @@ class AdmissionCharger:
                 return await self._store.update(namespace, change, retries=RETRIES, writes=writes)
             except NeedsRecompute as need:
                 recomputed[need.quota] = None
+                for_real = not all(request.dry_run for request in requests)
                 with contextlib.suppress(ClusterError):  # then the evaluation says that the status is unknown
                     made = await self._recompute(namespace, need.quota, for_real)
                     recomputed[need.quota] = None if for_real else made

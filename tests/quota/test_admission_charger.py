@@ -150,6 +150,24 @@ def test_lost_races_are_tried_again_after_a_pause(lost: int, slept: list[float])
     told()
 
 
+@desk({"a": 10})
+async def test_a_pod_that_comes_during_a_lost_race_is_charged_by_the_next_write(one: Desk) -> None:
+    later: list[asyncio.Task[Any]] = []
+
+    async def trouble(step: str) -> None:
+        if step == "patch_status:before":
+            one.trouble = None
+            later.append(asyncio.create_task(one.charger.charge(ask("v"))))
+            await asyncio.sleep(0)
+            raise Conflict("another replica was first")
+
+    one.trouble = trouble
+    assert isinstance(await one.charger.charge(ask("u")), Charged)
+    assert isinstance(await later[0], Charged)
+    assert one.state() == (10, {"u", "v"})
+    assert one.charger.counts.writes == 2
+
+
 @desk()
 async def test_twenty_lost_races_are_a_retryable_refusal_that_leaves_nothing(one: Desk) -> None:
     one.fail(Conflict, "patch_status:before", range(2, 22))
