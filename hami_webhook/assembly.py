@@ -138,7 +138,7 @@ class Core:
             options.rules,
             policies=policies,
             namespaces=self,
-            charging=_QuotaCharging(self, synced, new_id),
+            charging=_QuotaPort(self, synced, new_id),
             lister=self.state,
             reservation_key=RESERVATION,
         )
@@ -181,7 +181,7 @@ def ignored_annotations(keys: Iterable[str]) -> str:
     return f"scheduler-owned annotations mean nothing on a Namespace: {', '.join(keys)}"
 
 
-class _QuotaCharging:
+class _QuotaPort:
     """How admission charges pods: AdmissionHandler's port to the quotas."""
 
     def __init__(self, core: Core, synced: Callable[[], bool], new_id: Callable[[], str]) -> None:
@@ -189,12 +189,12 @@ class _QuotaCharging:
         self.synced = synced
         self.new_id = new_id
 
-    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _PodEstimate:
+    def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _WaitingPod:
         try:
             charge = waiting_charge(pod, self.core.vendors, self.core.state, requests)
         except BadRequest as error:
             raise bad_request(error) from error
-        return _PodEstimate(self, pod, charge)
+        return _WaitingPod(self, pod, charge)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -220,10 +220,10 @@ def _annotations(obj: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _PodEstimate:
+class _WaitingPod:
     """A pod with its price, ready to be charged."""
 
-    charging: _QuotaCharging
+    charging: _QuotaPort
     pod: Pod
     cost: Charge
 

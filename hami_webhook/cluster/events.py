@@ -45,7 +45,7 @@ class _Series:
 
 
 @dataclass(slots=True)
-class _Budget:
+class _EventAllowance:
     left: float
     at: float
 
@@ -58,7 +58,7 @@ class EventCorrelator:
         self._instance = instance
         self._known: OrderedDict[EventNote, _KnownEvent] = OrderedDict()
         self._series: OrderedDict[EventNote, _Series] = OrderedDict()
-        self._budgets: OrderedDict[tuple[str, str, str], _Budget] = OrderedDict()
+        self._budgets: OrderedDict[tuple[str, str, str], _EventAllowance] = OrderedDict()
 
     def correlate(self, note: EventNote, now: float) -> Recording | None:
         """What to write for the note; None if its object has had more events than are good for anybody."""
@@ -88,7 +88,7 @@ class EventCorrelator:
 
     def _afford(self, note: EventNote, now: float) -> bool:
         key = (note.namespace, note.name, note.kind)
-        budget = self._budgets.pop(key, None) or _Budget(_BURST, now)
+        budget = self._budgets.pop(key, None) or _EventAllowance(_BURST, now)
         budget.left = min(_BURST, budget.left + max(0.0, now - budget.at) / _REFILL_SECONDS)
         budget.at = now
         self._budgets[key] = budget

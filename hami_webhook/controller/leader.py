@@ -128,7 +128,7 @@ class LeaderElection:
                 {"metadata": {"name": self._name, "annotations": dict(self._annotations())}, "spec": self._spec(None)},
             )
             return True
-        record = _Record.read(lease, 2 * self._terms.lease)
+        record = _LeaseSpec.read(lease, 2 * self._terms.lease)
         if self._seen is None or self._seen[0] != lease.get("spec"):
             self._seen = (lease.get("spec"), self._monotonic())
         if not self.leading:
@@ -148,7 +148,7 @@ class LeaderElection:
         version = lease["metadata"].get("resourceVersion", "")
         return {"name": self._name, "resourceVersion": version, "annotations": dict(self._annotations())}
 
-    def _spec(self, before: _Record | None) -> JSON:
+    def _spec(self, before: _LeaseSpec | None) -> JSON:
         now = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = before is not None and before.holder == self._identity
         transitions = before.transitions if before is not None else 0
@@ -164,14 +164,14 @@ class LeaderElection:
         """Release the lease, if it is still ours, so that another replica can take it at once."""
         with contextlib.suppress(ClusterError):
             lease = await self._cluster.get_lease(self._namespace, self._name)
-            record = _Record.read(lease, 2 * self._terms.lease)
+            record = _LeaseSpec.read(lease, 2 * self._terms.lease)
             if record.holder == self._identity:
                 given = {**self._spec(record), "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._cluster.replace_lease(self._namespace, {"metadata": self._meta(lease), "spec": given})
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _LeaseSpec:
     """The spec of a Lease. A field that is unusable has its default, and a sentence in `faults`."""
 
     holder: str = ""
@@ -182,7 +182,7 @@ class _Record:
     faults: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, lease: JSON, longest: float) -> _Record:
+    def read(cls, lease: JSON, longest: float) -> _LeaseSpec:
         """`longest` is the most seconds that one of our replicas holds a Lease unrenewed; longer ones count as that."""
         spec = lease.get("spec")
         if not isinstance(spec, dict) or not spec:

@@ -142,7 +142,7 @@ class _ChangeWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _RequiredValue:
     value: str
     source: _Source
 
@@ -154,16 +154,16 @@ def _choice_keys(requested: Collection[Governed]) -> Mapping[str, bool]:
     return found | {key: vendor.keys.folds_choices for vendor in requested for key in vendor.keys.choices}
 
 
-def _enforced(key: str, rules: Sequence[Rule]) -> _Choice | None:
+def _enforced(key: str, rules: Sequence[Rule]) -> _RequiredValue | None:
     rule = next((rule for rule in reversed(rules) if key in rule.enforce), None)
-    return None if rule is None else _Choice(rule.enforce[key], _Source.of_rule(rule))
+    return None if rule is None else _RequiredValue(rule.enforce[key], _Source.of_rule(rule))
 
 
-def _defaulted(key: str, namespace: Namespace, rules: Sequence[Rule]) -> _Choice | None:
+def _defaulted(key: str, namespace: Namespace, rules: Sequence[Rule]) -> _RequiredValue | None:
     if key in namespace.annotations:
-        return _Choice(namespace.annotations[key], _Source.of_namespace(namespace))
+        return _RequiredValue(namespace.annotations[key], _Source.of_namespace(namespace))
     rule = next((rule for rule in rules if key in rule.default), None)
-    return None if rule is None else _Choice(rule.default[key], _Source.of_rule(rule))
+    return None if rule is None else _RequiredValue(rule.default[key], _Source.of_rule(rule))
 
 
 def _same(one: str | None, other: str, *, folds: bool) -> bool:

@@ -94,7 +94,7 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class MigAllocation:
     """One instance in a pod's `hami.io/vgpu-mig-allocations`.
 
     `identity` is what the plugin made of it: the instance's UUID, its GPU instance and its compute instance.
@@ -128,7 +128,7 @@ def encode_allocations(vendor: str, rows: Rows) -> str:
     return orjson.dumps(records).decode() if records else ""
 
 
-def decode_allocations(text: str) -> list[Record] | None:
+def decode_allocations(text: str) -> list[MigAllocation] | None:
     """The records of the annotation; None if it is invalid as a whole."""
     try:
         records = [_record(item) for item in _list(orjson.loads(text), ALLOCATIONS)]
@@ -184,7 +184,7 @@ def unusable_devices(
     return frozenset(closed)
 
 
-def _record(item: Any) -> Record:
+def _record(item: Any) -> MigAllocation:
     if not isinstance(item, dict):
         raise RegistrationError("a record must be an object")
     placement = _placement(item.get("placement"), "placement")
@@ -196,7 +196,7 @@ def _record(item: Any) -> Record:
     made = None
     if all(identity):
         made = str(item["migUUID"]), str(item["gpuInstanceID"]), str(item["computeInstanceID"])
-    return Record(row, device, uuid, MigInstance(profile, placement), made)
+    return MigAllocation(row, device, uuid, MigInstance(profile, placement), made)
 
 
 def _placement(value: Any, where: str) -> MigPlacement:
