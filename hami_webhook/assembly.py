@@ -173,7 +173,7 @@ class Core:
         """Log scheduler-owned annotations on a Namespace, once; the controller records an event."""
         if (namespace, keys) not in self.ignored:
             self.ignored.add((namespace, keys))
-            logger.warning("namespace %s: %s", namespace, ignored_annotations(keys))
+            logger.warning("annotations ignored", extra={"namespace": namespace, "reason": ignored_annotations(keys)})
 
 
 def ignored_annotations(keys: Iterable[str]) -> str:

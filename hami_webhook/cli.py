@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from hami_webhook import __version__, pki, report
+from hami_webhook import __version__, logs, pki, report
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.build_info import build_info
@@ -239,11 +239,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     settings = resolve(arguments, os.environ)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if settings.verbosity >= 4 else logging.INFO if settings.verbosity else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    logs.set_up(settings.log_format, settings.verbosity)
     for warning in settings.warnings:
         logging.warning("%s", warning)
     if settings.ignored_sections:

@@ -53,7 +53,7 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog)
     assert events == []
     assert len(core.ignored) == 1
     message = "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
-    assert [record.getMessage() for record in caplog.records] == [f"namespace team-a: {message}"]
+    assert [(record.namespace, record.reason) for record in caplog.records] == [("team-a", message)]
 
 
 def test_an_object_on_which_a_cache_fails_is_left_out_and_noted(monkeypatch, caplog):

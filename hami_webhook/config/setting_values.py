@@ -96,6 +96,12 @@ def extender_mode(text: str) -> str:
     return text
 
 
+def log_format(text: str) -> str:
+    if text not in ("text", "json"):
+        raise ValueError("must be text or json")
+    return text
+
+
 def preemption(text: str) -> str:
     if text not in ("off", "dry-run", "on"):
         raise ValueError("must be off, dry-run or on")

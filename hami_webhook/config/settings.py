@@ -226,6 +226,7 @@ class Settings:
     leader_elect_resource_namespace: str = _setting(values.object_name, "", "namespace of the lease; empty: this pod's")
 
     verbosity: int = _setting(values.whole(0, 10), "0", "how much is logged, 0 to 10", flags=("-v", "--v"))
+    log_format: str = _setting(values.log_format, "text", "what a log line is: text; json, an object with stable keys")
     legacy_metrics: bool = _setting(parse_go_bool, "false", "whether metrics are served under their old names too")
     profiling: bool = _setting(parse_go_bool, "false", "accepted without effect")
     debug: bool = _setting(parse_go_bool, "false", "accepted without effect")

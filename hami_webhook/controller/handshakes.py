@@ -59,6 +59,7 @@ class Handshakes:
         except NotFound:
             return False
         except ClusterError as error:
-            logger.warning("node %s: the handshake can't be written: %s", node.name, error)
+            about = {"node": node.name, "reason": str(error)}
+            logger.warning("the handshake can't be written", extra=about)
             return False
         return True

@@ -243,12 +243,14 @@ class QuotaReconciler:
             except NotFound:
                 continue
             except ClusterError as error:
-                logger.warning("recomputing quota %s/%s: %s; trying again", namespace, quota.name, error)
+                about = {"namespace": namespace, "quota": quota.name, "reason": str(error)}
+                logger.warning("recomputing failed; trying again", extra=about)
                 failed = True
                 continue
             except Exception:
                 self._core.failures[LOOP] += 1
-                logger.exception("recomputing quota %s/%s failed; trying again", namespace, quota.name)
+                about = {"namespace": namespace, "quota": quota.name}
+                logger.exception("recomputing failed; trying again", extra=about)
                 failed = True
                 continue
             self._history.confirm(result.confirmed, self._core.clock())

@@ -78,5 +78,5 @@ class RequeueTrigger:
             await self._cluster.patch(Kind.NODES, node, patch)
             self.touches += 1
         except ClusterError as error:
-            logger.warning("waking the scheduler: node %s can't be touched: %s", node, error)
+            logger.warning("the scheduler can't be woken", extra={"node": node, "reason": str(error)})
             self._freed.set()

@@ -191,7 +191,7 @@ class AdmissionCharger:
         except ClusterError as error:
             outcomes = [refuse_now(namespace, str(error))] * len(requests)
         except Exception:
-            logger.exception("charging a batch of namespace %s failed", namespace)
+            logger.exception("charging a batch failed", extra={"namespace": namespace})
             outcomes = [refuse_now(namespace, "an internal error")] * len(requests)
         charged = {r.identity for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)}
         await self._undo(namespace, writes, {request.identity for request in requests} - charged)

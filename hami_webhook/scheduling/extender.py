@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,6 +31,9 @@ from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Pr
 from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
 
 logger = logging.getLogger(__name__)
+
+_REASONS_LOGGED = 3
+"""Of the reasons why nodes don't take a pod, the most frequent ones that a log line has."""
 _T = TypeVar("_T")
 
 HIGHEST_GRADE = 10
@@ -101,6 +104,26 @@ class Extender:
 
     async def filter(self, args: ExtenderArgs) -> Filtered:
         """Which nodes can take the pod."""
+        began = self._clock()
+        filtered = await self._filter(args)
+        if logger.isEnabledFor(logging.INFO):
+            self._log_filtered(args.pod, filtered, self._clock() - began)
+        return filtered
+
+    def _log_filtered(self, pod: JSON, filtered: Filtered, seconds: float) -> None:
+        refused = filtered.error or not (filtered.names or filtered.nodes)
+        texts = Counter({**filtered.failed, **filtered.unresolvable}.values()).most_common(_REASONS_LOGGED)
+        about = {
+            **_named(pod.get("metadata")),
+            "reason": filtered.error or "; ".join(f"{number} nodes: {text}" for text, number in texts),
+            "duration": seconds,
+        }
+        if refused:
+            logger.info("no node takes the pod", extra=about)
+        else:
+            logger.debug("nodes take the pod", extra=about)
+
+    async def _filter(self, args: ExtenderArgs) -> Filtered:
         self._metrics.filtered.inc()
         try:
             pod = Pod.from_object(args.pod)
@@ -214,11 +237,21 @@ class Extender:
         """Bind a pod as the API server knows it; the error, empty if it is bound."""
         if binding.uid in self._binding:
             return f"pod {binding.namespace}/{binding.name} is being bound already"
+        began = self._clock()
         self._binding[binding.uid] = binding.node
         try:
             error = await self._checked_bind(binding)
         finally:
             del self._binding[binding.uid]
+        about = {
+            "namespace": binding.namespace,
+            "pod": binding.name,
+            "uid": binding.uid,
+            "node": binding.node,
+            "reason": error,
+            "duration": self._clock() - began,
+        }
+        logger.info("pod not bound" if error else "pod bound", extra=about)
         if error:
             self._metrics.bind_failures.inc()
             return error
@@ -413,3 +446,9 @@ def _name_of(node: JSON) -> str:
     meta = node.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) else ""
+
+
+def _named(meta: object) -> dict[str, object]:
+    """A pod's name for a log line."""
+    found = meta if isinstance(meta, dict) else {}
+    return {"namespace": found.get("namespace"), "pod": found.get("name"), "uid": found.get("uid")}

@@ -407,7 +407,8 @@ class Placer:
     def _no_node(self, pod: Pod, found: CycleState, failed: Mapping[str, Rejection]) -> Unschedulable:
         known = list(self._known_of(found))
         for line in unregistered(found.request, known, self._vendors):
-            logger.info("%s: %s", pod.key, line)
+            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "reason": line}
+            logger.info("no node has registered such cards", extra=about)
         advice = hints(failed, found.request, known, self._vendors, self._state)
         return self._unplaced(pod, failed, len(found.candidates), [*advice, *found.bounded.changes])
 

@@ -246,24 +246,46 @@ class _PodRoute(_ReviewRoute):
 
     async def _reviewed(self, review: Review, left: float | None) -> tuple[int, bytes]:
         """The status code inside the review, and the review."""
+        began = perf_counter()
         seconds = min(self._limits.request_timeout, left or math.inf)
         try:
             answer = await within(seconds, self._step(review, left and left - _ANSWERING))
         except Denied as error:
-            logger.info("%s refused: %s", self._about(review), _line(error.message))
+            self._log(logging.INFO, "pod refused", review, began, error)
             return self._refused(review.api_version, review.uid, error, review.name)
         except TimeoutError:
-            logger.warning("%s: the cluster didn't answer in time", self._about(review))
             late = Denied(503, "the cluster didn't answer in time; try again", retry_after=1)
+            self._log(logging.WARNING, "pod refused", review, began, late)
             return self._refused(review.api_version, review.uid, late, review.name)
-        except Exception:
-            logger.exception("%s failed", self._about(review))
+        except Exception as error:
             failure = Denied(500, "hami-webhook failed to judge this pod; its log says why", cause="failure")
+            self._log(logging.ERROR, "review failed", review, began, failure, error)
             return self._refused(review.api_version, review.uid, failure, review.name)
+        if logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, "pod allowed", review, began)
         return 200, allowed(review.api_version, review.uid, answer)
 
-    def _about(self, review: Review) -> str:
-        return _line(f"{self._path} {review.namespace}/{review.name}")
+    def _log(
+        self,
+        level: int,
+        message: str,
+        review: Review,
+        began: float,
+        refusal: Denied | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        meta = review.object.metadata
+        about = {
+            "namespace": review.namespace,
+            "pod": review.name or (meta and (meta.name or meta.generate_name)),
+            "uid": meta and meta.uid,
+            "review": review.uid,
+            "path": self._path,
+            "code": 200 if refusal is None else refusal.code,
+            "reason": refusal and refusal.message,
+            "duration": perf_counter() - began,
+        }
+        logger.log(level, message, extra=about, exc_info=error)
 
 
 class _QuotaRoute(_ReviewRoute):
@@ -306,8 +328,3 @@ def _time_left(query: bytes) -> float | None:
         return max(_ANSWERING + 0.1, parse_go_duration(text) - _ANSWERING)
     except ValueError:
         return None
-
-
-def _line(text: str) -> str:
-    """A text from outside on one line of a log."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

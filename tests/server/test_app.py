@@ -20,6 +20,7 @@ from prometheus_client import generate_latest
 from hami_webhook import pki
 from hami_webhook.admission.handler import Answer
 from hami_webhook.cluster.api import Forbidden, Kind
+from hami_webhook.logs import JsonFormatter, TextFormatter
 from hami_webhook.server.app import Sources, WebhookApp
 from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
@@ -341,9 +342,10 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     caplog.set_level(logging.INFO)
     obj = pod(gpu(), name="p\nERROR forged", node="n")
     await post(doors(gate()), "/mutate", review(obj))
-    lines = [record.getMessage() for record in caplog.records if record.name.startswith("hami_webhook")]
-    assert len(lines) == 1
-    assert "\n" not in lines[0]
+    ours = [record for record in caplog.records if record.name.startswith("hami_webhook")]
+    assert len(ours) == 1
+    assert "\n" not in TextFormatter().format(ours[0])
+    assert "\n" not in JsonFormatter().format(ours[0])
 
 
 @scenario

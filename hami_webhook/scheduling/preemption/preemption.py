@@ -231,7 +231,8 @@ class Preemption:
             await self._again(self._write_nomination, eviction)
             evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims.pods))
         except ClusterError as error:
-            logger.warning("preemption for pod %s on node %s: %s", pod.key, victims.node, error)
+            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "node": victims.node}
+            logger.warning("preemption failed", extra={**about, "reason": str(error)})
             self.counts["failed"] += 1
             self._nominations.withdraw(pod.uid)
             for victim in victims.pods:
@@ -312,7 +313,8 @@ class Preemption:
             await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
             await self._set_nominated_node(pod, "")
         except ClusterError as error:
-            logger.warning("the nomination of pod %s can't be withdrawn: %s", pod.key, error)
+            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "reason": str(error)}
+            logger.warning("the nomination can't be withdrawn", extra=about)
 
     async def _record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
         note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)

@@ -1,0 +1,56 @@
+"""What is logged of a pod on its way from its review to its binding."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from admission.reviews import gpu, pod, review
+from admission.scene import FULL, town
+
+from hami_webhook.cluster.api import Kind
+from hami_webhook.logs import JsonFormatter
+
+from .serving import scenario, served
+from .sockets import until
+from .test_metrics import node
+
+
+@scenario
+async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "hami_webhook")
+    cluster = await town(FULL)
+    await cluster.create(Kind.NODES, node())
+    async with served(tmp_path, cluster) as front:
+        written = pod(gpu(memory=100), name="p", uid="u1", scheduler="hami-scheduler")
+        sent = review(written)
+        assert (await front.review("/validate", sent))["allowed"]
+        refused = await front.review("/validate", review(pod(gpu(count=99), name="big", uid="u2")))
+        stored = await cluster.create(Kind.PODS, written)
+        uid = stored["metadata"]["uid"]
+        state = front.process.core.state
+        await until(lambda: state.pod(uid) is not None)
+        extender = f"http://127.0.0.1:{front.process.extender.port}"
+        for name in ("absent", "n1"):
+            await front.client.post(f"{extender}/filter", json={"Pod": stored, "NodeNames": [name]})
+        binding = {"PodName": "p", "PodNamespace": "team-a", "PodUID": uid, "Node": "n1"}
+        assert (await front.client.post(f"{extender}/bind", json=binding)).json() == {"Error": ""}
+    events = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    of_pod = [event for event in events if event.get("uid") in ("u1", uid)]
+    assert [event["msg"] for event in of_pod] == [
+        "pod allowed",
+        "no node takes the pod",
+        "nodes take the pod",
+        "pod bound",
+    ]
+    assert all((event["namespace"], event["pod"]) == ("team-a", "p") and event["duration"] >= 0 for event in of_pod)
+    assert of_pod[0]["review"] == sent["request"]["uid"]
+    assert of_pod[1]["reason"] == "1 nodes: node unregistered"
+    assert of_pod[-1]["node"] == "n1"
+    (denied,) = [event for event in events if event.get("uid") == "u2"]
+    assert (denied["msg"], denied["level"], denied["code"]) == ("pod refused", "info", 403)
+    assert denied["reason"] == refused["status"]["message"]
