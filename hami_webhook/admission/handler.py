@@ -203,10 +203,13 @@ class AdmissionHandler:
             refuse_unfit(pod, self._vendors)
             return None
         requests = validate(pod, self._vendors, self._lister)
-        governed: list[Governed] = [*map(self._vendors.__getitem__, requests), *governed_foreign(pod, self._vendors)]
+        governed: list[Governed] = [self._vendors[key] for key in requests]
+        foreign = self._vendors.foreign_named_by(pod)
+        if foreign:
+            governed += governed_foreign(pod, self._vendors)
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
-        return requests if requests or self._vendors.foreign_named_by(pod) else None
+        return requests if requests or foreign else None
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:

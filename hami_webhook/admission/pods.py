@@ -155,10 +155,8 @@ def mutate_for_foreign(
     if is_mirror(draft.original):
         return ForeignMutation()
     outcome = policy.PolicyOutcome()
-    governed = governed_foreign(draft, vendors)
-    if governed:
-        assert ground is not None
-        outcome = policy.apply(draft, ground.namespace, ground.policies, governed)
+    if ground is not None:
+        outcome = policy.apply(draft, ground.namespace, ground.policies, governed_foreign(draft, vendors))
     found = vendors.foreign_named_by(draft)
     try:
         for scheduler in found:
