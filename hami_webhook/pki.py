@@ -199,19 +199,19 @@ def check_authority(ca: KeyPair, now: datetime) -> None:
 def check_serving(serving: KeyPair, authority_pem: bytes, service: str, namespace: str) -> None:
     """Raise `PkiError` unless the pair is one that the authority signed for the Service. Its validity isn't checked."""
     certificate, issuer = read_certificate(serving.certificate), read_certificate(authority_pem)
-    if _private_key(serving.key, "the serving key").public_key() != certificate.public_key():
-        raise PkiError("the serving key does not belong to its certificate")
+    _check_key(serving, certificate)
     try:
         certificate.verify_directly_issued_by(issuer)
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        dns_names = names.get_values_for_type(x509.DNSName)
     except (InvalidSignature, ValueError, TypeError) as error:
         raise PkiError("the authority did not sign the serving certificate") from error
-    except x509.ExtensionNotFound:
-        dns_names = []
-    name = f"{service}.{namespace}.svc"
-    if name not in dns_names:
-        raise PkiError(f"the serving certificate is not for {name}")
+    _check_name(certificate, service, namespace)
+
+
+def check_names(serving: KeyPair, service: str, namespace: str) -> None:
+    """Raise `PkiError` unless the pair is one for the Service, whoever signed it. Its validity isn't checked."""
+    certificate = read_certificate(serving.certificate)
+    _check_key(serving, certificate)
+    _check_name(certificate, service, namespace)
 
 
 def valid_authorities(pem: bytes, now: datetime) -> list[bytes]:
@@ -271,6 +271,24 @@ def _discard(temporary: Iterable[Path]) -> None:
     for path in temporary:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _check_key(serving: KeyPair, certificate: x509.Certificate) -> None:
+    if _private_key(serving.key, "the serving key").public_key() != certificate.public_key():
+        raise PkiError("the serving key does not belong to its certificate")
+
+
+def _check_name(certificate: x509.Certificate, service: str, namespace: str) -> None:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        dns_names = names.get_values_for_type(x509.DNSName)
+    except (ValueError, TypeError) as error:
+        raise PkiError("the names of the serving certificate can't be read") from error
+    except x509.ExtensionNotFound:
+        dns_names = []
+    name = f"{service}.{namespace}.svc"
+    if name not in dns_names:
+        raise PkiError(f"the serving certificate is not for {name}")
 
 
 def _certificates(pem: bytes) -> list[x509.Certificate]:
