@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
@@ -238,6 +239,15 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     async def version(self) -> str:
         """The API server's own version, such as `v1.36.3`."""
         return str((await self.call("GET", "/version")).get("gitVersion", ""))
+
+    async def time(self) -> float:
+        """The API server's clock in Unix seconds, as its answers are dated. Raises `ClusterError`."""
+        try:
+            response = await self._send("GET", "/version", within=self._timeout)
+            response.release()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"the API server didn't answer GET /version: {_told(error)}") from error
+        return parsedate_to_datetime(response.headers["Date"]).timestamp()
 
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""

@@ -60,8 +60,13 @@ async def reconcile(informers: SharedInformers, reconciler: QuotaReconciler) -> 
     await reconciler.run()
 
 
+def lease_of(settings: Settings) -> tuple[str, str]:
+    """The namespace and the name of the Lease that replicas of the controller compete for."""
+    return settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX
+
+
 def leader_election(core: Core, settings: Settings, showback: Showback) -> LeaderElection:
-    namespace, name = settings.leader_elect_resource_namespace, settings.leader_elect_resource_name + _LEASE_SUFFIX
+    namespace, name = lease_of(settings)
     object_events = ObjectEvents(core.cluster, core.problems)
 
     async def report(uid: str, problem: str) -> None:

@@ -47,6 +47,34 @@ def webhooks_of(configuration: JSON) -> list[JSON]:
     return [hook for hook in found if isinstance(hook, dict)] if isinstance(found, list) else []
 
 
+def wanted_conditions(vendors: Vendors) -> dict[str, list[JSON]]:
+    """The `matchConditions` of each of our webhooks by its name."""
+    return {
+        hook: [{"name": each, "expression": expression} for each, expression in conditions.items()]
+        for hook, conditions in match_conditions(vendors).items()
+    }
+
+
+def edits_of(kind: Kind, found: JSON) -> str:
+    """What differs in a configuration of ours from the manifests, besides conditions; empty if nothing."""
+    hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
+    ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
+    missing = [name for name in ours if name not in hooks]
+    closed = [name for name in ours if name in hooks and name != _WARNING_ONLY]
+    ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
+    other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
+    sentences = []
+    if missing:
+        sentences.append(f"{', '.join(missing)} missing: apply the manifests again")
+    if ignoring:
+        danger = "pods pass without a charge while no replica answers"
+        sentences.append(f"failurePolicy of {', '.join(ignoring)} is Ignore: {danger}")
+    if other_rules:
+        danger = "requests that they leave out aren't reviewed"
+        sentences.append(f"rules of {', '.join(other_rules)} aren't those of the manifests: {danger}")
+    return "; ".join(sentences)
+
+
 class WebhookReconciler:
     """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
@@ -59,10 +87,7 @@ class WebhookReconciler:
         self._object_events = object_events
         self._problems: dict[Kind, str] = {}
         self._logged: dict[Kind, str] = {}
-        self._wanted = {
-            hook: [{"name": each, "expression": expression} for each, expression in conditions.items()]
-            for hook, conditions in match_conditions(vendors).items()
-        }
+        self._wanted = wanted_conditions(vendors)
 
     @property
     def problem(self) -> str:
@@ -116,7 +141,7 @@ class WebhookReconciler:
             await self._warn(kind, "", "WebhookConditionsUnknown", problem)
             return problem
         uid = str(found["metadata"].get("uid", ""))
-        await self._warn(kind, uid, "WebhookConfigurationEdited", self._edited(kind, found))
+        await self._warn(kind, uid, "WebhookConfigurationEdited", edits_of(kind, found))
         hooks = webhooks_of(found)
         changed = [self._corrected(hook) for hook in hooks]
         names = [str(new["name"]) for old, new in zip(hooks, changed, strict=True) if old != new]
@@ -137,25 +162,6 @@ class WebhookReconciler:
         if wanted is None or hook.get("matchConditions") == wanted:
             return hook
         return {**hook, "matchConditions": wanted}
-
-    def _edited(self, kind: Kind, found: JSON) -> str:
-        """Edits that are reported and left as they are."""
-        hooks = {hook.get("name"): hook for hook in webhooks_of(found)}
-        ours = [_MUTATING] if kind is Kind.MUTATING_WEBHOOKS else sorted(_RULES.keys() - {_MUTATING})
-        missing = [name for name in ours if name not in hooks]
-        closed = [name for name in ours if name in hooks and name != _WARNING_ONLY]
-        ignoring = [name for name in closed if hooks[name].get("failurePolicy") == "Ignore"]
-        other_rules = [name for name in ours if name in hooks and _rules_of(hooks[name]) != _rules_in_manifests(name)]
-        sentences = []
-        if missing:
-            sentences.append(f"{', '.join(missing)} missing: apply the manifests again")
-        if ignoring:
-            danger = "pods pass without a charge while no replica answers"
-            sentences.append(f"failurePolicy of {', '.join(ignoring)} is Ignore: {danger}")
-        if other_rules:
-            danger = "requests that they leave out aren't reviewed"
-            sentences.append(f"rules of {', '.join(other_rules)} aren't those of the manifests: {danger}")
-        return "; ".join(sentences)
 
     async def _warn(self, kind: Kind, uid: str, reason: str, message: str) -> None:
         await self._object_events.warn(CONFIGURATIONS[kind], "", self._name, uid, reason, message)
