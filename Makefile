@@ -47,7 +47,7 @@ image: $(DEV) ## build the Dockerfile's image without a container daemon, and te
 	@hack/image build
 	@$(BIN)/python -m pytest tests/image
 
-release: $(DEV) ## write the wheel, manifests, bill of materials and checksums of this version into dist/ (IMAGE=REGISTRY/hami-webhook)
+release: $(DEV) ## write the wheel, manifests, bill of materials and checksums of this version into dist/ (IMAGE=REGISTRY/hami-webhook DOWNLOADS=URL)
 	@$(BIN)/python -m hack.release
 
 deploy: $(if $(CONFIG),$(RUNTIME)) ## install on the cluster of the current kubeconfig (OVERLAY=… IMAGE=… CONFIG=device-config.yaml API_SERVER_CIDRS=…)

@@ -1,10 +1,11 @@
 """Writes what a release consists of into dist/: `make release`, or `python -m hack.release`.
 
-The wheel, a one-file manifest for each overlay, the package of the Helm chart, the bill of materials of the runtime
-environment (CycloneDX) and the checksums of them all. A release is made of a commit: the same commit gives the same
-bytes again.
+The wheel, a one-file manifest for each overlay, the package of the Helm chart, `kubectl hami` for krew, the bill of
+materials of the runtime environment (CycloneDX) and the checksums of them all. A release is made of a commit: the same
+commit gives the same bytes again.
 
-IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version.
+IMAGE is the image's name without a tag, as in IMAGE=registry.example/hami-webhook; the tag is the version. DOWNLOADS is
+the URL of the folder in which the files will be found, for krew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from hami_webhook import __version__
@@ -107,14 +109,32 @@ def chart(folder: Path, epoch: int) -> None:
     with tarfile.open(package) as packed:
         files = {member.name: packed.extractfile(member) for member in packed.getmembers()}
         contents = {name: file.read() for name, file in files.items() if file is not None}
+    pack(package, dict(sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0]))), epoch)
+
+
+def pack(to: Path, contents: Mapping[str, bytes], epoch: int, executable: str = "") -> None:
+    """Write a tar.gz of files, one of which may be executed, with the time of the commit."""
     with (
-        gzip.GzipFile(package, "wb", mtime=epoch) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as anew,
+        gzip.GzipFile(to, "wb", mtime=epoch) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as packed,
     ):
-        for name, content in sorted(contents.items(), key=lambda item: (item[0] != CHART_FILE, item[0])):
+        for name, content in contents.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mtime, member.mode = len(content), epoch, 0o644
-            anew.addfile(member, io.BytesIO(content))
+            member.size, member.mtime, member.mode = len(content), epoch, 0o755 if name == executable else 0o644
+            packed.addfile(member, io.BytesIO(content))
+
+
+def plugin(wheel: Path, folder: Path, epoch: int, downloads: str) -> None:
+    """The archive of `kubectl hami` with the wheel in it, and the manifest by which krew installs it."""
+    source = ROOT / "manifests" / "krew"
+    archive = folder / f"kubectl-hami-{__version__}.tar.gz"
+    contents = {"kubectl-hami": (source / "kubectl-hami").read_bytes(), wheel.name: wheel.read_bytes()}
+    pack(archive, contents, epoch, executable="kubectl-hami")
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+    text = "".join((source / "hami.yaml").read_text().splitlines(keepends=True)[2:])
+    for word, value in (("VERSION", __version__), ("DOWNLOADS", downloads.rstrip("/")), ("CHECKSUM", checksum)):
+        text = text.replace(word, value)
+    (folder / "krew.yaml").write_text(text)
 
 
 def install(wheel: Path, folder: Path) -> Path:
@@ -144,8 +164,8 @@ def checksums(folder: Path) -> str:
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
 
-def release(image: str) -> list[Path]:
-    """Make the files in dist/; those of before go."""
+def release(image: str, downloads: str) -> list[Path]:
+    """Make the files in dist/, which are to be had under `downloads`; those of before go."""
     check((ROOT / "CHANGELOG.md").read_text(), image)
     epoch = run("git", "log", "-1", "--format=%ct").strip()
     with tempfile.TemporaryDirectory(prefix="hami-webhook-release-") as work:
@@ -156,6 +176,7 @@ def release(image: str) -> list[Path]:
         for name, overlay in OVERLAYS.items():
             (made / name).write_text(manifest(overlay, image))
         chart(made, int(epoch))
+        plugin(wheel, made, int(epoch), downloads)
         bill_of_materials(install(wheel, Path(work) / "environment"), made / "sbom.cdx.json")
         (made / "SHA256SUMS").write_text(checksums(made))
         shutil.rmtree(DIST, ignore_errors=True)
@@ -165,7 +186,7 @@ def release(image: str) -> list[Path]:
 
 def main() -> int:
     try:
-        files = release(os.environ.get("IMAGE") or "hami-webhook")
+        files = release(os.environ.get("IMAGE") or "hami-webhook", os.environ.get("DOWNLOADS") or "DOWNLOADS")
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
         return 1

@@ -78,7 +78,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_there_is_every_file_with_its_checksum(released: Path) -> None:
     names = {path.name for path in released.iterdir()}
     wheel = f"hami_webhook-{VERSION}-py3-none-any.whl"
-    assert names == {*OVERLAYS, wheel, f"hami-webhook-{VERSION}.tgz", "sbom.cdx.json", "SHA256SUMS"}
+    plugin = {f"kubectl-hami-{VERSION}.tar.gz", "krew.yaml"}
+    assert names == {*OVERLAYS, *plugin, wheel, f"hami-webhook-{VERSION}.tgz", "sbom.cdx.json", "SHA256SUMS"}
     run(released, "sha256sum", "--check", "--strict", "SHA256SUMS")
     listed = [line.split()[1] for line in (released / "SHA256SUMS").read_text().splitlines()]
     assert listed == sorted(names - {"SHA256SUMS"})

@@ -28,7 +28,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE))
 SCRIPTS = MAKEFILE + "".join(path.read_text() for path in sorted((ROOT / "hack").iterdir()) if path.is_file())
 
-OF_OTHERS = {"cd", "cp", "docker", "export", "git", "helm", "openssl", "pip", "printf", "sha256sum"}
+OF_OTHERS = {"cd", "cp", "docker", "export", "git", "helm", "kubectl", "openssl", "pip", "printf", "sha256sum"}
 """Programs whose command lines aren't checked here."""
 
 VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
@@ -67,7 +67,12 @@ def named_files(words: Command) -> Iterator[str]:
 
 
 def known_file(path: str) -> bool:
-    return (ROOT / path).exists() or path.removeprefix("dist/") in {*release.OVERLAYS, "SHA256SUMS", "sbom.cdx.json"}
+    return (ROOT / path).exists() or path.removeprefix("dist/") in {
+        *release.OVERLAYS,
+        "SHA256SUMS",
+        "sbom.cdx.json",
+        "krew.yaml",
+    }
 
 
 @cache
@@ -121,7 +126,7 @@ def test_a_command_can_be_typed(words: Command, capsys: pytest.CaptureFixture[st
         check_make(words)
     elif words[:2] == ["kubectl", "hami"]:
         check_ours(kubectl_hami, words[2:], capsys)
-    elif program == "kubectl":
+    elif program == "kubectl" and words[1] != "krew":
         check_kubectl(words)
     elif program == "hami-webhook":
         check_ours(main, words[1:], capsys)

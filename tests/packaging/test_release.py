@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hack import release
 from hami_webhook import __version__
@@ -98,6 +101,30 @@ def test_a_version_that_is_tagged_already_is_refused(clean: Path) -> None:
 @pytest.mark.parametrize("image", ["hami-webhook:1", "Hami", "a b", "registry.example/", "-x"])
 def test_an_image_that_no_registry_can_have_is_refused(image: str) -> None:
     assert refusal(GOOD, image).startswith("IMAGE must be an image's name without a tag, such as registry.example/hami")
+
+
+def test_the_plugin_is_what_krew_installs(tmp_path: Path) -> None:
+    wheel = tmp_path / f"hami_webhook-{__version__}-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    release.plugin(wheel, tmp_path, 0, "https://example.org/releases/")
+    found = yaml.safe_load((tmp_path / "krew.yaml").read_text())
+    assert (found["kind"], found["metadata"]["name"], found["spec"]["version"]) == ("Plugin", "hami", f"v{__version__}")
+    (platform,) = found["spec"]["platforms"]
+    archive = tmp_path / f"kubectl-hami-{__version__}.tar.gz"
+    assert platform["uri"] == f"https://example.org/releases/{archive.name}"
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    folder = tmp_path / "store"
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    # krew links to the program from a folder on the PATH, on which uv shows here what it is called with
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / platform["bin"]).symlink_to(folder / platform["bin"])
+    (programs / "uv").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (programs / "uv").chmod(0o755)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    called = subprocess.check_output([programs / platform["bin"], "quota", "a b"], env=environment, text=True)
+    assert called.splitlines()[-4:] == [str(folder / wheel.name), "kubectl-hami", "quota", "a b"]
 
 
 def test_it_ends_with_one_line() -> None:
