@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
+from hami_webhook.assembly import Options, options_of
 from hami_webhook.cluster.api import JSON, Forbidden
 from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_flags, resolve
@@ -95,6 +97,11 @@ class Effective:
     policies: PolicyRules
     unseen: Sequence[str] = ()
 
+    @property
+    def options(self) -> Options:
+        """What a core runs with that only reads: handshakes are in UTC, as the containers' clocks are."""
+        return replace(options_of(self.settings), charge_timeout=60.0, max_ledger=100_000, zone=UTC)
+
 
 async def read_installation(cluster: KubernetesCluster, namespace: str) -> Installation:
     """The program's Deployments in a namespace. Raises `ClusterError`."""
@@ -134,7 +141,7 @@ async def read_effective(
 
     Raises `ConfigError`, and `ClusterError` for anything but lacking rights.
     """
-    settings, policies = _settings(_MANIFESTS_ARGS, {"POD_NAMESPACE": namespace, "POD_NAME": "pod"}), PolicyRules.EMPTY
+    settings, policies = _manifests_settings(namespace), PolicyRules.EMPTY
     loaded, unseen, rules = device_config, [], None
     try:
         installation = await read_installation(cluster, namespace)
@@ -151,8 +158,21 @@ async def read_effective(
             rules = installation.file(process.pod_spec, process.container, settings.policy_file)
         else:
             unseen.append(f"no Deployment in {namespace} runs the webhook: HAMi's own device configuration is assumed")
-    loaded = loaded or builtin_device_config()
-    vendors = enabled_vendors(loaded.config.without(settings.ignored_sections))
+    vendors = _vendors(loaded or builtin_device_config(), settings)
     if rules is not None:
         policies = PolicyFile.parse(rules[1], f"ConfigMap {namespace}/{rules[0]}", vendors.governed)
     return Effective(settings, vendors, policies, unseen)
+
+
+def assumed(namespace: str) -> Effective:
+    """What the program goes by if its settings are those of our manifests, and the device configuration is HAMi's."""
+    settings = _manifests_settings(namespace)
+    return Effective(settings, _vendors(builtin_device_config(), settings), PolicyRules.EMPTY)
+
+
+def _manifests_settings(namespace: str) -> Settings:
+    return _settings(_MANIFESTS_ARGS, {"POD_NAMESPACE": namespace, "POD_NAME": "pod"})
+
+
+def _vendors(loaded: LoadedDeviceConfig, settings: Settings) -> Vendors:
+    return enabled_vendors(loaded.config.without(settings.ignored_sections))

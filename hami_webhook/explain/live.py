@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.cluster.loading import Bundle
@@ -30,10 +30,10 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class LiveReading:
-    """What could be read, and a sentence for everything that couldn't for lack of rights."""
+    """What could be read, and by kind a sentence for everything that couldn't for lack of rights."""
 
     bundle: Bundle
-    unseen: Sequence[str] = ()
+    unseen: Mapping[Kind, str] = field(default_factory=dict)
 
 
 async def read_allowed(cluster: Cluster, namespace: str) -> LiveReading:
@@ -42,11 +42,12 @@ async def read_allowed(cluster: Cluster, namespace: str) -> LiveReading:
     Raises `ClusterError` for anything but lacking rights.
     """
     bundle = Bundle()
-    unseen = []
+    unseen = {}
     reads = await asyncio.gather(*(_read(cluster, kind, namespace) for kind, _, _ in KINDS))
-    for (_, word, group), (items, lacking) in zip(KINDS, reads, strict=True):
+    for (kind, word, group), (items, lacking) in zip(KINDS, reads, strict=True):
         getattr(bundle, group).extend(loaded(word, items))
-        unseen += [lacking] if lacking else []
+        if lacking:
+            unseen[kind] = lacking
     return LiveReading(bundle, unseen)
 
 

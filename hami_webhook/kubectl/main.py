@@ -7,14 +7,14 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from io import StringIO
 
 from rich.console import Console
 
 from hami_webhook import __version__
-from hami_webhook.assembly import options_of
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.connect import connect, namespace_of
 from hami_webhook.cluster.kept_fields import decode_kept
@@ -22,7 +22,10 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import STDIN, LoadError, read_objects
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import read_device_config
+from hami_webhook.doctor.checks import Diagnosis, diagnose
+from hami_webhook.doctor.facts import Facts
 from hami_webhook.doctor.installation import NAMESPACE, Effective, read_effective
+from hami_webhook.doctor.tables import print_diagnosis
 from hami_webhook.explain.live import read_allowed
 from hami_webhook.explain.read import Explainer, UnknownPod
 from hami_webhook.explain.tables import show as show_explanation
@@ -112,6 +115,16 @@ def parser() -> Parser:
     verb = _verb(kinds, "node", _explain_node, "what a node registers, and what is wrong with it")
     verb.add_argument("name", metavar="NAME")
 
+    verb = verbs.add_parser(
+        "doctor",
+        help="check every link from the webhook configuration to a bound pod",
+        description="Checks every link from the webhook configuration to a bound pod, and names each fault with its "
+        "remedy. Nothing is written; a pod is created in a dry run. Exits 1 if a fault was found.",
+    )
+    _add_cluster_flags(verb)
+    verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: faults only")
+    verb.set_defaults(run=_doctor)
+
     verb = _verb(verbs, "simulate", _simulate, "say what would become of pods on this cluster, without creating them")
     verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
@@ -128,7 +141,8 @@ def _verb(
 ) -> Parser:
     """A verb that shows something of a cluster."""
     verb: Parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    add_cluster_flags(verb)
+    _add_cluster_flags(verb)
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: a table")
     if watch:
@@ -137,7 +151,7 @@ def _verb(
     return verb
 
 
-def add_cluster_flags(verb: Parser) -> None:
+def _add_cluster_flags(verb: Parser) -> None:
     """kubectl's flags for the cluster and the namespace, and where to find what the program goes by."""
     verb.add_argument("-n", "--namespace", default="", metavar="NAME", help="default: that of the context")
     verb.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig")
@@ -145,7 +159,6 @@ def add_cluster_flags(verb: Parser) -> None:
     verb.add_argument(
         "--system-namespace", default=NAMESPACE, metavar="NAME", help=f"where HAMi is installed (default: {NAMESPACE})"
     )
-    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")
 
 
 def _run(arguments: argparse.Namespace, verb: Callable[[LiveCluster, argparse.Namespace], Shown]) -> int:
@@ -184,20 +197,40 @@ def _tell(sentences: Iterable[str]) -> None:
         print(f"kubectl hami: {sentence}", file=sys.stderr)
 
 
-async def _read(arguments: argparse.Namespace) -> LiveCluster:
+@asynccontextmanager
+async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[KubernetesCluster, str]]:
+    """The cluster and the namespace that the flags name."""
     kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
     namespace = arguments.namespace or namespace_of(kubeconfig, arguments.context)
-    config = read_device_config(arguments.config) if arguments.config else None
     async with KubernetesCluster(await connect(kubeconfig, arguments.context), decode=decode_kept) as api:
+        yield api, namespace
+
+
+async def _read(arguments: argparse.Namespace) -> LiveCluster:
+    config = read_device_config(arguments.config) if arguments.config else None
+    async with _connected(arguments) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
         reading = await read_allowed(api, namespace)
     now = time.time()
-    options = replace(options_of(effective.settings), charge_timeout=60.0, max_ledger=100_000)
+    options = effective.options
     simulation = Simulation(effective.vendors, options, effective.policies, now)
     await simulation.fill(reading.bundle, trust_used=True)
     simulation.core.state.tick(now)
-    unseen = [*effective.unseen, *reading.unseen]
+    unseen = [*effective.unseen, *reading.unseen.values()]
     return LiveCluster(simulation, effective, namespace, now, unseen, simulation.warnings())
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    found = asyncio.run(_diagnosed(arguments))
+    details = arguments.output == "wide"
+    shown = Shown(found.as_json(), lambda console: print_diagnosis(found, console, details=details))
+    print(_text(shown, arguments.output))
+    return 0 if found.healthy else 1
+
+
+async def _diagnosed(arguments: argparse.Namespace) -> Diagnosis:
+    async with _connected(arguments) as (api, namespace):
+        return await diagnose(await Facts.read(api, arguments.system_namespace, namespace))
 
 
 def _listing(rows: Sequence[object]) -> list[object]:
@@ -246,7 +279,7 @@ def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
 
 def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     settings = cluster.effective.settings
-    policies = options_of(settings).policies
+    policies = cluster.effective.options.policies
     explainer = Explainer(cluster.simulation, policies, settings.scheduler_name, cluster.now)
     found = explainer.of_known(cluster.namespace, arguments.name)
     return Shown(found.as_json(), lambda console: show_explanation(found, console))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
@@ -171,7 +172,7 @@ class Overview:
         notes += [mixed] if mixed else []
         for vendor in self.core.vendors.values():
             registration = vendor.registration
-            if registration.annotation in node.annotations and not vendor.health(node, self.now).healthy:
+            if registration.annotation in node.annotations and not vendor.health(node, self.now, UTC).healthy:
                 text = node.annotations.get(registration.handshake, "")
                 notes.append(f"{vendor.key}: its device plugin left the handshake unanswered ({text})")
         if not view.inventories:

@@ -1,0 +1,95 @@
+"""The checks in their order, from the webhook configuration to a bound pod, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hami_webhook.cluster.api import Forbidden
+from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
+from hami_webhook.doctor.facts import Check, Facts, Finding
+
+_PROCESSES = ("deployments", "device-configuration", "rights")
+_REVIEWS = ("webhook-configurations", "certificate", "ca-bundle", "service", "network-policy", "match-conditions")
+
+CHECKS = (
+    Check("api-server", "the API server's version", process_checks.api_server),
+    Check("deployments", "Deployments and their replicas", process_checks.deployments),
+    Check("versions", "the images of all processes", process_checks.versions),
+    Check("device-configuration", "the device configuration of all processes", process_checks.device_configuration),
+    Check("rights", "rights of the service accounts", process_checks.rights),
+    Check("webhook-configurations", "webhook configurations and their rules", webhook_checks.configurations),
+    Check(
+        "match-conditions",
+        "conditions of the webhooks, against the device configuration",
+        webhook_checks.conditions,
+        ("device-configuration",),
+    ),
+    Check("certificate", "the webhook's certificate", webhook_checks.certificate),
+    Check("ca-bundle", "the authority that the API server trusts", webhook_checks.bundles, ("certificate",)),
+    Check("service", "the Service and its endpoints", webhook_checks.service, ("deployments",)),
+    Check("network-policy", "network policies before the webhook", webhook_checks.network_policy),
+    Check("admission", "a pod in a dry run", webhook_checks.admission, (*_PROCESSES, *_REVIEWS)),
+    Check("namespaces", "namespaces that aren't reviewed", webhook_checks.opted_out),
+    Check("clocks", "the nodes' clocks", process_checks.clocks),
+    Check("scheduler", "kube-scheduler's profile and extender", process_checks.scheduler, ("deployments",)),
+    Check("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
+    Check("registrations", "what device plugins registered", cluster_checks.registrations),
+    Check("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
+    Check("managers", "GPU managers on each node", cluster_checks.managers),
+    Check("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
+    Check("quota-limits", "what quotas say", cluster_checks.quota_limits),
+    Check("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
+    Check("allocations", "what is written on pods", cluster_checks.allocations),
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What came of a check: `unseen` says which right was lacking, `skipped` after which checks it wasn't made."""
+
+    check: str
+    what: str
+    findings: Sequence[Finding] = ()
+    unseen: str = ""
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All checks of an installation."""
+
+    results: Sequence[CheckResult]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no check found a fault."""
+        return not any(result.findings for result in self.results)
+
+    def as_json(self) -> dict[str, Any]:
+        """The diagnosis as plain JSON values."""
+        return {"healthy": self.healthy, "checks": [asdict(result) for result in self.results]}
+
+
+async def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> Diagnosis:
+    """Make all checks. Raises `ClusterError` for anything but lacking rights."""
+    results: dict[str, CheckResult] = {}
+    for check in checks:
+        explained = [name for name in check.after if name in results and results[name].findings]
+        results[check.name] = await _made(check, facts) if not explained else _skipped(check, explained)
+    return Diagnosis(list(results.values()))
+
+
+async def _made(check: Check, facts: Facts) -> CheckResult:
+    findings, unseen = [], ""
+    try:
+        async for finding in check.find(facts):
+            findings.append(finding)
+    except Forbidden as error:
+        unseen = str(error)
+    return CheckResult(check.name, check.what, findings, unseen)
+
+
+def _skipped(check: Check, explained: Sequence[str]) -> CheckResult:
+    return CheckResult(check.name, check.what, skipped=explained)

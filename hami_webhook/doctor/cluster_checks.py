@@ -1,0 +1,135 @@
+"""Checks of nodes, device plugins and quotas, as far as they could be read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC
+
+from hami_webhook.cluster.api import JSON, Kind, NotFound
+from hami_webhook.devices.lock_annotations import COMMON_LOCK
+from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.recompute import read_pods, recompute
+from hami_webhook.scheduling.node_locks import LockValue
+
+_SETTLED = 3.0
+"""Seconds after which a recompute that was due is done."""
+_BRIEF = 30.0
+"""Seconds for which a lock may outlast its pod."""
+
+
+async def registrations(facts: Facts) -> AsyncIterator[Finding]:
+    """What device plugins registered can be read."""
+    facts.require(Kind.NODES)
+    for problem in facts.core.state.problems():
+        if problem.kind == "Node":
+            remedy = "look at the device plugin's log on this node; its annotation has what it wrote"
+            yield Finding(f"node {problem.name}", problem.text, remedy)
+
+
+async def handshakes(facts: Facts) -> AsyncIterator[Finding]:
+    """Device plugins answer."""
+    facts.require(Kind.NODES)
+    for node in facts.core.state.nodes():
+        for vendor in facts.core.vendors.values():
+            kept = vendor.registration
+            if kept.annotation in node.annotations and not vendor.health(node, facts.now, UTC).healthy:
+                text = node.annotations.get(kept.handshake, "")
+                fault = f"the device plugin of {vendor.key} is silent ({kept.handshake}={text}): its cards don't count"
+                yield Finding(f"node {node.name}", fault, "look at the device plugin's pod on this node")
+
+
+async def managers(facts: Facts) -> AsyncIterator[Finding]:
+    """No node has two GPU managers."""
+    facts.require(Kind.NODES)
+    vendors, state = facts.core.vendors, facts.core.state
+    for node in state.nodes():
+        mixed = vendors.mixing.remark(node, state.device(node.name))
+        told = [mixed] if mixed else []
+        told += [text for scheduler in vendors.foreign for _, text in scheduler.remarks(node, state)]
+        for text in told:
+            yield Finding(f"node {node.name}", text, "keep one manager for each node")
+
+
+async def node_locks(facts: Facts) -> AsyncIterator[Finding]:
+    """No node is locked for longer than a pod takes to be bound."""
+    facts.require(Kind.NODES, Kind.PODS)
+    locks = {COMMON_LOCK, *(vendor.lock for vendor in facts.core.vendors.values() if vendor.lock is not None)}
+    for node in facts.core.state.nodes():
+        for lock in sorted(locks, key=lambda lock: lock.annotation):
+            text = node.annotations.get(lock.annotation)
+            life = facts.effective.settings.node_lock_timeout if lock == COMMON_LOCK else lock.expires
+            fault = _lock_fault(facts, text, life) if text else ""
+            if fault:
+                remedy = f"kubectl annotate node {node.name} {lock.annotation}-, once no pod is being bound there"
+                yield Finding(f"node {node.name}", f"lock {lock.annotation} {fault}", remedy)
+
+
+def _lock_fault(facts: Facts, text: str, life: float) -> str:
+    try:
+        held = LockValue.read(text)
+    except ValueError as error:
+        return f"can't be read: {error}"
+    age = facts.now - held.since
+    if age > life:
+        return f"was taken {age:.0f} s ago, and is to be released after {life:.0f} s"
+    if held.holder is not None and age > _BRIEF:
+        namespace, name = held.holder
+        if not any(pod.name == name for pod in facts.core.state.pods_in(namespace)):
+            return f"was taken {age:.0f} s ago for pod {namespace}/{name}, which isn't there"
+    return ""
+
+
+async def quota_limits(facts: Facts) -> AsyncIterator[Finding]:
+    """Quotas mean what they say."""
+    facts.require(Kind.RESOURCE_QUOTAS)
+    for quota in facts.core.caches.all_quotas():
+        for misread in facts.core.misreadings(quota):
+            remedy = "change the quota so; `hami-webhook quota check FILE` says the same of one in a file"
+            yield Finding(f"ResourceQuota {quota.namespace}/{quota.name}", misread.text, remedy)
+
+
+async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:
+    """What quotas show as used is what their pods cost."""
+    facts.require(Kind.RESOURCE_QUOTAS, Kind.PODS)
+    drifting = {(account.quota.namespace, account.name) for account in _accounts(facts) if _drift(facts, account, None)}
+    if drifting:
+        await facts.sleep(_SETTLED)
+    for namespace, name in sorted(drifting):
+        try:
+            found = await facts.api.get(Kind.RESOURCE_QUOTAS, name, namespace)
+        except NotFound:
+            continue
+        account = QuotaAccount.read(ResourceQuota.from_object(found), facts.core.vendors)
+        still = _drift(facts, account, (await facts.api.list(Kind.PODS, namespace)).items)
+        if still:
+            text = "; ".join(f"{key}: used is {used}, its pods cost {cost}" for key, (used, cost) in still.items())
+            remedy = "look at the controller's log; it puts quotas right within its --quota-resync"
+            yield Finding(f"ResourceQuota {namespace}/{name}", text, remedy)
+
+
+def _drift(facts: Facts, account: QuotaAccount, listed: Sequence[JSON] | None) -> dict[str, tuple[int | None, int]]:
+    """The keys of which used isn't what the pods cost; of pods that were just listed, or those that were read."""
+    core = facts.core
+    pods = core.state.pods_in(account.quota.namespace) if listed is None else read_pods(listed)
+    result = recompute(account, pods, core.vendors, core.state, facts.now, facts.effective.options.times)
+    return {
+        key: (account.used.get(key), amount)
+        for key, amount in sorted(result.after.used.items())
+        if account.used.get(key) != amount
+    }
+
+
+def _accounts(facts: Facts) -> list[QuotaAccount]:
+    found = (QuotaAccount.read(quota, facts.core.vendors) for quota in facts.core.caches.all_quotas())
+    return [account for account in found if account.hard]
+
+
+async def allocations(facts: Facts) -> AsyncIterator[Finding]:
+    """What is written on pods about their cards can be read."""
+    facts.require(Kind.PODS)
+    for problem in facts.core.state.problems():
+        if problem.kind == "Pod":
+            remedy = "delete the pod; find out who wrote its annotation"
+            yield Finding(f"pod {problem.namespace}/{problem.name}", problem.text, remedy)

@@ -1,0 +1,115 @@
+"""What the checks read of a cluster, each object once, and what they find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import JSON, Forbidden, Kind, NotFound
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.config import ConfigError
+from hami_webhook.doctor.installation import (
+    Effective,
+    Installation,
+    Process,
+    assumed,
+    read_effective,
+    read_installation,
+)
+from hami_webhook.explain.live import LiveReading, read_allowed
+from hami_webhook.simulate.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault: what it is about, what is wrong, and what to do."""
+
+    subject: str
+    fault: str
+    remedy: str
+
+
+Find = Callable[["Facts"], AsyncIterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `find` raises `Forbidden` where rights are lacking.
+
+    `after` are checks whose faults explain what this one would find, so that it isn't made then.
+    """
+
+    name: str
+    what: str
+    find: Find
+    after: Sequence[str] = ()
+
+
+@dataclass
+class Facts:
+    """The cluster as its checks see it at `now`, the API server's clock in Unix seconds.
+
+    `system` is the namespace of the installation, `namespace` the user's; `core` holds what could be read of nodes,
+    pods and quotas.
+    """
+
+    api: KubernetesCluster
+    system: str
+    namespace: str
+    now: float
+    effective: Effective
+    reading: LiveReading
+    core: Core
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _installation: Installation | Forbidden | None = None
+    _answers: dict[str, asyncio.Task[JSON]] = field(default_factory=dict)
+
+    @classmethod
+    async def read(cls, api: KubernetesCluster, system: str, namespace: str) -> Facts:
+        """Read what most checks need. Raises `ClusterError`."""
+        try:
+            effective = await read_effective(api, system)
+        except ConfigError:  # a check of its own says so
+            effective = assumed(system)
+        reading, now = await asyncio.gather(read_allowed(api, namespace), api.time())
+        simulation = Simulation(effective.vendors, effective.options, effective.policies, now)
+        await simulation.fill(reading.bundle, trust_used=True)
+        simulation.core.state.tick(now)
+        return cls(api, system, namespace, now, effective, reading, simulation.core)
+
+    async def installation(self) -> Installation:
+        """The Deployments of the program. Raises `Forbidden`."""
+        if self._installation is None:
+            try:
+                self._installation = await read_installation(self.api, self.system)
+            except Forbidden as error:
+                self._installation = error
+        if isinstance(self._installation, Forbidden):
+            raise self._installation
+        return self._installation
+
+    async def process(self, role: str) -> Process | None:
+        """The process of a role. Raises `Forbidden`."""
+        return (await self.installation()).process(role)
+
+    def require(self, *kinds: Kind) -> None:
+        """Raise `Forbidden` unless all objects of the kinds could be read."""
+        for kind in kinds:
+            if kind in self.reading.unseen:
+                raise Forbidden(self.reading.unseen[kind])
+
+    async def get(self, path: str) -> JSON | None:
+        """An object by its path, None if it isn't there. Raises `ClusterError`."""
+        if path not in self._answers:
+            self._answers[path] = asyncio.ensure_future(self.api.call("GET", path))
+        try:
+            return await self._answers[path]
+        except NotFound:
+            return None
+
+    async def items(self, path: str) -> list[JSON]:
+        """The objects of a list by its path. Raises `ClusterError`."""
+        found = await self.get(path)
+        return [] if found is None else list(found["items"])

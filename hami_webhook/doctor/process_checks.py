@@ -1,0 +1,262 @@
+"""Checks of the program's own processes: Deployments, device configuration, leaders, rights, the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from importlib import resources
+from urllib.parse import urlsplit
+
+import yaml
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.cluster.version import too_old
+from hami_webhook.config import ConfigError
+from hami_webhook.controller.leader_tasks import lease_of
+from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.doctor.installation import Installation, Process
+from hami_webhook.kube.objects import parse_time
+from hami_webhook.scheduling.kube_scheduler import KIND
+
+_ROLES = {
+    "webhook": "reviews aren't answered, and pods that ask for accelerators are refused",
+    "controller": "quotas drift, handshakes stop and certificates end",
+    "extender": "pods that ask for accelerators aren't placed",
+}
+"""What doesn't happen without a role."""
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_LATE = 2.0
+"""How many times its duration a Lease may be without renewal."""
+_AHEAD = 10.0
+"""Seconds by which clocks may differ."""
+
+
+async def api_server(facts: Facts) -> AsyncIterator[Finding]:
+    """The API server knows what our manifests use."""
+    problem = too_old(await facts.api.version())
+    if problem:
+        yield Finding("the API server", problem, "upgrade the cluster, or take the webhook configurations away")
+
+
+async def deployments(facts: Facts) -> AsyncIterator[Finding]:
+    """Every role has a Deployment whose replicas are ready."""
+    installation = await facts.installation()
+    for name, fault in installation.faults.items():
+        yield Finding(f"Deployment {facts.system}/{name}", f"its settings can't be used: {fault}", "correct its args")
+    # where HAMi's own scheduler places pods, nobody of ours has the extender's role
+    for role in ("webhook", "controller"):
+        if installation.process(role) is None and not installation.faults:
+            fault = f"none runs the {role}: {_ROLES[role]}"
+            yield Finding(
+                f"Deployments in {facts.system}", fault, "apply the manifests again, or name another namespace"
+            )
+    for process in _one_each(installation.processes):
+        wanted = process.deployment["spec"].get("replicas", 1)
+        ready = (process.deployment.get("status") or {}).get("readyReplicas") or 0
+        if wanted == 0 or ready < wanted:
+            lost = "; ".join(text for role, text in _ROLES.items() if role in process.settings.roles)
+            state = f"only {ready} of {wanted} replicas are ready" if ready else f"none of {wanted} replicas is ready"
+            fault = "is scaled to 0 replicas" if wanted == 0 else state + await _pod_faults(facts, process)
+            remedy = "scale it up" if wanted == 0 else "look at the pods' events and logs"
+            yield Finding(f"Deployment {facts.system}/{process.name}", fault if ready else f"{fault}: {lost}", remedy)
+
+
+def _one_each(processes: Iterable[Process]) -> Iterator[Process]:
+    """The first process of each Deployment."""
+    return iter({process.name: process for process in reversed(list(processes))}.values())
+
+
+async def _pod_faults(facts: Facts, process: Process) -> str:
+    """Why pods of a Deployment aren't ready, as kubelet says it."""
+    labels = process.deployment["spec"]["selector"].get("matchLabels") or {}
+    pods = await facts.items(f"/api/v1/namespaces/{facts.system}/pods")
+    found = {
+        f"{container['name']}: {waiting['reason']}"
+        for pod in pods
+        if labels.items() <= (pod["metadata"].get("labels") or {}).items()
+        for container in (pod.get("status") or {}).get("containerStatuses") or ()
+        if (waiting := (container.get("state") or {}).get("waiting"))
+    }
+    return f" ({', '.join(sorted(found))})" if found else ""
+
+
+async def versions(facts: Facts) -> AsyncIterator[Finding]:
+    """All processes run the same image."""
+    images: dict[str, set[str]] = defaultdict(set)
+    for process in (await facts.installation()).processes:
+        images[str(process.container["image"])].add(process.name)
+    if len(images) > 1:
+        listed = "; ".join(f"{image}: {', '.join(sorted(names))}" for image, names in sorted(images.items()))
+        yield Finding(f"Deployments in {facts.system}", f"run different images ({listed})", "finish the upgrade")
+
+
+async def device_configuration(facts: Facts) -> AsyncIterator[Finding]:
+    """All processes read the same device configuration, which can be used."""
+    installation = await facts.installation()
+    texts: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for process in installation.processes:
+        path = process.settings.device_config_file
+        found = installation.file(process.pod_spec, process.container, path) if path else ("", "")
+        if found is None:
+            fault = f"no ConfigMap of {facts.system} has {path}, so it doesn't start anew"
+            yield Finding(f"Deployment {facts.system}/{process.name}", fault, "apply the manifests again")
+            continue
+        texts[found[1], process.settings.ignored_sections].append(process.name)
+    for process in installation.processes:
+        try:
+            installation.device_config(process)
+        except ConfigError as error:
+            yield Finding(
+                "device-config.yaml", f"can't be used: {error}", "correct it; hami-webhook config check helps"
+            )
+            return
+    if len(texts) > 1:
+        groups = "; ".join(", ".join(sorted(set(names))) for names in texts.values())
+        fault = f"isn't the same for all, or not the same sections are enabled ({groups})"
+        yield Finding("device-config.yaml", fault, "give all Deployments the same ConfigMap and --enable flags")
+
+
+async def leaders(facts: Facts) -> AsyncIterator[Finding]:
+    """A replica of the controller leads, and one of kube-scheduler."""
+    controller = await facts.process("controller")
+    leases = [] if controller is None or not controller.settings.leader_elect else [lease_of(controller.settings)]
+    configuration = await _scheduler_configuration(facts)
+    election = (configuration or {}).get("leaderElection") or {}
+    if election.get("leaderElect", True) and election.get("resourceName"):
+        leases.append((election.get("resourceNamespace") or "kube-system", election["resourceName"]))
+    for namespace, name in leases:
+        lease = await facts.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+        fault = "isn't there: no replica leads" if lease is None else _lease_fault(lease["spec"], facts.now)
+        if fault:
+            remedy = "look at the logs of the replicas that compete for it, and at the clocks of their nodes"
+            yield Finding(f"Lease {namespace}/{name}", fault, remedy)
+
+
+def _lease_fault(spec: JSON, now: float) -> str:
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return "has no holder: no replica leads"
+    age, life = now - parse_time(renewed), float(spec.get("leaseDurationSeconds") or 15)
+    if age > _LATE * life:
+        return f"was renewed {age:.0f} s ago by {holder}: no replica leads"
+    return f"is renewed {-age:.0f} s in the future by {holder}: its node's clock is ahead" if age < -_AHEAD else ""
+
+
+async def clocks(facts: Facts) -> AsyncIterator[Finding]:
+    """No node's clock is ahead of the API server's."""
+    for lease in await facts.items("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"):
+        renewed = lease["spec"].get("renewTime")
+        ahead = parse_time(renewed) - facts.now if renewed else 0.0
+        if ahead > _AHEAD:
+            name = lease["metadata"]["name"]
+            fault = f"its clock is {ahead:.0f} s ahead of the API server's: handshakes and locks are misjudged"
+            yield Finding(f"node {name}", fault, "let it keep time (chrony, ntp)")
+
+
+async def rights(facts: Facts) -> AsyncIterator[Finding]:
+    """The service accounts have the rights that the manifests give them."""
+    installation = await facts.installation()
+    needed: dict[str, dict[str, JSON]] = {}
+    for right in json.loads(resources.files("hami_webhook.doctor").joinpath("rights.json").read_text()):
+        process = installation.process(right["role"])
+        if process is not None and (not right["setting"] or getattr(process.settings, right["setting"])):
+            named = {**right, "name": right["name"] and _names(process).get(right["resource"], right["name"])}
+            needed.setdefault(process.service_account, {})[_spoken(named)] = named
+    for account, listed in needed.items():
+        answers = await asyncio.gather(*(_may(facts, account, right) for right in listed.values()))
+        lacking = [text for text, allowed in zip(listed, answers, strict=True) if not allowed]
+        if lacking:
+            remedy = "apply the manifests again: they have its Roles and their bindings"
+            yield Finding(f"ServiceAccount {facts.system}/{account}", f"may not {', '.join(lacking)}", remedy)
+
+
+def _names(process: Process) -> Mapping[str, str]:
+    """What the objects of the controller's rights are called here."""
+    settings = process.settings
+    if "controller" not in settings.roles:
+        return {}
+    configuration = settings.webhook_configuration
+    return {
+        "secrets": settings.certificate_secret,
+        "leases": lease_of(settings)[1],
+        "mutatingwebhookconfigurations": configuration,
+        "validatingwebhookconfigurations": configuration,
+    }
+
+
+async def _may(facts: Facts, account: str, right: JSON) -> bool:
+    resource, _, subresource = right["resource"].partition("/")
+    attributes = {
+        "verb": right["verb"],
+        "group": right["group"],
+        "resource": resource,
+        "subresource": subresource,
+        "name": right["name"],
+        "namespace": facts.system if right["namespaced"] else "",
+    }
+    groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{facts.system}"]
+    user = f"system:serviceaccount:{facts.system}:{account}"
+    spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    return bool((await facts.api.call("POST", _REVIEWS, review))["status"].get("allowed"))
+
+
+def _spoken(right: Mapping[str, str]) -> str:
+    group = f".{right['group']}" if right["group"] else ""
+    return f"{right['verb']} {right['resource']}{group}{' ' if right['name'] else ''}{right['name']}"
+
+
+async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
+    """The kube-scheduler beside the extender has the profile that pods name, and calls the extender."""
+    process = await facts.process("extender")
+    document = await _scheduler_configuration(facts)
+    if process is None:
+        return
+    subject = f"the kube-scheduler of Deployment {facts.system}/{process.name}"
+    if document is None:
+        yield Finding(subject, f"no ConfigMap has its {KIND}", "apply the manifests again")
+        return
+    name = facts.effective.settings.scheduler_name
+    profiles = [each.get("schedulerName") or "default-scheduler" for each in document.get("profiles") or [{}]]
+    if name and name not in profiles:
+        fault = f"has the profiles {', '.join(profiles)}, and pods name {name}: nobody schedules them"
+        yield Finding(subject, fault, "give its configuration a profile of this name, and restart it")
+    addresses = (process.settings.extender_bind_address, process.settings.http_bind)
+    ports = {address.port for address in addresses if address is not None}
+    calling = [each for each in document.get("extenders") or () if urlsplit(each.get("urlPrefix") or "").port in ports]
+    if not calling:
+        fault = f"calls no extender on port {' or '.join(map(str, sorted(ports)))}: pods get no cards"
+        yield Finding(subject, fault, "give its configuration the extender of our manifests, and restart it")
+    for extender in calling:
+        lacking = [verb for verb in ("filterVerb", "bindVerb") if not extender.get(verb)]
+        managed = {each["name"] for each in extender.get("managedResources") or ()}
+        foreign = facts.effective.vendors.ignored_by_scheduler - managed if managed else ()
+        if lacking:
+            yield Finding(subject, f"its extender has no {', '.join(lacking)}", "apply the manifests again")
+        if foreign:
+            fault = f"its extender's managedResources lack {', '.join(sorted(foreign))}"
+            yield Finding(subject, fault, "leave managedResources out, so that they are filled in, and restart it")
+
+
+async def _scheduler_configuration(facts: Facts) -> JSON | None:
+    """The KubeSchedulerConfiguration in a ConfigMap that the extender's pods mount."""
+    process = await facts.process("extender")
+    installation = await facts.installation()
+    for text in _mounted(process, installation) if process is not None else ():
+        try:
+            document = yaml.safe_load(text)
+        except yaml.YAMLError:
+            continue
+        if isinstance(document, dict) and document.get("kind") == KIND:
+            return document
+    return None
+
+
+def _mounted(process: Process, installation: Installation) -> Iterator[str]:
+    """The files in the ConfigMaps that a process's pods mount."""
+    for volume in process.pod_spec.get("volumes") or ():
+        name = (volume.get("configMap") or {}).get("name", "")
+        if name in installation.config_maps:
+            yield from (installation.config_maps[name].get("data") or {}).values()

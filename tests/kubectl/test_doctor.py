@@ -1,0 +1,238 @@
+"""`kubectl hami doctor`: nothing is found in a healthy installation, and of one fault just that one."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from simulate.files import GPU, JSON, MEM, container, pod, quota
+
+from hack.render_rights import TARGET, render
+from hami_webhook import pki
+
+from .conftest import Hami
+from .installation import NOW, SYSTEM, Installation, lease, secret, stamp
+
+WEB, CONFIG, SCHEDULER = "hami-webhook", "hami-device-config", "hami-scheduler-config"
+Spoil = Callable[[Installation], object]
+
+
+def found(run: JSON) -> dict[str, list[tuple[str, str]]]:
+    """By check the subjects and faults that were found."""
+    return {
+        each["check"]: [(finding["subject"], finding["fault"]) for finding in each["findings"]]
+        for each in run["checks"]
+        if each["findings"]
+    }
+
+
+def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
+    installation = Installation()
+    run = hami(installation.api, "doctor", "-o", "json")
+    assert run.err == ""
+    assert (run.status, found(run.result), run.result["healthy"]) == (0, {}, True)
+    assert [(each["check"], each["unseen"]) for each in run.result["checks"] if each["unseen"] or each["skipped"]] == []
+    posts = {path for method, path in installation.api.asked if method != "GET"}
+    assert posts == {"/apis/authorization.k8s.io/v1/subjectaccessreviews", "/api/v1/namespaces/team-a/pods"}
+    run = hami(installation.api, "doctor")
+    assert (run.status, run.out) == (0, "23 checks, 0 faults\n")
+    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 23
+
+
+def hook(installation: Installation, name: str) -> JSON:
+    kind = "MutatingWebhookConfiguration" if name.startswith("mutate") else "ValidatingWebhookConfiguration"
+    return next(each for each in installation.find(kind, "hami-webhook-admission")["webhooks"] if each["name"] == name)
+
+
+def set_bundle(installation: Installation, bundle: bytes) -> None:
+    for name in ("mutate.webhook.hami.io", "guard.webhook.hami.io"):
+        hook(installation, name)["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
+
+
+def rewrite(installation: Installation, name: str, before: str, after: str) -> None:
+    data = installation.find("ConfigMap", name)["data"]
+    for file, text in data.items():
+        assert before in text
+        data[file] = text.replace(before, after)
+
+
+NOTES = {"handshake": "node-handshake", "lock": "mutex.lock", "register": "node-nvidia-register"}
+
+
+def annotate(installation: Installation, **notes: str) -> None:
+    found = installation.find("Node", "n1")
+    found["metadata"]["annotations"] |= {f"hami.io/{NOTES[key]}": text for key, text in notes.items()}
+
+
+def volcano(installation: Installation) -> None:
+    installation.find("Node", "n1")["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "x"
+
+
+def silent(installation: Installation) -> None:
+    annotate(installation, handshake=f"Requesting_{NOW - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}")
+    installation.find("Node", "n1")["status"]["allocatable"] = {}
+
+
+def scale(installation: Installation, name: str, replicas: int, ready: int) -> None:
+    found = installation.find("Deployment", name)
+    found["spec"]["replicas"], found["status"] = replicas, {"readyReplicas": ready}
+
+
+def replace(installation: Installation, new: JSON) -> None:
+    installation.remove(new["kind"], new["metadata"]["name"])
+    installation.objects.append(new)
+
+
+def container_of(installation: Installation, name: str) -> JSON:
+    (found,) = installation.find("Deployment", name)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def refuse_pods(installation: Installation, code: int, message: str) -> None:
+    installation.api.pod = lambda _: (code, {"message": message, "code": code})
+
+
+def bound_without_reading(installation: Installation) -> None:
+    notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,much,0:;"}
+    bad = pod("bad", container(gpu=1, mem=1000), notes=notes, nodeName="n1")
+    bad["metadata"]["uid"] = "bad"
+    installation.objects.append(bad)
+    installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1000"}
+
+
+FAULTS: list[tuple[str, Spoil, str, str]] = [
+    ("api-server", lambda i: setattr(i.api, "version", "v1.29.4"), "the API server", "v1.30 or newer is needed"),
+    ("deployments", lambda i: scale(i, "hami-webhook", 0, 0), "hami-webhook", "is scaled to 0 replicas: reviews"),
+    ("deployments", lambda i: scale(i, "hami-webhook-controller", 2, 0), "controller", "none of 2 replicas is ready"),
+    ("deployments", lambda i: scale(i, "hami-scheduler", 2, 1), "hami-scheduler", "only 1 of 2 replicas are ready"),
+    ("deployments", lambda i: i.remove("Deployment", "hami-webhook-controller"), SYSTEM, "none runs the controller"),
+    ("deployments", lambda i: container_of(i, WEB)["args"].append("--kube-qps=x"), WEB, "--kube-qps"),
+    ("versions", lambda i: container_of(i, WEB).update(image="hami:old"), SYSTEM, "hami:old"),
+    ("device-configuration", lambda i: i.remove("ConfigMap", CONFIG), "Deployment", "no ConfigMap of"),
+    ("device-configuration", lambda i: rewrite(i, CONFIG, "nvidia:", "nvidia: x"), "device-config", "used"),
+    (
+        "device-configuration",
+        lambda i: container_of(i, "hami-webhook-controller")["args"].remove("--enable-ascend"),
+        "device-config.yaml",
+        "isn't the same for all",
+    ),
+    (
+        "rights",
+        lambda i: setattr(i.api, "allowed", lambda spec: spec["resourceAttributes"]["resource"] != "secrets"),
+        "ServiceAccount hami-system/hami-webhook-controller",
+        "may not get secrets hami-webhook-tls, patch secrets hami-webhook-tls, create secrets",
+    ),
+    (
+        "webhook-configurations",
+        lambda i: i.remove("MutatingWebhookConfiguration", "hami-webhook-admission"),
+        "MutatingWebhookConfiguration",
+        "isn't there",
+    ),
+    (
+        "webhook-configurations",
+        lambda i: hook(i, "guard.webhook.hami.io").update(failurePolicy="Ignore"),
+        "ValidatingWebhookConfiguration",
+        "failurePolicy of guard.webhook.hami.io is Ignore",
+    ),
+    (
+        "match-conditions",
+        lambda i: rewrite(i, "hami-device-config", "nvidia.com/gpucores", "acme.com/cores"),
+        "matchConditions",
+        "mutate.webhook.hami.io",
+    ),
+    ("certificate", lambda i: i.remove("Secret", "hami-webhook-tls"), "Secret", "isn't there"),
+    ("certificate", lambda i: replace(i, secret(service="other")), "Secret", "is not for hami-webhook.hami-system.svc"),
+    ("certificate", lambda i: replace(i, secret(age=pki.SERVING_LIFETIME * 2)), "Secret", "has expired"),
+    ("certificate", lambda i: replace(i, secret(age=pki.SERVING_LIFETIME * 0.95)), "Secret", "ends at 2026"),
+    ("ca-bundle", lambda i: set_bundle(i, b""), "WebhookConfiguration", "caBundle has no valid authority"),
+    (
+        "ca-bundle",
+        lambda i: set_bundle(i, pki.authority(now=NOW).certificate),
+        "ValidatingWebhookConfiguration",
+        "caBundle doesn't have the authority",
+    ),
+    ("service", lambda i: i.remove("Service", "hami-webhook"), "Service hami-system/hami-webhook", "isn't there"),
+    ("service", lambda i: i.find("EndpointSlice", f"{WEB}-x").update(endpoints=[]), "Service", "no ready endpoint"),
+    (
+        "network-policy",
+        lambda i: i.find("NetworkPolicy", "hami-webhook")["spec"].update(ingress=[{"ports": [{"port": 9395}]}]),
+        "NetworkPolicy hami-system/hami-webhook",
+        "none of them lets the API server in on port 8443",
+    ),
+    ("admission", lambda i: refuse_pods(i, 500, "failed calling webhook: timeout"), "a pod", "failed calling webhook"),
+    ("admission", lambda i: setattr(i.api, "pod", lambda p: (201, p)), "a pod", "gets the scheduler None"),
+    (
+        "namespaces",
+        lambda i: i.find("Namespace", "team-a")["metadata"].update(labels={"hami.io/webhook": "ignore"}),
+        "Namespace team-a",
+        "its quota gpu-quota isn't enforced",
+    ),
+    ("clocks", lambda i: replace(i, lease("n1", "kube-node-lease", 90.0)), "node n1", "90 s ahead"),
+    (
+        "scheduler",
+        lambda i: rewrite(i, SCHEDULER, "schedulerName: hami-scheduler", "schedulerName: other"),
+        "kube-scheduler",
+        "has the profiles other, and pods name hami-scheduler",
+    ),
+    ("scheduler", lambda i: rewrite(i, SCHEDULER, ":8081", ":8082"), "kube-scheduler", "calls no extender"),
+    ("scheduler", lambda i: rewrite(i, SCHEDULER, "bindVerb: bind", ""), "kube-scheduler", "no bindVerb"),
+    ("leaders", lambda i: replace(i, lease("hami-scheduler-controller", renewed=-80.0)), "Lease", "renewed 80 s ago"),
+    ("leaders", lambda i: i.remove("Lease", "hami-scheduler"), "Lease hami-system/hami-scheduler", "no replica leads"),
+    ("registrations", lambda i: annotate(i, register="nonsense"), "node n1", "must be a JSON array"),
+    ("handshakes", silent, "node n1", "the device plugin of NVIDIA is silent"),
+    ("managers", volcano, "node n1", "more than one GPU"),
+    ("node-locks", lambda i: annotate(i, lock=f"{stamp(-900)},team-a,gone"), "node n1", "was taken 900 s ago"),
+    ("node-locks", lambda i: annotate(i, lock=f"{stamp(-60)},team-a,gone"), "node n1", "pod team-a/gone, which isn't"),
+    ("quota-limits", lambda i: replace(i, quota({GPU: "4Ki"}, used={GPU: "0"})), "ResourceQuota", "4Ki means 4096"),
+    ("quota-drift", lambda i: replace(i, quota({GPU: "4"}, used={GPU: "3"})), "ResourceQuota", "is 3, its pods cost 0"),
+    ("allocations", bound_without_reading, "pod team-a/bad", "can't be read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "spoil", "subject", "fault"), FAULTS, ids=[f"{f[0]}-{f[3]}"[:60] for f in FAULTS])
+def test_one_fault_is_found_and_nothing_else(
+    hami: Hami, monkeypatch: pytest.MonkeyPatch, check: str, spoil: Spoil, subject: str, fault: str
+) -> None:
+    monkeypatch.setattr("hami_webhook.doctor.cluster_checks._SETTLED", 0.0)
+    installation = Installation()
+    spoil(installation)
+    run = hami(installation.api, "doctor", "-o", "json")
+    assert run.status == 1
+    faults = found(run.result)
+    assert [check] == list(faults)
+    (first, *_) = faults[check]
+    assert subject in first[0]
+    assert fault in first[1]
+    assert f"FAULT {check}: " in hami(installation.api, "doctor").out
+
+
+def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
+    installation = Installation()
+    installation.api.only = "team-a"
+    run = hami(installation.api, "doctor", "-o", "json")
+    assert (run.status, found(run.result)) == (0, {})
+    unseen = {each["check"] for each in run.result["checks"] if each["unseen"]}
+    assert {each["check"] for each in run.result["checks"]} - unseen == {"api-server", "namespaces"}
+    out = hami(installation.api, "doctor").out
+    assert 'UNSEEN deployments: Deployments and their replicas: User "tenant" cannot get' in out
+    assert out.splitlines()[-1] == "23 checks, 0 faults, 21 couldn't see everything with your rights"
+
+
+def test_a_refusal_by_quota_shows_that_reviews_work(hami: Hami) -> None:
+    installation = Installation()
+    denied = 'admission webhook "validate.webhook.hami.io" denied the request: exceeded quota: gpu-quota'
+    refuse_pods(installation, 403, denied)
+    assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
+
+
+def test_the_rights_are_those_of_the_manifests() -> None:
+    """`python -m hack.render_rights` writes them anew."""
+    assert TARGET.read_text() == render()
+
+
+def test_another_namespace_of_the_installation(hami: Hami) -> None:
+    run = hami(Installation().api, "doctor", "--system-namespace", "elsewhere", "-o", "json")
+    assert found(run.result)["deployments"][0][1].startswith("none runs the webhook")
