@@ -50,9 +50,11 @@ class ApiServer:
     now: datetime | None = None
     pod: Callable[[JSON], tuple[int, JSON]] = lambda pod: (201, pod)
     allowed: Callable[[JSON], bool] = lambda review: True
+    on_request: Callable[[str], None] = lambda path: None
 
     def answer(self, method: str, path: str, body: JSON | None) -> tuple[int, JSON]:
         self.asked.append((method, path))
+        self.on_request(path)
         if path == "/version":
             return 200, {"gitVersion": self.version}
         if not self._may(method, path):
