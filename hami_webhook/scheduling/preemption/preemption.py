@@ -157,6 +157,9 @@ class Preemption:
             return dict(proposed)
         if not isinstance(found, CycleState):
             return {}
+        room = self._nominations.room(pod, found.accounts)
+        if nominated is not None and room is not None and room.ending:
+            return {}
         preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
         completed = {}
         for node, proposal in proposed.items():

@@ -15,7 +15,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.quota_room import quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, asks, card, node, quota
+from scheduling.scenery import GPU, MEM, NOW, VENDORS, asks, card, node, pod, quota
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key
@@ -103,6 +103,22 @@ def test_room_and_devices_at_once() -> None:
         async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(asks(1, 10000))) as each:
             await each.filter("high")
             assert each.ending() == ["y"]
+
+    story(run())
+
+
+def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
+    """The small card of n2 would do, where kube-scheduler has found a victim for CPU."""
+
+    async def run() -> None:
+        nodes = [FREE, node("n2", card("b")), node("n3", card("c"))]
+        there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", asks(None), nodeName="n2", priority=0)]
+        async with extended(*nodes, giving_room(20000, 16000), *there, high(asks(1, percent=100))) as each:
+            await each.filter("high", ["n1"])
+            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
+            assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) == {}
+            await each.end("x")
+            assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) != {}, "nobody is ending"
 
     story(run())
 
