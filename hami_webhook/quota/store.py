@@ -138,8 +138,8 @@ class _Seen:
     raced: bool = False
 
     def adapt(self) -> None:
-        """Set the pause after an update: the time of three writes, less with each update that met no other writer."""
-        self.pause = min(_LONGEST_PAUSE, 3 * self.took) if self.raced else 0.8 * self.pause
+        """Set the pause after an update: the time of two writes, less with each update that met no other writer."""
+        self.pause = min(_LONGEST_PAUSE, 2 * self.took) if self.raced else 0.8 * self.pause
         self.raced = False
 
 

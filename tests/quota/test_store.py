@@ -329,9 +329,9 @@ async def test_updates_pause_while_somebody_else_writes_too() -> None:
 
     assert await pauses(raced=False) == []
     assert await pauses(raced=True) == []
-    assert await pauses(raced=True) == [pytest.approx(0.09)]
-    assert await pauses(raced=False) == [pytest.approx(0.09)]
-    assert await pauses(raced=False) == [pytest.approx(0.072)]
+    assert await pauses(raced=True) == [pytest.approx(0.06)]
+    assert await pauses(raced=False) == [pytest.approx(0.06)]
+    assert await pauses(raced=False) == [pytest.approx(0.048)]
     stage.now += 0.25
     assert await pauses(raced=False) == []
 

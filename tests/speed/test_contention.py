@@ -134,7 +134,7 @@ def burst(replicas: int, write: float, between: float) -> Burst:
 
 
 @pytest.mark.parametrize(
-    ("write", "between", "rate", "writes"), [(0.01, 0.08, 0.75, 0.5), (0.01, 0.02, 0.6, 0.3), (0.1, 0.2, 0.55, 0.4)]
+    ("write", "between", "rate", "writes"), [(0.01, 0.08, 0.8, 0.5), (0.01, 0.02, 0.7, 0.3), (0.1, 0.2, 0.65, 0.4)]
 )
 def test_three_replicas_charge_nearly_as_fast_as_one(write: float, between: float, rate: float, writes: float) -> None:
     one, three = burst(1, write, between), burst(3, write, between)
