@@ -44,6 +44,7 @@ from hami_webhook.config import (
     read_text,
     resolve,
 )
+from hami_webhook.config.setting_values import NODE_ROLE
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, read_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain.read import Explainer, UnknownPod, read_cluster
@@ -55,6 +56,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling import kube_scheduler, placer
 from hami_webhook.server.serve_embedded import serve_embedded
 from hami_webhook.server.serve_kubernetes import serve_kubernetes
+from hami_webhook.server.serve_node import serve_node
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import pods_of
@@ -244,6 +246,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         logging.warning("%s", warning)
     if settings.ignored_sections:
         logging.info("device-config.yaml: %s ignored, not enabled by flag", ", ".join(settings.ignored_sections))
+    if NODE_ROLE in settings.roles:
+        if arguments.embedded_cluster:
+            raise UsageError("--roles node probes the GPUs of a node: it needs a cluster, not --embedded-cluster")
+        uvloop.run(serve_node(settings))
+        return 0
     config = _device_config(settings.device_config_file).config
     vendors = enabled_vendors(config.without(settings.ignored_sections))
     policies = _policies(settings.policy_file, vendors)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hami_webhook.config.errors import ConfigError, quoted
 from hami_webhook.config.go_syntax import ListenAddress
-from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, ServiceAccount, listed
+from hami_webhook.config.setting_values import CARD_POLICIES, NODE_POLICIES, NODE_ROLE, ServiceAccount, listed
 from hami_webhook.config.settings import SETTINGS, Setting, Settings
 
 _KLOG_SWITCHES = (
@@ -164,6 +164,8 @@ def _unplaced_accounts(values: Mapping[str, Any], given: set[str]) -> Iterator[s
 
 
 def _conflicts(settings: Settings) -> Iterator[str]:
+    if NODE_ROLE in settings.roles and not settings.node_name:
+        yield f'--roles "{NODE_ROLE}": needs NODE_NAME, the name of the node whose GPUs it probes'
     if settings.certificate_secret and not ("controller" in settings.roles and settings.pod_namespace):
         yield "--certificate-secret: needs the role controller, which makes the Secret, and POD_NAMESPACE"
     if settings.client_ca_file and not settings.tls:

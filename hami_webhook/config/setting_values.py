@@ -10,6 +10,8 @@ from hami_webhook.config.go_syntax import ListenAddress, parse_go_duration, pars
 from hami_webhook.kube.objects import is_subdomain
 
 ROLES = ("webhook", "controller", "extender")
+NODE_ROLE = "node"
+"""The role of a process on each node with GPUs, which has none of the others'."""
 NODE_POLICIES = ("binpack", "spread")
 CARD_POLICIES = ("binpack", "spread", "numa", "numa-first", "mutex", "topology-aware")
 
@@ -127,8 +129,10 @@ def listed(text: str) -> list[str]:
 def roles(text: str) -> frozenset[str]:
     """The roles of this process, at least one."""
     names = listed(text)
+    if names == [NODE_ROLE]:
+        return frozenset(names)
     if not names or not set(names) <= set(ROLES):
-        raise ValueError(f"must be a comma list of {', '.join(ROLES)}, at least one")
+        raise ValueError(f"must be a comma list of {', '.join(ROLES)}, at least one, or {NODE_ROLE} alone")
     return frozenset(names)
 
 

@@ -72,6 +72,9 @@ class Settings:
         values.path, "", "path of a kubeconfig; empty: the default one, then in-cluster", env="KUBECONFIG"
     )
     pod_name: str = _setting(values.object_name, "", "name of this pod", flags=(), env="POD_NAME")
+    node_name: str = _setting(
+        values.object_name, "", "name of this pod's node, for the role node", flags=(), env="NODE_NAME"
+    )
     pod_namespace: str = _setting(values.object_name, "", "namespace of this pod", flags=(), env="POD_NAMESPACE")
 
     http_bind: ListenAddress = _setting(

@@ -296,8 +296,13 @@ BAD = [
     ("--max-request-bytes 3Mi", "must be a whole number from 1024 to 67108864"),
     ("--leader-elect=yes", '--leader-elect "yes": must be true or false'),
     ("--leader-elect --scheduler-name s", "--leader-elect: needs --leader-elect-resource-namespace, or POD_NAMESPACE"),
-    ("--roles scheduler", '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one'),
-    ("--roles ,", "must be a comma list of webhook, controller, extender, at least one"),
+    (
+        "--roles scheduler",
+        '--roles "scheduler": must be a comma list of webhook, controller, extender, at least one, or node alone',
+    ),
+    ("--roles node,webhook", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
+    ("--roles node", '--roles "node": needs NODE_NAME, the name of the node whose GPUs it probes'),
+    ("--roles ,", "must be a comma list of webhook, controller, extender, at least one, or node alone"),
     ("--own-service-accounts x", '--own-service-accounts "x": must be NAMESPACE/x, as POD_NAMESPACE isn\'t set'),
     (
         "--volcano-service-accounts x",

@@ -1,0 +1,1 @@
+"""What runs on a node with GPUs: the probe of how they are linked."""

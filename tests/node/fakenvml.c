@@ -1,0 +1,90 @@
+/* NVML as the probe calls it, on a machine described in the file that FAKE_NVML names:
+ * the number of GPUs; for each pair of them, row by row, NVML's topology level (0 on the diagonal); the same for the
+ * number of direct NVLinks; for each GPU the number of its NVLinks to a switch, -1: it has no NVLink at all. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SUCCESS 0
+#define INVALID_ARGUMENT 2
+#define NOT_SUPPORTED 3
+#define UNKNOWN 999
+#define MOST 16
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} Pci;
+
+static int gpus, level[MOST][MOST], direct[MOST][MOST], switched[MOST];
+
+static int of(void *handle) { return (int)(long)handle - 1; }
+
+static void read_matrix(FILE *file, int matrix[MOST][MOST]) {
+    for (int x = 0; x < gpus; x++)
+        for (int y = 0; y < gpus; y++)
+            if (fscanf(file, "%d", &matrix[x][y]) != 1) abort();
+}
+
+int nvmlInitWithFlags(unsigned int flags) {
+    FILE *file = fopen(getenv("FAKE_NVML"), "r");
+    if (!file || fscanf(file, "%d", &gpus) != 1) return UNKNOWN;
+    read_matrix(file, level);
+    read_matrix(file, direct);
+    for (int x = 0; x < gpus; x++)
+        if (fscanf(file, "%d", &switched[x]) != 1) abort();
+    fclose(file);
+    return SUCCESS;
+}
+
+int nvmlShutdown(void) { return SUCCESS; }
+
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = gpus; return SUCCESS; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) { *handle = (void *)(long)(index + 1); return SUCCESS; }
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length) {
+    snprintf(uuid, length, "GPU-%d", of(handle));
+    return SUCCESS;
+}
+
+static int bus_id(int gpu, Pci *pci) {
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", gpu + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci) { return bus_id(of(handle), pci); }
+
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, unsigned int *found) {
+    *found = level[of(one)][of(other)];
+    return SUCCESS;
+}
+
+/* Where a link ends: the peer, gpus for a switch, -1 for nowhere. */
+static int end(int gpu, unsigned int link) {
+    for (int peer = 0; peer < gpus; peer++)
+        for (int n = 0; n < direct[gpu][peer]; n++)
+            if (link-- == 0) return peer;
+    return (int)link < switched[gpu] ? gpus : -1;
+}
+
+int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active) {
+    if (switched[of(handle)] < 0) return NOT_SUPPORTED;
+    if (level[of(handle)][of(handle)] == -1) return UNKNOWN;
+    *active = end(of(handle), link) >= 0;
+    return *active || link < 12 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned int link, Pci *pci) {
+    int remote = end(of(handle), link);
+    return bus_id(remote < gpus ? remote : 200, pci);
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned int link, unsigned int *type) {
+    *type = end(of(handle), link) < gpus ? 0 : 2;
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int error) { return error == UNKNOWN ? "Unknown Error" : "Error"; }

@@ -1,0 +1,53 @@
+"""Real machines as NVML describes them, and a libnvidia-ml.so.1 that does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "fakenvml.c"
+PIX, PXB, PHB, NODE, SYS = 10, 20, 30, 40, 50
+"""NVML's topology levels, by the words of `nvidia-smi topo -m`."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs: the PCIe level and the direct NVLinks of each pair, the NVLinks of each to a switch (-1: it has none)."""
+
+    gpus: int
+    level: Callable[[int, int], int]
+    direct: Callable[[int, int], int] = lambda x, y: 0
+    switched: int = 0
+    fails: bool = False
+
+    def text(self) -> str:
+        every = range(self.gpus)
+        diagonal = -1 if self.fails else 0
+        levels = [[self.level(x, y) if x != y else diagonal for y in every] for x in every]
+        links = [[self.direct(x, y) if x != y else 0 for y in every] for x in every]
+        rows = [[self.gpus], *levels, *links, [self.switched] * self.gpus]
+        return "\n".join(" ".join(map(str, row)) for row in rows) + "\n"
+
+
+DGX_A100 = Machine(8, lambda x, y: PXB if x // 2 == y // 2 else SYS, switched=12)
+DGX_H100 = Machine(8, lambda x, y: NODE if x // 4 == y // 4 else SYS, switched=18)
+FOUR_A100_PCIE = Machine(4, lambda x, y: NODE if x // 2 == y // 2 else SYS, lambda x, y: 12 if x // 2 == y // 2 else 0)
+L40S = Machine(8, lambda x, y: PIX if x // 2 == y // 2 else NODE if x // 4 == y // 4 else SYS, switched=-1)
+ONE_SIDED = Machine(2, lambda x, y: PHB, lambda x, y: 4 if x < y else 0)
+FAILING = Machine(2, lambda x, y: PHB, fails=True)
+
+
+def compile_library(folder: Path) -> None:
+    """Put a libnvidia-ml.so.1 there."""
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, SOURCE], check=True)
+
+
+def environment(folder: Path, machine: Machine) -> Mapping[str, str]:
+    """That of a process on the machine."""
+    described = folder / "machine"
+    described.write_text(machine.text())
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(described)}
