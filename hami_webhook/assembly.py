@@ -166,7 +166,7 @@ class Core:
         pod, now = self.state.observed(identity), self.clock()
         if pod is None or pod.namespace != account.quota.namespace or pod.ended(now):
             return False
-        charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl)
+        charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl, account.cards)
         return charge.derivable and scopes.matches(account.quota, pod) and charge.only(account.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
@@ -191,7 +191,7 @@ class _QuotaPort:
 
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _WaitingPod:
         try:
-            charge = waiting_charge(pod, self.core.vendors, self.core.state, requests)
+            charge = waiting_charge(pod, self.core.vendors, self.core.state, requests=requests)
         except BadRequest as error:
             raise bad_request(error) from error
         return _WaitingPod(self, pod, charge)
@@ -235,8 +235,16 @@ class _WaitingPod:
             )
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
-        request = ChargeRequest(uid, self.pod, self.cost, dry_run, reservation)
-        outcome = await self.charging.core.charger.charge(request, time_left)
+        core = self.charging.core
+        request = ChargeRequest(
+            uid,
+            self.pod,
+            self.cost,
+            dry_run,
+            reservation,
+            lambda cards: waiting_charge(self.pod, core.vendors, core.state, cards),
+        )
+        outcome = await core.charger.charge(request, time_left)
         if isinstance(outcome, Refusal):
             retry_after = 1 if outcome.code == 503 else None
             raise Denied(outcome.code, outcome.message, cause="quota", retry_after=retry_after)

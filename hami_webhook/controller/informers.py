@@ -13,6 +13,7 @@ from hami_webhook.controller.loops import Loops, contained
 from hami_webhook.controller.quotas import QuotaReconciler
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
 from hami_webhook.controller.showback import Showback
+from hami_webhook.devices.model import NodeView
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.preemption.quota_room import gives_room
@@ -152,23 +153,34 @@ class SharedInformers:
             reconciler.pod_changed(pod_before, core.state.pod(uid))
         elif kind is Kind.RESOURCE_QUOTAS:
             reconciler.quota_changed(quota_before, caches.quota(namespace, name))
+        elif kind is Kind.NODES and _cards_of(view_before) != _cards_of(core.state.view(name)):
+            reconciler.cards_changed()
         elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
             for pod in core.state.foreign_pods_on(name):  # their charges may be completed from the registered cards
                 reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
-        """Whether a quota allows more than before: raised, gone, less used, no longer enforced, or pods may be evicted
-        for room in it.
+        """Whether a quota may allow more than before: raised, gone, less used, no longer enforced, of other cards, or
+        pods may be evicted for room in it.
         """
         if before is None:
             return False
         if after is None or (gives_room(after) and not gives_room(before)):
             return True
         old, new = QuotaAccount.read(before, self._core.vendors), QuotaAccount.read(after, self._core.vendors)
-        return (old.enforced and not new.enforced) or any(
-            key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
-            for key, hard in old.hard.items()
+        return (
+            (old.enforced and not new.enforced)
+            or old.cards != new.cards
+            or any(
+                key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
+                for key, hard in old.hard.items()
+            )
         )
+
+
+def _cards_of(view: NodeView | None) -> object:
+    """What of a node decides which of its cards a quota selects."""
+    return None if view is None else (view.node.labels, view.inventories)
 
 
 def _name(obj: JSON) -> str:

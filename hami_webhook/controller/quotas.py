@@ -109,6 +109,8 @@ class QuotaReconciler:
         charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
         ids = charge_ids(pod.uid, pod.annotations)
         accounts = self._accounts.get(pod.namespace, {}).values()
+        if any(account.cards is not None for account in accounts):
+            return False  # their entries stay while the pod waits
         return charge.derivable and all(
             self._history.charged(account, ids, charge.only(account.hard))
             for account in accounts
@@ -165,6 +167,12 @@ class QuotaReconciler:
         accounts.pop(quota.name, None)
         if not accounts:
             self._accounts.pop(quota.namespace, None)
+
+    def cards_changed(self) -> None:
+        """Cards, or labels of their nodes, changed: quotas that select cards may count others."""
+        for namespace, accounts in self._accounts.items():
+            if any(account.cards is not None for account in accounts.values()):
+                self.touch(namespace)
 
     def touch(self, namespace: str) -> None:
         """Recompute the namespace soon: debounced, but no later than 2 s after the first change."""

@@ -15,6 +15,7 @@ from hami_webhook.devices.model import (
     Device,
     DeviceReservation,
     Inventory,
+    NodeView,
     Overlay,
     Request,
     Usage,
@@ -39,6 +40,10 @@ class Constraints:
 
 class Budget(Protocol):
     """What the pod's namespace still lets it hold; called with everything the pod would hold so far."""
+
+    def on(self, view: NodeView) -> Budget:
+        """The budget for one node, of whose cards some quotas may count a part."""
+        ...
 
     def admits(self, holds: Sequence[Claim]) -> bool: ...
 

@@ -95,9 +95,10 @@ def explain_denial(
     quotas = []
     over = []
     for account in _accounts(pod, context):
-        of_account = list(_quotas_at_admission(account, charge.amounts))
+        part = account.part(charge, lambda cards: waiting_charge(pod, context.vendors, context.state, cards))
+        of_account = list(_quotas_at_admission(account, part.amounts))
         quotas += of_account
-        keys = account.overrun(charge) if account.enforced else ()
+        keys = account.overrun(part) if account.enforced else ()
         over += [quota for quota in of_account if quota.key in keys]
     steps = [step for step, _ in remedies.raises(over, charge.amounts)]
     return Explanation(*name, verdict, quotas=quotas, changes=[Change(steps)] if steps else [])
@@ -405,7 +406,8 @@ def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -
         budget = pod_budget(pod, [account], pods, *more)
         for key, hard in sorted(account.hard.items()):
             amount = None if cost is None else cost.get(key, 0)
-            most = budget.limits.get(key, hard) if budget else max(hard, amount or 0)
+            most = budget.most(key) if budget else None
+            most = max(hard, amount or 0) if most is None else most
             yield QuotaReport(
                 account.name, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
             )

@@ -19,9 +19,10 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binary
 from hami_webhook.quota import ledger as ledgers
+from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
 from hami_webhook.quota.ledger import LEDGER, Entry, State, find_entry
-from hami_webhook.quota.pricing import Charge
+from hami_webhook.quota.pricing import Charge, ChargeOn
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class QuotaAccount:
 
     `gone` are managed keys that left `spec.hard` and still stand in the status. `in_bytes` are the keys that this quota
     counts in bytes, as their hard has a binary suffix; `bytes_per_unit` has all that it might. `observed` is how many
-    charges passed for which there was no room, as the quota only observes.
+    charges passed for which there was no room, as the quota only observes. `cards` are those that it counts, None
+    for all.
     """
 
     quota: ResourceQuota
@@ -42,6 +44,7 @@ class QuotaAccount:
     bytes_per_unit: Mapping[str, int] = field(default_factory=dict)
     enforcement: Enforcement = Enforcement.ENFORCE
     observed: int = 0
+    cards: CardSelection | None = None
 
     @classmethod
     def read(cls, quota: ResourceQuota, vendors: Vendors) -> QuotaAccount:
@@ -54,6 +57,9 @@ class QuotaAccount:
             for key in vendors.bytes_per_unit
             if _ceil(quota.used.get(key, 0)) and is_binary(quota.used[key]) != (key in in_bytes)
         }
+        cards = CardSelection.of(quota)
+        if quota.annotations.get(COUNTED) != _text(cards):
+            stale |= hard.keys()  # used is that of other cards
         used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
         ledger = ledgers.decode(quota.annotations.get(LEDGER))
@@ -67,6 +73,7 @@ class QuotaAccount:
             vendors.bytes_per_unit,
             Enforcement.of(quota),
             observed_charges(quota),
+            cards,
         )
 
     @property
@@ -94,6 +101,10 @@ class QuotaAccount:
     def exact_hard(self, key: str) -> int:
         """The limit of a key in the terms of exact amounts, to compare quotas by."""
         return self.hard[key] if key in self.in_bytes else self.hard[key] * self.bytes_per_unit.get(key, 1)
+
+    def part(self, charge: Charge, on_cards: ChargeOn | None) -> Charge:
+        """What of a charge this quota counts; all of it, if `on_cards` isn't known."""
+        return charge if self.cards is None or on_cards is None else on_cards(self.cards)
 
     def concerns(self, pod: Pod, charge: Charge) -> bool:
         """Whether the pod is in scope and consumes a key of this quota."""
@@ -166,6 +177,8 @@ class QuotaAccount:
         text = ledgers.encode(target.ledger)
         if text != self.quota.annotations.get(LEDGER):
             annotations[LEDGER] = text
+        if self.quota.annotations.get(COUNTED) != _text(self.cards) and target.used.keys() >= self.hard.keys():
+            annotations[COUNTED] = _text(self.cards)
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
@@ -191,6 +204,7 @@ class ChargeRequest(Struct, frozen=True):
     charge: Charge
     dry_run: bool = False
     reservation: str = ""
+    on_cards: ChargeOn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +296,10 @@ def _evaluate_one(
     """The first refusal, or the accounts after the charge, with what those that only observe would have refused."""
     after: dict[str, QuotaAccount] = {}
     observed: list[Refusal] = []
-    pod, charge, identity = request.pod, request.charge, request.identity
+    pod, identity = request.pod, request.identity
     for name in sorted(running):
         account = running[name]
+        charge = account.part(request.charge, request.on_cards)
         if not account.concerns(pod, charge):
             continue
         unknown = account.unknown(charge)
@@ -331,6 +346,11 @@ def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
     found = (answer.get("metadata") or {}).get("annotations") or {}
     if LEDGER in written and found.get(LEDGER) != written[LEDGER]:
         raise ClusterError("the API server didn't keep the ledger annotation")
+
+
+def _text(cards: CardSelection | None) -> str | None:
+    """A selection as `COUNTED` has it."""
+    return None if cards is None else str(cards)
 
 
 @lru_cache(maxsize=4096)

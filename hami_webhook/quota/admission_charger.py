@@ -247,9 +247,9 @@ class AdmissionCharger:
             result.refusals.get(index)
             or Charged(
                 {
-                    name: account.counted(request.charge.exact)
+                    name: account.counted(charge.exact)
                     for name, account in before.items()
-                    if account.concerns(request.pod, request.charge)
+                    if account.concerns(request.pod, charge := account.part(request.charge, request.on_cards))
                 },
                 tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed.get(index, ())),
             )
@@ -292,8 +292,8 @@ class AdmissionCharger:
 
 
 def _all_limited(request: ChargeRequest, accounts: Accounts) -> bool:
-    """Whether each key that a pod consumes is in some quota that it is in the scope of."""
-    matching = (account for account in accounts.values() if scopes.matches(account.quota, request.pod))
+    """Whether each key that a pod consumes is in some quota that it is in the scope of and that counts all cards."""
+    matching = (a for a in accounts.values() if a.cards is None and scopes.matches(a.quota, request.pod))
     return frozenset[str]().union(*(account.hard for account in matching)).issuperset(request.charge.amounts)
 
 

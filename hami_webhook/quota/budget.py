@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from hami_webhook.devices.debit import Debit, per_vendor
-from hami_webhook.devices.model import Claim, Kinds
+from hami_webhook.devices.model import Claim, Kinds, NodeView
 from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
 from hami_webhook.quota.pricing import CapacityLister, admission_charge, charge_of, in_bytes, in_units
 
@@ -24,17 +26,40 @@ class PodBudget:
     A node passes a quota iff (a) what the other placed pods hold plus this placement is within hard, and (b) the
     placement costs no more than the pod is charged already, or used has room for the difference. Both are limits on the
     placement's own cost, so the budget is one number per key: the smallest over the quotas. `limits` are of the quotas
-    that count in the key's units, `byte_limits` of those that count in bytes.
+    that count in the key's units, `byte_limits` of those that count in bytes. `selected` are budgets from
+    quotas that select cards; which those are on a node, `on` finds.
     """
 
     def __init__(
-        self, limits: Mapping[str, int], kinds: Kinds, vendors: Vendors, byte_limits: Mapping[str, int] | None = None
+        self,
+        limits: Mapping[str, int],
+        kinds: Kinds,
+        vendors: Vendors,
+        byte_limits: Mapping[str, int] | None = None,
+        selected: Mapping[CardSelection, PodBudget] | None = None,
     ) -> None:
         self.limits = limits
         self.byte_limits = byte_limits or {}
+        self._selected = selected or {}
         self._all = {**limits, **{_IN_BYTES + key: limit for key, limit in self.byte_limits.items()}}
+        for cards, budget in self._selected.items():
+            self._all |= {f"{cards} {key}": limit for key, limit in budget._all.items()}
+        self._cards: Mapping[CardSelection, Container[tuple[str, str]]] = {}
         self._kinds = kinds
         self._vendors = vendors
+
+    def on(self, view: NodeView) -> PodBudget:
+        """The budget for a placement on one node."""
+        if not self._selected:
+            return self
+        budget = copy(self)
+        budget._cards = {cards: cards.on(view) for cards in self._selected}
+        return budget
+
+    def most(self, key: str) -> int | None:
+        """The least limit of a key, on whatever cards; None if there is none."""
+        budgets = (self, *self._selected.values())
+        return min((budget.limits[key] for budget in budgets if key in budget.limits), default=None)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -49,6 +74,13 @@ class PodBudget:
 
         Where not only the peak, but everything at once is within the limits, it is that instead.
         """
+        found = self._counted(holds)
+        for cards, budget in self._selected.items():
+            own = [hold for hold in holds if (hold.vendor, hold.uuid) in self._cards[cards]]
+            found |= {f"{cards} {key}": amount for key, amount in budget._counted(own).items()}
+        return found
+
+    def _counted(self, holds: Sequence[Claim]) -> dict[str, int]:
         # everything at once costs at least as much as the peak, and is quicker to add up
         sums: dict[str, list[int]] = {}
         for hold in holds:
@@ -96,6 +128,10 @@ class RecordingBudget:
         self._admitted: dict[str, int] = {}
         self._refused: set[tuple[tuple[str, int], ...]] = set()
 
+    def on(self, view: NodeView) -> RecordingBudget:
+        self._budget = self._budget.on(view)
+        return self
+
     def admits(self, holds: Sequence[Claim]) -> bool:
         amounts = self._budget.counted(holds)
         if self._budget.within(amounts):
@@ -122,7 +158,7 @@ def charged(
     return (
         found[1].only(account.hard)
         if found
-        else charge_of(pod, vendors, capacity, now, placement_ttl).only(account.hard)
+        else charge_of(pod, vendors, capacity, now, placement_ttl, account.cards).only(account.hard)
     )
 
 
@@ -132,7 +168,7 @@ def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: Capaci
         account.ledger,
         pod.uid,
         pod.annotations.get(RESERVATION, ""),
-        lambda: admission_charge(pod, vendors, capacity).only(account.hard),
+        lambda: admission_charge(pod, vendors, capacity, account.cards).only(account.hard),
     )
 
 
@@ -152,7 +188,7 @@ def placed_by_others(
             continue
         if other.ended(now) or not scopes.matches(account.quota, other):
             continue
-        charge = charge_of(other, vendors, capacity, now, placement_ttl)
+        charge = charge_of(other, vendors, capacity, now, placement_ttl, account.cards)
         for key, amount in account.counted(charge.exact).items() if charge.placed else ():
             sums[key] += amount
     return sums
@@ -172,8 +208,7 @@ def pod_budget(
 
     `others_of` has what the other placed pods cost, where that is kept; else it is summed up over `pods`.
     """
-    limits: dict[str, int] = {}
-    byte_limits: dict[str, int] = {}
+    found: dict[CardSelection | None, tuple[dict[str, int], dict[str, int]]] = {None: ({}, {})}
     for account in quotas:
         if not account.hard or not account.enforced or not scopes.matches(account.quota, pod):
             continue
@@ -188,6 +223,10 @@ def pod_budget(
             # while nobody has computed used there is no room that is known of beyond the pod's own charge
             room = hard - account.used[key] + own if key in account.used else own
             most = min(hard - others[key], max(own, room))
-            of_unit = byte_limits if key in account.in_bytes else limits
+            of_unit = found.setdefault(account.cards, ({}, {}))[key in account.in_bytes]
             of_unit[key] = min(most, of_unit.get(key, most))
-    return PodBudget(limits, pod.kinds, vendors, byte_limits) if limits or byte_limits else None
+    if not any(any(each) for each in found.values()):
+        return None
+    limits, byte_limits = found.pop(None)
+    selected = {cards: PodBudget(each[0], pod.kinds, vendors, each[1]) for cards, each in found.items() if cards}
+    return PodBudget(limits, pod.kinds, vendors, byte_limits, selected)

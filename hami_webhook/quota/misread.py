@@ -14,6 +14,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import selection_faults
 from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
 from hami_webhook.quota.pricing import CapacityLister
 
@@ -70,6 +71,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     if enforcement is not None and enforcement not in {each.value for each in Enforcement}:
         text = f"{ENFORCEMENT}: {enforcement} isn't known, so the quota is enforced; write observe or enforce"
         found.append(Misreading(Reason.KEY, ENFORCEMENT, text))
+    found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota)]
     return found
 
 

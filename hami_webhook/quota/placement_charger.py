@@ -15,7 +15,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.budget import charged, entry_of
 from hami_webhook.quota.ledger import Entry, State
-from hami_webhook.quota.pricing import CapacityLister, Charge, charge_of
+from hami_webhook.quota.pricing import CapacityLister, Charge, ChargeOn, charge_of
 from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot, Swap, Writes
 
 _RETRIES = Retries(attempts=6, first=0.002, longest=0.2)
@@ -72,14 +72,14 @@ class PlacementCharger:
         self._clock = clock
         self._placement_ttl = placement_ttl
 
-    async def commit(self, pod: Pod, actual: Charge) -> PlacementCharge:
+    async def commit(self, pod: Pod, actual: Charge, on_cards: ChargeOn | None = None) -> PlacementCharge:
         """Charge what `actual` costs beyond the pod's present charge. Raises `QuotaChanged` or `ClusterError`."""
         commitment = PlacementCharge(pod, self._store)
         now = self._clock()
 
         def change(snapshot: Snapshot) -> tuple[Accounts, None]:
             after = {
-                name: self._charged(account, pod, actual, now, snapshot)
+                name: self._charged(account, pod, account.part(actual, on_cards), now, snapshot)
                 for name, account in sorted(snapshot.accounts.items())
             }
             return after, None
@@ -106,8 +106,8 @@ class PlacementCharger:
         # a former placement's entry may expire before this placement is seen, so it is renewed in any case
         if not increase and not (found and found[1].state is State.PLACING):
             if found and not (snapshot.live or snapshot.current):
-                itself = charge_of(pod, self._vendors, self._capacity, now, self._placement_ttl).only(account.hard)
-                if _increase(account, amounts, itself):
+                itself = charge_of(pod, self._vendors, self._capacity, now, self._placement_ttl, account.cards)
+                if _increase(account, amounts, itself.only(account.hard)):
                     raise QuotaChanged(account.name)  # no write will show whether the entry is still there
             return account
         over = any(

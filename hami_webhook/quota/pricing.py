@@ -7,7 +7,7 @@ Amounts are integers in the quota's own units. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.derived import DerivedValues
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.requests import effective
+from hami_webhook.quota.card_selection import CardSelection
 
 NODE_LOCK_TIMEOUT = 300.0
 
@@ -43,6 +44,14 @@ class CapacityLister(DeviceLister, Protocol):
         """What a bound pod that no scheduler wrote cards on holds of its node's, by Fit; None if that isn't known."""
         ...
 
+    def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
+        """Whether a card that a pod holds is selected; True for one that isn't known."""
+        ...
+
+    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+        """Whether every eligible card is selected; False if there is none."""
+        ...
+
 
 class NoCapacity(NoDevices):
     """A lister without cards."""
@@ -52,6 +61,12 @@ class NoCapacity(NoDevices):
 
     def held(self, vendor: Vendor, pod: Pod) -> Debit | None:
         return None
+
+    def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
+        return True
+
+    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+        return False
 
 
 class Charge(Struct, frozen=True):
@@ -81,10 +96,15 @@ class Charge(Struct, frozen=True):
         return {key: exact[key] for key in keys if key in exact}
 
 
+ChargeOn = Callable[[CardSelection], Charge]
+"""The part of a pod's charge that a quota counts which selects cards."""
+
+
 @dataclass(slots=True)
 class _ChargeBuilder:
-    """A charge being added up, vendor by vendor."""
+    """A charge being added up, vendor by vendor; on selected cards only, if `cards` are given."""
 
+    cards: CardSelection | None = None
     debits: dict[str, Debit] = field(default_factory=dict)
     others: dict[str, int] = field(default_factory=dict)
     floors: set[str] = field(default_factory=set)
@@ -112,7 +132,7 @@ class _ChargeBuilder:
         return Charge(
             amounts,
             floors,
-            not self.floors,
+            not self.floors and self.cards is None,
             self.placed,
             problems,
             in_bytes(self.debits, vendors),
@@ -151,13 +171,19 @@ def in_bytes(debits: Mapping[str, Debit], vendors: Vendors) -> dict[str, int]:
 
 
 def waiting_charge(
-    pod: Pod, vendors: Vendors, capacity: CapacityLister, requests: Mapping[str, Requests] | None = None
+    pod: Pod,
+    vendors: Vendors,
+    capacity: CapacityLister,
+    cards: CardSelection | None = None,
+    *,
+    requests: Mapping[str, Requests] | None = None,
 ) -> Charge:
-    """What the pod declares. Raises `BadRequest` for an amount that admission refuses.
+    """What the pod declares; of selected cards what it can get nowhere else.
 
-    `requests` are the pod's by the keys of their vendors, where the caller has read them.
+    `requests` are the pod's by the keys of their vendors, where the caller has read them. Raises `BadRequest` for an
+    amount that admission refuses.
     """
-    builder = _ChargeBuilder()
+    builder = _ChargeBuilder(cards)
     if requests is None:
         requests = {key: vendors[key].requests_of(pod) for key in sorted(named_in(pod, vendors))}
     for key, of_vendor in requests.items():
@@ -167,10 +193,12 @@ def waiting_charge(
     return builder.charge(vendors)
 
 
-def admission_charge(pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
+def admission_charge(
+    pod: Pod, vendors: Vendors, capacity: CapacityLister, cards: CardSelection | None = None
+) -> Charge:
     """What admission charges an existing pod today; nothing for amounts that it refuses."""
     try:
-        return waiting_charge(pod, vendors, capacity)
+        return waiting_charge(pod, vendors, capacity, cards)
     except BadRequest:
         return Charge()
 
@@ -187,17 +215,22 @@ def placed_charge(holds: Sequence[Claim], kinds: Kinds, vendors: Vendors) -> Cha
 
 
 def charge_of(
-    pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float = NODE_LOCK_TIMEOUT
+    pod: Pod,
+    vendors: Vendors,
+    capacity: CapacityLister,
+    now: float,
+    placement_ttl: float = NODE_LOCK_TIMEOUT,
+    cards: CardSelection | None = None,
 ) -> Charge:
     """What a live pod costs at `now` (Unix seconds): by vendor its placement if that counts, else what it declares.
 
     A placement that was never bound expires after `placement_ttl` seconds. What a bound pod holds is computed once, and
-    what a pod without a placement declares.
+    what a pod without a placement declares. With `cards` it is what these cost.
     """
-    known = _settled.get(pod)
+    known = _settled.get(pod) if cards is None else None
     if known is not None and known[0] is vendors:
         return known[1]
-    builder = _ChargeBuilder()
+    builder = _ChargeBuilder(cards)
     counts = placement_counts(pod, now, placement_ttl)
     named = named_in(pod, vendors)
     # what a pod names nothing of, it can only hold by a placement
@@ -222,7 +255,7 @@ def charge_of(
     # what another scheduler wrote is read with the node's cards, which may be known later; a placement that isn't bound
     # expires
     cacheable = charge.placed and not builder.by_fit if pod.node_name else NODE not in pod.annotations
-    if cacheable and charge.derivable and not charge.problems and not foreign:
+    if cards is None and cacheable and charge.derivable and not charge.problems and not foreign:
         _settled.keep(pod, (vendors, charge))
     return charge
 
@@ -243,9 +276,15 @@ def _placed_debit(
         builder.problems.append(f"{vendor.keys.allocated} can't be read, so what the pod declares counts: {error}")
         return None
     if placed is not None:
+        if builder.cards is not None:
+            cards, node = builder.cards, pod.node_name or pod.annotations[NODE]
+            counted = [hold for hold in placed.counted if capacity.is_selected(cards, node, vendor.key, hold.uuid)]
+            placed = replace(placed, counted=tuple(counted))
         return placed.debit(init_finished=pod.init_finished)
     if pod.node_name and named:
         builder.by_fit = True
+        if builder.cards is not None and not capacity.is_selected(builder.cards, pod.node_name, vendor.key, ""):
+            return Debit()
         return capacity.held(vendor, pod)
     return None
 
@@ -290,6 +329,8 @@ def _add_waiting(
     builder: _ChargeBuilder, vendor: Vendor, pod: Pod, requested: Requests, capacity: CapacityLister
 ) -> None:
     if not any(requested):
+        return
+    if builder.cards is not None and not capacity.is_confined(builder.cards, vendor, pod):
         return
     floors = frozenset(dimension for request in requested if request for dimension in vendor.decided_later(request))
     cards = list(capacity.eligible(vendor, pod)) if floors else []

@@ -72,12 +72,12 @@ def recompute(
     wakes: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
     own, orphans = _match_entries(
-        pods, entries, lambda pod: admission_charge(pod, vendors, capacity).only(account.hard)
+        pods, entries, lambda pod: admission_charge(pod, vendors, capacity, account.cards).only(account.hard)
     )
     for pod in pods:
         if pod.ended(now) or not scopes.matches(account.quota, pod):
             continue
-        charge = charge_of(pod, vendors, capacity, now, times.placement_ttl)
+        charge = charge_of(pod, vendors, capacity, now, times.placement_ttl, account.cards)
         if charge.problems:
             problems.append((pod, charge.problems))
         counted.append((pod, charge))

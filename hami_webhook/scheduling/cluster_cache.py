@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from heapq import heappop, heappush
 from typing import Any
@@ -19,17 +19,19 @@ from msgspec import structs
 
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.debit import Debit
-from hami_webhook.devices.model import Device, Inventory, NodeView, RegistrationError, Usage
+from hami_webhook.devices.model import Device, Inventory, NodeView
 from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
-from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.budget import placed_by_others
+from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.placed_charges import PlacedCharges
 from hami_webhook.scheduling.device_classes import DeviceClassIndex
 from hami_webhook.scheduling.generations import Generations
+from hami_webhook.scheduling.node_entry import NodeEntry
 from hami_webhook.scheduling.pod_allocations import (
     AssumedPod,
     Card,
@@ -66,22 +68,6 @@ class Problem:
     text: str
 
 
-@dataclass(slots=True)
-class _NodeEntry:
-    name: str
-    node: Node | None = None
-    inventories: dict[str, Inventory] = field(default_factory=dict)
-    registrations: dict[str, str] = field(default_factory=dict)
-    dropped: dict[str, str | None] = field(default_factory=dict)
-    allocatable: dict[str, int] = field(default_factory=dict)
-    judge_again: float | None = None
-    due: float | None = None
-    residents: dict[str, PodAllocation] = field(default_factory=dict)
-    usage: dict[Card, Usage] = field(default_factory=dict)
-    generation: int = 0
-    view: NodeView | None = None
-
-
 class ClusterCache:
     """What the scheduler knows. All times are Unix seconds and come in as arguments."""
 
@@ -89,7 +75,7 @@ class ClusterCache:
         self._vendors = vendors
         self.placement_ttl = placement_ttl
         self._zone = zone
-        self._nodes: dict[str, _NodeEntry] = {}
+        self._nodes: dict[str, NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
         self._residents: dict[str, PodAllocation] = {}
@@ -132,7 +118,7 @@ class ClusterCache:
     def set_node(self, node: Node, now: float) -> None:
         """A node was added or changed."""
         self.now = max(self.now, now)
-        entry = self._nodes.setdefault(node.name, _NodeEntry(node.name))
+        entry = self._nodes.setdefault(node.name, NodeEntry(node.name))
         before, entry.node = entry.node, node
         if before is None or not _same_node(before, node):
             self.version += 1
@@ -305,6 +291,8 @@ class ClusterCache:
     def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
         """What the other placed pods of the pod's namespace cost the quota."""
         pods = self._by_namespace.get(pod.namespace, {})
+        if account.cards is not None:
+            return placed_by_others(account, pod, pods.values(), self._vendors, self, now, self.placement_ttl)
         return self._charges.of_others(account, pod, pods, self._vendors, self, now, self.placement_ttl)
 
     def pod(self, uid: str) -> Pod | None:
@@ -360,40 +348,24 @@ class ClusterCache:
         view = self.view(pod.node_name)
         return held_by_fit(view, vendor, pod, self._vendors) if view is not None else None
 
+    def is_selected(self, cards: CardSelection, node: str, vendor: str, uuid: str) -> bool:
+        entry = self._nodes.get(node)
+        if entry is None or entry.node is None:
+            return True
+        found = entry.types.get((vendor, uuid))
+        return cards.on_node(entry.node.labels) if found is None else cards.admits(found, entry.node.labels)
+
+    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+        return self._sorts.is_confined(cards, vendor, pod)
+
     # how it is kept
 
-    def _judge(self, entry: _NodeEntry, now: float, known: Node | None) -> None:
+    def _judge(self, entry: NodeEntry, now: float, known: Node | None) -> None:
         """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
         node = entry.node
         assert node is not None
-        before, entry.inventories, entry.judge_again = entry.inventories, {}, None
-        entry.registrations = {}
-        texts: list[str] = []
-        for key, vendor in self._vendors.items():
-            allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
-            register = node.annotations.get(vendor.registration.annotation)
-            if vendor.registration.gone_with_allocatable and allocatable == 0 and entry.allocatable.get(key, 0) > 0:
-                entry.dropped[key] = register
-            elif allocatable > 0 or entry.dropped.get(key, register) != register:
-                entry.dropped.pop(key, None)
-            entry.allocatable[key] = allocatable
-            health = vendor.health(node, now, self._zone)
-            if health.until is not None:
-                entry.judge_again = min(health.until, entry.judge_again or health.until)
-            if key in entry.dropped or not health.healthy:
-                if register is not None:
-                    entry.registrations[key] = "silent"
-                continue
-            try:
-                inventory = vendor.inventory(node)
-            except RegistrationError as error:
-                texts.append(str(error))
-                entry.registrations[key] = "unreadable"
-                inventory = None if vendor.registration.drop_on_error else before.get(key)
-            if inventory is not None:
-                entry.inventories[key] = inventory
-                entry.registrations.setdefault(key, "ready")
-                texts.extend(inventory.warnings)
+        before = entry.inventories
+        texts = entry.read(self._vendors, now, self._zone)
         if entry.judge_again is not None and entry.judge_again != entry.due:
             entry.due = entry.judge_again
             heappush(self._due, (entry.due, entry.name))
@@ -418,7 +390,7 @@ class ClusterCache:
         if not pod.node_name:
             self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self.placement_ttl
         if resident.shares:
-            entry = self._nodes.setdefault(resident.node, _NodeEntry(resident.node))
+            entry = self._nodes.setdefault(resident.node, NodeEntry(resident.node))
             entry.residents[pod.uid] = self._residents[pod.uid] = resident
             self._recount(entry, resident.shares)
 
@@ -463,7 +435,7 @@ class ClusterCache:
         del self._nodes[name]
         self.generations.keep_only(self._nodes, len(self._nodes))
 
-    def _recount(self, entry: _NodeEntry, cards: Iterable[Card]) -> None:
+    def _recount(self, entry: NodeEntry, cards: Iterable[Card]) -> None:
         """Sum up anew what is taken of the given cards."""
         cards = list(cards)
         taken = usage_by_card(entry.residents.values(), cards)
@@ -474,7 +446,7 @@ class ClusterCache:
                 entry.usage.pop(card, None)
         self._touch(entry)
 
-    def _touch(self, entry: _NodeEntry) -> None:
+    def _touch(self, entry: NodeEntry) -> None:
         entry.generation = self.generations.changed(entry.name)
         entry.view = None
         self.node_changed(entry.name)

@@ -15,6 +15,7 @@ from hami_webhook.devices.model import Device, Inventory
 from hami_webhook.devices.pod_preferences import MOST_LETTERS, ListRule
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.card_selection import CardSelection
 
 _Sort = tuple[Any, ...]
 
@@ -44,6 +45,7 @@ class DeviceClassIndex:
         self._examples: dict[str, dict[_Sort, Device]] = {}
         self._counts: Counter[tuple[str, _Sort]] = Counter()
         self._answers: dict[object, tuple[Device, ...]] = {}
+        self._confined: dict[object, bool] = {}
 
     def put(self, name: str, labels: Mapping[str, str], inventories: Mapping[str, Inventory]) -> None:
         """A node has these labels and cards now."""
@@ -65,6 +67,7 @@ class DeviceClassIndex:
 
     def _forget(self, node: _OnNode | None) -> None:
         self._answers.clear()
+        self._confined.clear()
         for vendor, sorts in node.examples.items() if node is not None else ():
             for sort in sorts:
                 self._counts[vendor, sort] -= 1
@@ -87,6 +90,33 @@ class DeviceClassIndex:
                     self._answers.clear()
                 self._answers[question] = answer
         return answer
+
+    def is_confined(self, cards: CardSelection, vendor: Vendor, pod: Pod) -> bool:
+        """Whether every card that `eligible` is about is selected; False if there is none."""
+        uuids, types = vendor.lists(pod.annotations)
+        selector = tuple(sorted((pod.node_selector or {}).items()))
+        question = (cards, vendor.key, uuids, types, selector)
+        answer = self._confined.get(question)
+        if answer is None:
+            if len(self._confined) >= _REMEMBERED:
+                self._confined.clear()
+            answer = self._confined[question] = self._search_confined(cards, vendor.key, uuids, types, selector)
+        return answer
+
+    def _search_confined(
+        self, cards: CardSelection, vendor: str, uuids: ListRule, types: ListRule, selector: Sequence[tuple[str, str]]
+    ) -> bool:
+        found = False
+        for node in self._nodes.values():
+            inventory = node.inventories.get(vendor)
+            if inventory is None or any(node.labels.get(key) != value for key, value in selector):
+                continue
+            for device in inventory.devices:
+                if uuids.admits(device.uuid) and types.admits_type(device.type):
+                    if not cards.admits(device.type, node.labels):
+                        return False
+                    found = True
+        return found
 
     def _search(
         self, vendor: str, uuids: ListRule, types: ListRule, selector: Sequence[tuple[str, str]]

@@ -123,6 +123,7 @@ def fit_pod(
     missing = [key for key in pod_request.vendors if key not in view.inventories]
     if missing:
         return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
+    budget = None if budget is None else budget.on(view)
     first = _fit(view, pod_request, vendors, budget, traces, _FitPass.in_order)
     if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
         return first

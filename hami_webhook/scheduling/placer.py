@@ -20,8 +20,9 @@ from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQ
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
+from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
-from hami_webhook.quota.pricing import placed_charge
+from hami_webhook.quota.pricing import Charge, placed_charge
 from hami_webhook.quota.recompute import read_pods
 from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
@@ -278,8 +279,14 @@ class Placer:
     async def _charge(self, placement: AssumedPlacement) -> PlacementCharge:
         """Charge what a placement costs. Raises `QuotaChanged`, `ClusterError`."""
         started, pod = self._clock(), placement.fitted
-        costs = placed_charge(placement.chosen.fit.holds(), pod.kinds, self._vendors)
-        charge = await self._charger.commit(pod, costs)
+        holds = placement.chosen.fit.holds()
+
+        def on_cards(cards: CardSelection) -> Charge:
+            selected = cards.on(placement.chosen.view)
+            own = [hold for hold in holds if (hold.vendor, hold.uuid) in selected]
+            return placed_charge(own, pod.kinds, self._vendors)
+
+        charge = await self._charger.commit(pod, placed_charge(holds, pod.kinds, self._vendors), on_cards)
         if self._clock() - started > _BIND_WITHIN:
             await charge.undo()
             raise ClusterError(f"charging the placement took more than {_BIND_WITHIN:g} s; it is tried anew")

@@ -13,6 +13,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
+from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.server.card_metrics import ZONE
 from hami_webhook.server.exposition import Family, Sample
@@ -66,7 +67,7 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
             if number % _AT_ONCE == 0:
                 yield _USED.of(())
             if scopes.matches(account.quota, pod):
-                cost = charge.only(account.hard) if charge.placed else _while_waiting(core, account, pod)
+                cost = _placed(core, account, pod, charge) if charge.placed else _while_waiting(core, account, pod)
                 for key, amount in account.counted(cost).items():
                     sums[charge.placed][key] += amount
         for key, limit in account.hard.items():
@@ -84,6 +85,13 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
         yield from family.in_pieces(found)
 
 
+def _placed(core: Core, account: QuotaAccount, pod: Pod, charge: Charge) -> Mapping[str, int]:
+    def on_cards(cards: CardSelection) -> Charge:
+        return charge_of(pod, core.vendors, core.state, core.clock(), core.placement_ttl, cards)
+
+    return account.part(charge, on_cards).only(account.hard)
+
+
 def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, int]:
     return charged(account, pod, core.vendors, core.state, core.clock(), core.placement_ttl)
 
@@ -91,7 +99,7 @@ def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, 
 def _hamis(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
     smallest: dict[tuple[str, str], tuple[int, int]] = {}
     for account in accounts:
-        if account.quota.scopes:
+        if account.quota.scopes or account.cards is not None:
             continue
         for key, limit in account.hard.items():
             this, place = (account.exact_hard(key), limit), (account.quota.namespace, key)

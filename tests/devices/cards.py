@@ -256,6 +256,9 @@ class Room:
     slots: int = 10**9
     cores: int = 10**9
 
+    def on(self, view: NodeView) -> Room:
+        return self
+
     def admits(self, taken: Sequence[Claim]) -> bool:
         total = sum(per_vendor(taken, self.kinds).values(), Debit())
         return total.memory <= self.memory and total.slots <= self.slots and total.cores <= self.cores

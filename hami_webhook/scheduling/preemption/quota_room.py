@@ -96,7 +96,7 @@ class QuotaRoom:
         more = (self._vendors, self._state, self._now, self._state.placement_ttl)
         if not placed:
             return account.counted(charged(account, pod, *more))
-        charge = charge_of(pod, *more)
+        charge = charge_of(pod, *more, account.cards)
         return account.counted(charge.exact) if charge.placed else {}
 
 

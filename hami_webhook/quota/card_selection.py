@@ -1,0 +1,73 @@
+"""The cards that a quota counts, where it names device types or nodes (docs/spec/quota.md#5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hami_webhook.devices.model import NodeView
+from hami_webhook.devices.pod_preferences import ListRule, split_list
+from hami_webhook.kube.objects import ResourceQuota
+
+DEVICE_TYPES = "hami.io/quota-device-types"
+NODE_SELECTOR = "hami.io/quota-node-selector"
+COUNTED = "hami.io/quota-counted-cards"
+"""The annotation with the selection that used was computed for; none if that was all cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardSelection:
+    """Cards whose type contains one of `types` (lower case), on nodes with these labels; empty is no constraint."""
+
+    types: tuple[str, ...] = ()
+    node_labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, quota: ResourceQuota) -> CardSelection | None:
+        """What is written on a quota; None for all cards. A part that can't be read is no constraint."""
+        types = split_list(quota.annotations.get(DEVICE_TYPES, "").lower())
+        selection = cls(types, _labels(quota.annotations.get(NODE_SELECTOR, "")) or ())
+        return selection if selection != cls() else None
+
+    def admits(self, device_type: str, node_labels: Mapping[str, str]) -> bool:
+        """Whether a card of this type on a node with these labels is selected."""
+        return ListRule(allow=self.types).admits_type(device_type) and self.on_node(node_labels)
+
+    def on_node(self, labels: Mapping[str, str]) -> bool:
+        """Whether cards of a node with these labels may be selected."""
+        return all(labels.get(key) == value for key, value in self.node_labels)
+
+    def on(self, view: NodeView) -> frozenset[tuple[str, str]]:
+        """The selected cards of a node, as backend key and UUID."""
+        return frozenset(
+            (vendor, device.uuid)
+            for vendor, inventory in view.inventories.items()
+            for device in inventory.devices
+            if self.admits(device.type, view.node.labels)
+        )
+
+    def __str__(self) -> str:
+        labels = ",".join(f"{key}={value}" for key, value in self.node_labels)
+        parts = {"types": ",".join(self.types), "nodes": labels}
+        return "; ".join(f"{name} {text}" for name, text in parts.items() if text)
+
+
+def selection_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
+    """The annotations that select no cards as they are written, each with a sentence."""
+    types = quota.annotations.get(DEVICE_TYPES)
+    if types is not None and not split_list(types):
+        yield DEVICE_TYPES, f"{DEVICE_TYPES} names no type, so all are counted; write types such as A100,H100"
+    labels = quota.annotations.get(NODE_SELECTOR)
+    if labels is not None and not _labels(labels):
+        text = (
+            f"{NODE_SELECTOR}: {labels} is no list of labels, so all nodes are counted; write labels such as pool=train"
+        )
+        yield NODE_SELECTOR, text
+
+
+def _labels(text: str) -> tuple[tuple[str, str], ...] | None:
+    """`key=value` in a comma list; None for what isn't."""
+    pairs = [item.partition("=") for item in split_list(text)]
+    if not all(key.strip() and equals and "=" not in value for key, equals, value in pairs):
+        return None
+    return tuple(sorted((key.strip(), value.strip()) for key, _, value in pairs))

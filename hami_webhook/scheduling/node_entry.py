@@ -1,0 +1,70 @@
+"""What the cluster cache keeps of one node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import tzinfo
+
+from hami_webhook.devices.model import Inventory, NodeView, RegistrationError, Usage
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.objects import Node
+from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.scheduling.pod_allocations import Card, PodAllocation
+
+
+@dataclass(slots=True)
+class NodeEntry:
+    """A node, what is registered of its cards, and what pods hold of them.
+
+    `judge_again` is when a handshake expires (Unix seconds).
+    """
+
+    name: str
+    node: Node | None = None
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    registrations: dict[str, str] = field(default_factory=dict)
+    types: dict[Card, str] = field(default_factory=dict)
+    """Of cards also after their plugin is gone: pods may still hold them."""
+    dropped: dict[str, str | None] = field(default_factory=dict)
+    allocatable: dict[str, int] = field(default_factory=dict)
+    judge_again: float | None = None
+    due: float | None = None
+    residents: dict[str, PodAllocation] = field(default_factory=dict)
+    usage: dict[Card, Usage] = field(default_factory=dict)
+    generation: int = 0
+    view: NodeView | None = None
+
+    def read(self, vendors: Vendors, now: float, zone: tzinfo | None) -> list[str]:
+        """Read the node's cards anew, and leave out vendors whose plugin is gone; what can't be read, in words."""
+        node = self.node
+        assert node is not None
+        before, self.inventories, self.judge_again = self.inventories, {}, None
+        self.registrations = {}
+        texts: list[str] = []
+        for key, vendor in vendors.items():
+            allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
+            register = node.annotations.get(vendor.registration.annotation)
+            if vendor.registration.gone_with_allocatable and allocatable == 0 and self.allocatable.get(key, 0) > 0:
+                self.dropped[key] = register
+            elif allocatable > 0 or self.dropped.get(key, register) != register:
+                self.dropped.pop(key, None)
+            self.allocatable[key] = allocatable
+            health = vendor.health(node, now, zone)
+            if health.until is not None:
+                self.judge_again = min(health.until, self.judge_again or health.until)
+            if key in self.dropped or not health.healthy:
+                if register is not None:
+                    self.registrations[key] = "silent"
+                continue
+            try:
+                inventory = vendor.inventory(node)
+            except RegistrationError as error:
+                texts.append(str(error))
+                self.registrations[key] = "unreadable"
+                inventory = None if vendor.registration.drop_on_error else before.get(key)
+            if inventory is not None:
+                self.inventories[key] = inventory
+                self.registrations.setdefault(key, "ready")
+                self.types |= {(key, device.uuid): device.type for device in inventory.devices}
+                texts.extend(inventory.warnings)
+        return texts

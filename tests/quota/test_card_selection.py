@@ -1,0 +1,321 @@
+"""Quotas that count some cards only, by device type and node (docs/spec/quota.md#5.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import Kind
+from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
+from hami_webhook.scheduling.placer import Placement
+
+from .objects import ALLOCATED, GPU, MEM, TEAM, books, card, container, node, pod, quota
+from .test_misread import judged
+from .world import World, story
+
+H100, A10 = "NVIDIA-NVIDIA H100 80GB HBM3", "NVIDIA-NVIDIA A10"
+MEMORY = {H100: 81559, A10: 23028}
+
+
+def node_of(name: str, *types: str, pool: str = "") -> dict[str, Any]:
+    cards = [card(f"{name}-{index}", MEMORY[each], type=each) for index, each in enumerate(types)]
+    return node(name, *cards, labels={"pool": pool} if pool else {})
+
+
+def counting(name: str, types: str | None = None, selector: str | None = None, **hard: object) -> dict[str, Any]:
+    made = quota(name, **hard)
+    notes = {DEVICE_TYPES: types, NODE_SELECTOR: selector}
+    made["metadata"]["annotations"] = {key: value for key, value in notes.items() if value is not None}
+    return made
+
+
+def of_type(name: str, model: str = "", **amounts: object) -> dict[str, Any]:
+    return pod(name, annotations={"nvidia.com/use-gputype": model} if model else {}, **amounts)
+
+
+@pytest.mark.parametrize(
+    ("types", "selector", "admitted"),
+    [
+        ("H100", None, {"hn", "ht"}),
+        ("h100,a10", None, {"hn", "ht", "an", "at"}),
+        (None, "pool=train", {"ht", "at"}),
+        ("A10", "pool=train", {"at"}),
+        ("A10", "pool=train,zone=a", set()),
+        ("", "", {"hn", "ht", "an", "at"}),
+        ("H100", "train", {"hn", "ht"}),
+    ],
+)
+def test_which_cards_are_counted(types: str | None, selector: str | None, admitted: set[str]) -> None:
+    cards = CardSelection.of(books(counting("q", types, selector, mem=1)).quota) or CardSelection()
+    places = {"hn": (H100, {}), "ht": (H100, {"pool": "train"}), "an": (A10, {}), "at": (A10, {"pool": "train"})}
+    assert {name for name, (model, labels) in places.items() if cards.admits(model, labels)} == admitted
+
+
+@pytest.mark.parametrize(
+    ("annotations", "told"),
+    [
+        ({DEVICE_TYPES: "A100,H100", NODE_SELECTOR: "pool=train"}, ""),
+        ({DEVICE_TYPES: " , "}, f"{DEVICE_TYPES} names no type, so all are counted; write types such as A100,H100"),
+        (
+            {NODE_SELECTOR: "train"},
+            f"{NODE_SELECTOR}: train is no list of labels, so all nodes are counted; write labels such as pool=train",
+        ),
+    ],
+)
+def test_what_selects_nothing_is_told(annotations: dict[str, str], told: str) -> None:
+    assert judged({MEM: "9"}, annotations=annotations) == ([("QuotaMisread", told)] if told else [])
+
+
+@story
+async def test_a_pod_that_may_go_elsewhere_is_charged_where_it_lands() -> None:
+    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1, mem=90000)) as world:
+        await world.create(of_type("p", gpu=1, mem=1000))
+        assert world.used("q") == {"gpu": 0, "mem": 0}
+        placed = await world.core.placer.place(world.pod("p"), ["h"])
+        assert isinstance(placed, Placement)
+        await world.drain()
+        assert world.used("q") == {"gpu": 1, "mem": 1000}
+        await world.run(3)
+        assert world.used("q") == {"gpu": 1, "mem": 1000}
+        assert world.ledger("q") == {}
+
+
+@story
+async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refused_at_admission() -> None:
+    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
+        await world.create(of_type("p", "H100", gpu=1, mem=1000))
+        assert world.used("q") == {"gpu": 1}
+        await world.run(10)
+        assert world.used("q") == {"gpu": 1}
+        denial = await world.refused(of_type("q", "H100", gpu=1, mem=1000))
+        assert denial.message.endswith(f"exceeded quota: q, requested: {GPU}=1, used: {GPU}=1, limited: {GPU}=1")
+        await world.create(of_type("r", "A10", gpu=1, mem=1000))
+        await world.run(10)
+        assert world.used("q") == {"gpu": 1}
+
+
+@story
+async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed() -> None:
+    async with World(node_of("h", H100), counting("q", "H100", gpu=1)) as world:
+        await world.create(of_type("p", gpu=1, mem=1000))
+        assert world.used("q") == {"gpu": 1}
+        await world.add(node_of("a", A10))
+        await world.run(60)
+        assert world.used("q") == {"gpu": 1}
+        assert world.states("q") == {"uid-p": "waiting"}
+        placed = await world.core.placer.place(world.pod("p"), ["a"])
+        assert isinstance(placed, Placement)
+        await world.run(3)
+        assert world.used("q") == {"gpu": 0}
+        assert world.ledger("q") == {}
+
+
+@story
+async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
+    nodes = node_of("t", A10, pool="train"), node_of("s", A10, pool="serve")
+    async with World(*nodes, counting("q", selector="pool=train", gpu=0)) as world:
+        await world.create(pod("s", gpu=1, mem=1, spec={"nodeSelector": {"pool": "serve"}}))
+        await world.refused(pod("t", gpu=1, mem=1, spec={"nodeSelector": {"pool": "train"}}))
+        await world.create(pod("any", gpu=1, mem=1))
+        assert await world.node_of("any") == "s"
+
+
+@story
+async def test_fit_refuses_cards_where_the_quota_would_break() -> None:
+    async with World(node_of("m", H100, A10), counting("q", "H100", gpu=1)) as world:
+        for name in ("a", "b"):
+            await world.create(of_type(name, gpu=1, mem=15000))
+            assert await world.node_of(name) == "m"
+        assert world.used("q") == {"gpu": 1}
+        await world.create(of_type("c", gpu=1, mem=15000))
+        assert await world.reasons("c") == {"m": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
+
+
+@story
+async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
+    nodes = [node_of(f"h{n}", H100, H100) for n in range(4)] + [node_of(f"a{n}", *[A10] * 4) for n in range(6)]
+    quotas = (
+        counting("h100", "H100", gpu=4),
+        counting("a10", "A10", gpu=20),
+        counting("all", mem=204800),
+    )
+    async with World(*nodes, *quotas) as world:
+        placed = {}
+        for number in range(40):
+            name = f"p{number}"
+            try:
+                await world.create(of_type(name, ("H100", "A10", "")[number % 3], gpu=1, mem=8000))
+            except Denied:
+                continue
+            found = await world.place(name)
+            if isinstance(found, Placement):
+                placed[name] = found.node[0]
+            await world.run(3)
+        on = list(placed.values())
+        assert on.count("h") == 4
+        assert on.count("a") == 20
+        assert world.used("h100") == {"gpu": 4}
+        assert world.used("a10") == {"gpu": 20}
+        assert world.used("all")["mem"] <= 204800
+
+
+@story
+async def test_percentages_are_resolved_on_the_card() -> None:
+    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", mem=40779)) as world:
+        await world.create(of_type("any", gpu=1, percent=50))
+        assert world.used("q") == {"mem": 0}
+        placed = await world.core.placer.place(world.pod("any"), ["h"])
+        assert isinstance(placed, Placement)
+        await world.drain()
+        assert world.used("q") == {"mem": 40779}
+        await world.refused(of_type("more", "H100", gpu=1, percent=1))
+
+
+@story
+async def test_relabelled_nodes_are_recounted() -> None:
+    async with World(node_of("n", A10, pool="train"), counting("q", selector="pool=train", gpu=4)) as world:
+        await world.create(of_type("p", gpu=1, mem=1))
+        assert await world.node_of("p") == "n"
+        await world.run(3)
+        assert world.used("q") == {"gpu": 1}
+        await world.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "serve"}}})
+        await world.run(3)
+        assert world.used("q") == {"gpu": 0}
+        await world.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "train"}}})
+        await world.run(3)
+        assert world.used("q") == {"gpu": 1}
+
+
+@story
+async def test_pods_on_cards_that_are_no_longer_registered_stay_counted_by_their_type() -> None:
+    nodes = node_of("h", H100), node_of("a", A10)
+    async with World(*nodes, counting("h100", "H100", gpu=4), counting("a10", "A10", gpu=4)) as world:
+        await world.create(of_type("p", "A10", gpu=1, mem=1))
+        await world.place("p")
+        await world.cluster.patch(
+            Kind.NODES, "a", {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}}
+        )
+        await world.run(3)
+        assert (world.used("h100"), world.used("a10")) == ({"gpu": 0}, {"gpu": 1})
+
+
+@story
+async def test_what_is_selected_anew_is_counted_anew_before_anything_is_charged() -> None:
+    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
+        await world.create(of_type("a", "A10", gpu=1, mem=1))
+        await world.place("a")
+        assert world.used("q") == {"gpu": 0}
+        assert world.quota("q")["metadata"]["annotations"][COUNTED] == "types h100"
+        patch = {"metadata": {"annotations": {DEVICE_TYPES: "A10"}}}
+        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, TEAM)
+        denial = await world.refused(of_type("b", "A10", gpu=1, mem=1))
+        assert denial.message.endswith(f"requested: {GPU}=1, used: {GPU}=1, limited: {GPU}=1")
+        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": {DEVICE_TYPES: None}}}, TEAM)
+        await world.run(3)
+        assert world.used("q") == {"gpu": 1}
+        assert COUNTED not in world.quota("q")["metadata"].get("annotations", {})
+
+
+def held(world: World, types: tuple[str, ...], pool: str) -> tuple[int, int]:
+    """Slots and MiB that placed pods hold of some types in a pool, read off the pods and the nodes alone."""
+    slots = memory = 0
+    for item in world.cluster.peek_all(Kind.PODS, TEAM):
+        notes = item["metadata"].get("annotations", {})
+        for entry in notes.get(ALLOCATED, "").replace(";", ":").split(":"):
+            if not entry:
+                continue
+            uuid, _, mib, _ = entry.split(",")
+            where = world.cluster.peek(Kind.NODES, uuid.rpartition("-")[0])
+            assert where is not None
+            model = H100 if uuid.startswith("h") else A10
+            if any(each in model for each in types) and pool in (where["metadata"]["labels"].get("pool"), ""):
+                slots += 1
+                memory += int(mib)
+    return slots, memory
+
+
+QUOTAS = {"h100": (("H100",), ""), "a10": (("A10",), ""), "train": (("",), "train"), "all": (("",), "")}
+PODS = st.tuples(
+    st.sampled_from(["", "H100", "A10"]),
+    st.sampled_from(["", "train", "serve"]),
+    st.sampled_from([{"gpu": 1, "mem": 9000}, {"gpu": 2, "mem": 4000}, {"gpu": 1, "percent": 40}, {"gpu": 1}]),
+)
+ACTIONS = st.one_of(
+    st.tuples(st.just("create"), PODS),
+    st.tuples(st.just("place"), st.integers(0, 30)),
+    st.tuples(st.just("delete"), st.integers(0, 30)),
+    st.tuples(st.just("wait"), st.just(5)),
+)
+
+
+@settings(deadline=None)
+@given(
+    actions=st.lists(ACTIONS, max_size=25),
+    limits=st.fixed_dictionaries({name: st.tuples(st.integers(0, 5), st.integers(0, 200_000)) for name in QUOTAS}),
+)
+def test_random_pods_never_hold_more_than_any_quota_and_used_is_what_they_hold(
+    actions: list[Any], limits: dict[str, tuple[int, int]]
+) -> None:
+    @story
+    async def run() -> None:
+        nodes = (
+            node_of("ht", H100, H100, pool="train"),
+            node_of("hs", H100, pool="serve"),
+            node_of("at", A10, A10, pool="train"),
+            node_of("as", A10, A10, A10, pool="serve"),
+        )
+        made = [
+            counting(name, ",".join(filter(None, types)) or None, f"pool={pool}" if pool else None,
+                     gpu=limits[name][0], mem=limits[name][1])
+            for name, (types, pool) in QUOTAS.items()
+        ]  # fmt: skip
+        async with World(*nodes, *made) as world:
+            names: list[str] = []
+            refused: list[str] = []
+
+            def check() -> None:
+                for name, (types, pool) in QUOTAS.items():
+                    slots, memory = held(world, types, pool)
+                    used = world.used(name)
+                    assert slots <= used["gpu"] <= limits[name][0]
+                    assert memory <= used["mem"] <= limits[name][1]
+
+            for number, (action, what) in enumerate(actions):
+                if action == "create":
+                    model, pool, amounts = what
+                    spec = {"nodeSelector": {"pool": pool}} if pool else {}
+                    notes = {"nvidia.com/use-gputype": model} if model else {}
+                    try:
+                        await world.create(pod(f"p{number}", container(**amounts), annotations=notes, spec=spec))
+                        names.append(f"p{number}")
+                    except Denied as denial:
+                        refused.append(denial.message)
+                elif action == "wait":
+                    await world.run(what)
+                elif names:
+                    name = names[what % len(names)]
+                    if action == "delete":
+                        await world.delete(name, grace=0)
+                        names.remove(name)
+                    elif not world.pod(name).node_name:
+                        selector = world.pod(name).node_selector or {}
+                        labels = {"ht": "train", "hs": "serve", "at": "train", "as": "serve"}
+                        fitting = [each for each, pool in labels.items() if selector.get("pool", pool) == pool]
+                        await world.core.placer.place(world.pod(name), fitting)
+                        await world.drain()
+                check()
+            assert all("exceeded quota" in message for message in refused)
+            for name in names:
+                if not world.pod(name).node_name:
+                    await world.delete(name, grace=0)
+            await world.run(60)
+            check()
+            for name, (types, pool) in QUOTAS.items():
+                assert world.used(name) == dict(zip(("gpu", "mem"), held(world, types, pool), strict=True))
+                assert world.ledger(name) == {}
+
+    run()
