@@ -39,7 +39,7 @@ CHECKS = (
     Check("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
     Check("managers", "GPU managers on each node", cluster_checks.managers),
     Check("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
-    Check("quota-limits", "what quotas say", cluster_checks.quota_limits),
+    Check("quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")),
     Check("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
     Check("allocations", "what is written on pods", cluster_checks.allocations),
 )

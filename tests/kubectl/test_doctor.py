@@ -187,6 +187,12 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-900)},team-a,gone"), "node n1", "was taken 900 s ago"),
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-60)},team-a,gone"), "node n1", "pod team-a/gone, which isn't"),
     ("quota-limits", lambda i: replace(i, quota({GPU: "4Ki"}, used={GPU: "0"})), "ResourceQuota", "4Ki means 4096"),
+    (
+        "quota-limits",
+        lambda i: replace(i, quota({"limits.nvidia.com/gpumen": "4"})),
+        "ResourceQuota team-a/gpu-quota",
+        "limits.nvidia.com/gpumen has no effect",
+    ),
     ("quota-drift", lambda i: replace(i, quota({GPU: "4"}, used={GPU: "3"})), "ResourceQuota", "is 3, its pods cost 0"),
     ("allocations", bound_without_reading, "pod team-a/bad", "can't be read"),
 ]  # fmt: skip

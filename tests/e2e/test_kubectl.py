@@ -1,0 +1,293 @@
+"""`kubectl hami` as kubectl finds it: with few rights, and `doctor` on an installation with one fault at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hami_webhook import pki
+from hami_webhook.cluster.connect import connect
+from hami_webhook.cluster.kept_fields import decode_kept
+from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.doctor.checks import Diagnosis, diagnose
+from hami_webhook.doctor.facts import Facts
+
+from .deployment import ROOT, SYSTEM, Kubectl, eventually
+from .installation import Cluster, act_as_cert_manager, card_pod, define_cert_manager
+from .objects import GPU, JSON, MEM, namespace, quota
+from .tenants import tenant
+
+CONFIGURATION = "hami-webhook-admission"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's commands on the PATH, as pip writes them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name, target in scripts.items():
+        module, function = target.split(":")
+        path = folder / name
+        path.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def hami(user: Kubectl, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return user.run("hami", *arguments)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_tenant_with_view_in_one_namespace_sees_it_and_reads_what_is_left_out(
+    cluster: Cluster, card_node: str
+) -> None:
+    kubectl = cluster.kubectl
+    space, other = namespace(kubectl), namespace(kubectl)
+    for each in (space, other):
+        kubectl.apply(quota(each, gpu=2, mem=6000), card_pod(each, f"pod-{each}", 2000))
+    user = tenant(kubectl, cluster.plane, cluster.folder, space, role="view")
+    for verb, shown in (
+        (("quota",), "gpu-quota"),
+        (("pods",), f"pod-{space}"),
+        (("nodes",), "NODE"),
+        (("cards",), "NODE"),
+        (("explain", "pod", f"pod-{space}"), "fits nowhere: no node is known"),
+        (("explain", "quota", "gpu-quota"), f"pod-{space}"),
+        (("doctor",), "UNSEEN"),
+    ):
+        done = hami(user, *verb, "-n", space)
+        assert (done.returncode, shown in done.stdout) == (0, True), (verb, done.stdout, done.stderr)
+        assert other not in done.stdout
+        assert verb == ("doctor",) or "no right to list nodes" in done.stderr
+    (found,) = json.loads(hami(user, "quota", "-n", space, "-o", "json").stdout)
+    assert {key["key"]: key["waiting"] for key in found["keys"]} == {GPU: 1, MEM: 2000}
+    assert card_node in hami(kubectl, "cards").stdout
+    assert f"pod-{other}" in hami(kubectl, "pods", "-A").stdout
+    completed = kubectl("__complete", "hami", "explain", "")
+    assert completed.splitlines()[:3] == [line.strip() for line in COMPLETED.strip().splitlines()]
+
+
+COMPLETED = """
+pod\twhy a pod is where it is, or nowhere, and what would change it
+quota\twhat makes up a quota's used, pod by pod
+node\twhat a node registers, and what is wrong with it
+"""
+
+
+class Faults:
+    """Makes faults in an installation, each until its block ends."""
+
+    def __init__(self, cluster: Cluster, space: str, node: str) -> None:
+        self._kubectl = cluster.kubectl
+        self._space = space
+        self._node = node
+
+    @contextmanager
+    def changed(self, change: Callable[[JSON], None], kind: str, name: str, space: str = "") -> Iterator[None]:
+        """An object is another one for a while."""
+        where = ("-n", space) if space else ()
+        before = self._kubectl.get(kind, name, *where)
+        after = json.loads(json.dumps(before))
+        change(after)
+        self._replace(after)
+        try:
+            yield
+        finally:
+            self._replace(before)
+
+    @contextmanager
+    def without(self, kind: str, name: str) -> Iterator[None]:
+        """A cluster-wide object isn't there for a while."""
+        before = self._kubectl.get(kind, name)
+        self._kubectl("delete", kind, name)
+        try:
+            yield
+        finally:
+            del before["metadata"]["resourceVersion"], before["metadata"]["uid"]
+            self._kubectl("create", "-f", "-", stdin=json.dumps(before))
+
+    @contextmanager
+    def scaled(self, name: str) -> Iterator[None]:
+        """A Deployment has no replicas for a while."""
+        self._kubectl("scale", "deployment", name, "-n", SYSTEM, "--replicas=0")
+        try:
+            yield
+        finally:
+            self._kubectl("scale", "deployment", name, "-n", SYSTEM, "--replicas=2")
+            self._kubectl("rollout", "status", "deployment", name, "-n", SYSTEM, "--timeout=55s")
+
+    @contextmanager
+    def node_annotated(self, key: str, text: str) -> Iterator[None]:
+        """The node of cards has an annotation for a while."""
+        notes = self._kubectl.get("node", self._node)["metadata"]["annotations"]
+        self._kubectl("annotate", "node", self._node, "--overwrite", f"{key}={text}")
+        try:
+            yield
+        finally:
+            back = f"{key}={notes[key]}" if key in notes else f"{key}-"
+            self._kubectl("annotate", "node", self._node, "--overwrite", back)
+
+    @contextmanager
+    def silent_plugin(self) -> Iterator[None]:
+        """kubelet offers no card, and nobody answers the handshake, for a while."""
+        asked = f"Requesting_{datetime.now(UTC) - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}"
+        with self.node_annotated("hami.io/node-handshake", asked):
+            self._offer(0)
+            try:
+                yield
+            finally:
+                self._offer(10)
+
+    @contextmanager
+    def fast_clock(self) -> Iterator[None]:
+        """The node renews its Lease in the future for a while."""
+        meta = {"name": self._node, "namespace": "kube-node-lease"}
+        spec = {
+            "holderIdentity": self._node,
+            "renewTime": f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%S.%fZ}",
+        }
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        self._kubectl.apply(lease)
+        try:
+            yield
+        finally:
+            self._kubectl("delete", "lease", self._node, "-n", "kube-node-lease")
+
+    def _offer(self, number: int) -> None:
+        amounts = {"nvidia.com/gpu": str(number)}
+        patch = json.dumps({"status": {"allocatable": amounts, "capacity": amounts}})
+        self._kubectl("patch", "node", self._node, "--subresource=status", "--type=merge", "-p", patch)
+
+    def _replace(self, obj: JSON) -> None:
+        obj["metadata"].pop("resourceVersion", None)
+        self._kubectl("replace", "-f", "-", stdin=json.dumps(obj))
+
+
+def diagnosis(cluster: Cluster, space: str) -> Diagnosis:
+    async def diagnosed() -> Diagnosis:
+        async with KubernetesCluster(await connect(str(cluster.kubectl.kubeconfig)), decode=decode_kept) as api:
+            return await diagnose(await Facts.read(api, SYSTEM, space))
+
+    return asyncio.run(diagnosed())
+
+
+def faults(cluster: Cluster, space: str) -> dict[str, list[str]]:
+    """By check the subjects and faults that `doctor` names."""
+    return {
+        result.check: [f"{finding.subject}: {finding.fault}" for finding in result.findings]
+        for result in diagnosis(cluster, space).results
+        if result.findings
+    }
+
+
+@pytest.mark.usefixtures("plugin")
+def test_doctor_finds_nothing_in_a_healthy_installation_and_names_each_fault(cluster: Cluster, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    space = namespace(kubectl)
+    kubectl.apply(quota(space, gpu=20, mem=6000))
+    define_cert_manager(kubectl)
+    try:
+        # cert-manager's stand-in puts nothing right, so that faults of certificates stay
+        cluster.deploy("up", lambda: act_as_cert_manager(kubectl), OVERLAY="cert-manager")
+        eventually(lambda: faults(cluster, space), {}, seconds=60)
+        done = hami(kubectl, "doctor", "-n", space, "-o", "json")
+        assert (done.returncode, json.loads(done.stdout)["healthy"], done.stderr) == (0, True, ""), done.stdout
+        named = {}
+        for check, fault in made_one_by_one(cluster, Faults(cluster, space, card_node), space):
+            with fault:
+                eventually(lambda: set(faults(cluster, space)), {check}, seconds=60)
+                named[len(named)] = check
+        eventually(lambda: faults(cluster, space), {}, seconds=60)
+        assert len(named) >= 15
+    finally:
+        cluster.deploy("down", OVERLAY="cert-manager")
+
+
+def made_one_by_one(
+    cluster: Cluster, make: Faults, space: str
+) -> Iterator[tuple[str, contextlib.AbstractContextManager[None]]]:
+    """The checks that are to name faults, and the faults."""
+    kubectl = cluster.kubectl
+    mutating, validating = "mutatingwebhookconfiguration", "validatingwebhookconfiguration"
+    maps = [item["metadata"]["name"] for item in kubectl.get("configmaps", "-n", SYSTEM)["items"]]
+    (devices,) = (name for name in maps if name.startswith("hami-device-config"))
+    (scheduler,) = (name for name in maps if name.startswith("hami-scheduler-config"))
+    authority = pki.authority(now=datetime.now(UTC))
+    other = pki.issue(authority, "another-service", SYSTEM, now=datetime.now(UTC))
+
+    def distrust(found: JSON) -> None:
+        for hook in found["webhooks"]:
+            hook["clientConfig"]["caBundle"] = base64.b64encode(authority.certificate).decode()
+
+    def ignore(found: JSON) -> None:
+        found["webhooks"][0]["failurePolicy"] = "Ignore"
+
+    def misnamed(found: JSON) -> None:
+        pair = {"tls.crt": other.certificate, "tls.key": other.key}
+        found["data"] |= {name: base64.b64encode(content).decode() for name, content in pair.items()}
+
+    def rewritten(before: str, after: str) -> Callable[[JSON], None]:
+        def rewrite(found: JSON) -> None:
+            for file, text in found["data"].items():
+                assert before in text
+                found["data"][file] = text.replace(before, after)
+
+        return rewrite
+
+    lock = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ},{space},gone"
+    yield "webhook-configurations", make.without(mutating, CONFIGURATION)
+    yield "webhook-configurations", make.changed(ignore, validating, CONFIGURATION)
+    yield "ca-bundle", make.changed(distrust, validating, CONFIGURATION)
+    yield "certificate", make.changed(misnamed, "secret", "hami-webhook-tls", SYSTEM)
+    yield (
+        "service",
+        make.changed(lambda it: it["spec"]["selector"].update(app="none"), "service", "hami-webhook", SYSTEM),
+    )
+    yield (
+        "network-policy",
+        make.changed(lambda it: it["spec"].update(ingress=[]), "networkpolicy", "hami-webhook", SYSTEM),
+    )
+    yield "match-conditions", make.changed(rewritten("nvidia.com/gpumem", "acme.com/mem"), "configmap", devices, SYSTEM)
+    yield "device-configuration", make.changed(rewritten("nvidia:", "nvidia: x"), "configmap", devices, SYSTEM)
+    yield "rights", make.without("clusterrolebinding", "hami-webhook-configurations")
+    yield (
+        "scheduler",
+        make.changed(rewritten("schedulerName: hami", "schedulerName: x"), "configmap", scheduler, SYSTEM),
+    )
+    yield "scheduler", make.changed(rewritten(":8081", ":9999"), "configmap", scheduler, SYSTEM)
+    yield "handshakes", make.silent_plugin()
+    yield "registrations", make.node_annotated("hami.io/node-nvidia-register", "nonsense")
+    yield "managers", make.node_annotated("volcano.sh/node-vgpu-register", "GPU-9,10,1000,V,true:")
+    yield "node-locks", make.node_annotated("hami.io/mutex.lock", lock)
+    yield "clocks", make.fast_clock()
+    yield (
+        "quota-limits",
+        make.changed(lambda it: it["spec"]["hard"].update({GPU: "4Ki"}), "resourcequota", "gpu-quota", space),
+    )
+    yield (
+        "quota-limits",
+        make.changed(
+            lambda it: it["spec"]["hard"].update({"limits.nvidia.com/gpumen": "1"}), "resourcequota", "gpu-quota", space
+        ),
+    )
+    yield (
+        "namespaces",
+        make.changed(lambda it: it["metadata"]["labels"].update({"hami.io/webhook": "ignore"}), "namespace", space),
+    )
+    yield "deployments", make.scaled("hami-webhook-controller")
+    yield "deployments", make.scaled("hami-scheduler")
+    yield "deployments", make.scaled("hami-webhook")
