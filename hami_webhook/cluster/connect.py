@@ -28,7 +28,10 @@ async def connect(kubeconfig: str = "", context: str = "") -> ApiClient:
     try:
         if path:
             await config.load_kube_config(  # type: ignore[no-untyped-call]  # the client has no types here
-                config_file=path, context=context or None, client_configuration=configuration, persist_config=False
+                config_file=path,
+                context=context or _current_context(path),
+                client_configuration=configuration,
+                persist_config=False,
             )
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]  # as above
@@ -50,10 +53,11 @@ def namespace_of(kubeconfig: str = "", context: str = "") -> str:
     if not path:
         return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
     try:
-        contexts, current = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]  # as above
+        contexts, _ = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]  # as above
+        context = context or _current_context(path) or ""
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ClusterError(f"kubeconfig {path} can't be used: {' '.join(str(error).split())}") from error
-    chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+    chosen = next((each for each in contexts if each["name"] == context), None)
     if chosen is None:
         names = ", ".join(sorted(each["name"] for each in contexts))
         raise ClusterError(f"kubeconfig {path} has no context {context!r}; it has {names}")
@@ -67,3 +71,13 @@ def _readable(kubeconfig: str) -> str:
             raise ClusterError(f"kubeconfig {kubeconfig} can't be read; --kubeconfig or KUBECONFIG names another")
         return kubeconfig
     return str(_DEFAULT) if os.access(_DEFAULT, os.R_OK) else ""
+
+
+def _current_context(kubeconfig: str) -> str | None:
+    """The current context of the first file that has one, as kubectl takes it; the client takes the last one's."""
+    for path in kubeconfig.split(os.pathsep):
+        if os.access(path, os.R_OK):
+            content = yaml.safe_load(Path(path).read_text())
+            if isinstance(content, dict) and content.get("current-context"):
+                return str(content["current-context"])
+    return None
