@@ -263,7 +263,8 @@ async def admission(facts: Facts) -> AsyncIterator[Finding]:
     vendor = next((each for key, each in vendors.items() if key in present), next(iter(vendors.values()), None))
     if vendor is None:
         return
-    namespace = facts.namespace if facts.namespace not in (facts.system, "kube-system") else "default"
+    left_out = facts.namespace in (facts.system, "kube-system") or _opted_out(facts, facts.namespace)
+    namespace = "default" if left_out else facts.namespace
     path = f"/api/v1/namespaces/{namespace}/pods"
     subject = f"a pod that asks for {vendor.count_name}, created in namespace {namespace} in a dry run"
     try:
@@ -296,11 +297,15 @@ def _pod(resource: str) -> JSON:
 
 async def opted_out(facts: Facts) -> AsyncIterator[Finding]:
     """Namespaces with a quota of accelerators are reviewed."""
-    for quota in _limiting(facts):
-        namespace = facts.core.caches.namespaces.get(quota[0])
-        if namespace is not None and namespace.labels.get("hami.io/webhook") == "ignore":
-            fault = f"has the label hami.io/webhook=ignore, so its quota {quota[1]} isn't enforced"
-            yield Finding(f"Namespace {namespace.name}", fault, "take the label away, or the quota")
+    for namespace, quota in _limiting(facts):
+        if _opted_out(facts, namespace):
+            fault = f"has the label hami.io/webhook=ignore, so its quota {quota} isn't enforced"
+            yield Finding(f"Namespace {namespace}", fault, "take the label away, or the quota")
+
+
+def _opted_out(facts: Facts, name: str) -> bool:
+    namespace = facts.core.caches.namespaces.get(name)
+    return namespace is not None and namespace.labels.get("hami.io/webhook") == "ignore"
 
 
 def _limiting(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -234,6 +234,13 @@ def test_a_refusal_by_quota_shows_that_reviews_work(hami: Hami) -> None:
     assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
 
 
+def test_a_pod_is_tried_where_pods_are_reviewed(hami: Hami) -> None:
+    installation = Installation()
+    installation.find("Namespace", "team-a")["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    hami(installation.api, "doctor")
+    assert ("POST", "/api/v1/namespaces/default/pods") in installation.api.asked
+
+
 def test_the_rights_are_those_of_the_manifests() -> None:
     """`python -m hack.render_rights` writes them anew."""
     assert TARGET.read_text() == render()
