@@ -1,8 +1,9 @@
-"""`--watch` in a process of its own, as a user leaves it running."""
+"""`kubectl hami` in a process of its own, as a user runs it."""
 
 from __future__ import annotations
 
 import os
+import pty
 import queue
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from simulate.files import GPU, quota
 
 from .apiserver import ApiServer, serving
@@ -17,7 +19,7 @@ from .apiserver import ApiServer, serving
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
 
 
-def test_it_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+def test_watching_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     paths: queue.Queue[str] = queue.Queue()
     api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})], on_request=paths.put)
     with serving(api, tmp_path) as kubeconfig:
@@ -49,3 +51,31 @@ def test_it_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> None:
             deadline.cancel()
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_gets_colours_unless_it_wants_none(
+    tmp_path: Path, variables: dict[str, str], coloured: bool
+) -> None:
+    api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})])
+    ours, theirs = pty.openpty()
+    with serving(api, tmp_path) as kubeconfig:
+        environment = {**os.environ, "TERM": "xterm-256color", **variables, "KUBECONFIG": str(kubeconfig)}
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, "quota"], env=environment, stdout=theirs, check=True, timeout=120
+        )
+    os.close(theirs)
+    shown = b""
+    while (part := _rest(ours)) != b"":
+        shown += part
+    os.close(ours)
+    assert b"gpu-quota" in shown
+    assert (b"\x1b[32m" in shown) == coloured
+
+
+def _rest(terminal: int) -> bytes:
+    """What a terminal whose other end is closed still has; empty at its end."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux: the other end is closed
+        return b""
