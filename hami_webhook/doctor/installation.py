@@ -33,7 +33,7 @@ class _Refusing(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Process:
-    """A container of a Deployment that runs `serve`."""
+    """A container of a Deployment that runs `serve`, under this name or that of HAMi's command."""
 
     deployment: JSON
     container: JSON
@@ -77,8 +77,10 @@ class Installation:
         volumes = {each["name"]: each for each in pod_spec.get("volumes") or ()}
         for mount in container.get("volumeMounts") or ():
             name = (volumes.get(mount["name"], {}).get("configMap") or {}).get("name", "")
-            if name in self.config_maps and wanted.parent == PurePosixPath(mount["mountPath"]):
-                text = (self.config_maps[name].get("data") or {}).get(wanted.name)
+            mounted = PurePosixPath(mount["mountPath"])
+            key = mount.get("subPath") if mounted == wanted else wanted.name if mounted == wanted.parent else None
+            if name in self.config_maps and key is not None:
+                text = (self.config_maps[name].get("data") or {}).get(key)
                 return None if text is None else (name, text)
         return None
 
@@ -110,22 +112,27 @@ async def read_installation(cluster: KubernetesCluster, namespace: str) -> Insta
     processes, faults = [], {}
     for deployment in deployments:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
-            if "serve" not in (container.get("args") or ()):
+            arguments = _arguments(container)
+            if arguments is None:
                 continue
+            written = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
+            environment = {**written, "POD_NAMESPACE": namespace, "POD_NAME": "pod"}
             try:
-                processes.append(Process(deployment, container, _settings_of(container, namespace)))
+                processes.append(Process(deployment, container, _settings(arguments, environment)))
             except ConfigError as error:
                 faults[deployment["metadata"]["name"]] = str(error)
     named = {item["metadata"]["name"]: item for item in config_maps}
     return Installation(namespace, deployments, named, processes, faults)
 
 
-def _settings_of(container: Mapping[str, Any], namespace: str) -> Settings:
-    written = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
-    return _settings(
-        [each for each in container["args"] if each != "serve"],
-        {**written, "POD_NAMESPACE": namespace, "POD_NAME": "pod"},
-    )
+def _arguments(container: Mapping[str, Any]) -> list[str] | None:
+    """The flags of `serve` that a container runs with; None if it runs something else."""
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    if "serve" in words:
+        return words[words.index("serve") + 1 :]
+    if words and PurePosixPath(words[0]).name == "scheduler":  # in HAMi's own chart
+        return ["--extender-bind-address=", "--webhook-configuration=", *words[1:]]
+    return None
 
 
 def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:

@@ -12,7 +12,7 @@ from hami_webhook.kubectl.completion import main
     [
         (["quo"], ["quota"], ":4"),
         (["explain", ""], ["pod", "quota", "node"], ":4"),
-        (["-n", "team-a", "explain", "p"], ["pod"], ":4"),
+        (["quota", "-n", "team-a", "--wat"], ["--watch"], ":4"),
         (["quota", "-o", ""], ["json", "yaml", "wide"], ":4"),
         (["quota", "-o", "w"], ["wide"], ":4"),
         (["quota", "--wat"], ["--watch"], ":4"),

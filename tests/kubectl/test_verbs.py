@@ -128,6 +128,21 @@ def test_the_installed_device_configuration_counts(hami: Hami) -> None:
     assert hami(ApiServer(cluster(*DEPLOYED, config)), "quota", "-o", "json").result == []
 
 
+def test_the_installation_may_be_that_of_hamis_chart(hami: Hami) -> None:
+    flags = ["--http_bind=0.0.0.0:443", "--device-config-file=/device-config.yaml", "--scheduler-name=hami-scheduler"]
+    mounts = [{"name": "config", "mountPath": "/device-config.yaml", "subPath": "device-config.yaml"}]
+    containers = [{"name": "vgpu-scheduler-extender", "command": ["scheduler", *flags], "volumeMounts": mounts}]
+    spec = {"containers": containers, "volumes": [{"name": "config", "configMap": {"name": "devices"}}]}
+    meta = {"name": "hami-scheduler", "namespace": "kube-system"}
+    deployment = {"kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": spec}}}
+    data = {"device-config.yaml": RENAMED}
+    config = {"kind": "ConfigMap", "metadata": {"name": "devices", "namespace": "kube-system"}, "data": data}
+    renamed = quota({"limits.acme.com/gpu": "3"}, namespace="team-a", name="renamed")
+    api = ApiServer(cluster(deployment, config, renamed))
+    run = hami(api, "quota", "--system-namespace", "kube-system", "-o", "json")
+    assert [each["name"] for each in run.result] == ["renamed"]
+
+
 def test_another_context_names_another_namespace(hami: Hami) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), "quota", "--context", "bare", "-o", "json")
     assert run.result == []
