@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC
 
 from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.doctor.facts import Facts, Finding
+from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.recompute import read_pods, recompute
@@ -22,33 +22,25 @@ _BRIEF = 30.0
 async def registrations(facts: Facts) -> AsyncIterator[Finding]:
     """What device plugins registered can be read."""
     facts.require(Kind.NODES)
-    for problem in facts.core.state.problems():
-        if problem.kind == "Node":
+    for node in facts.core.state.nodes():
+        for text in unreadable_registrations(facts.core, node):
             remedy = "look at the device plugin's log on this node; its annotation has what it wrote"
-            yield Finding(f"node {problem.name}", problem.text, remedy)
+            yield Finding(f"node {node.name}", text, remedy)
 
 
 async def handshakes(facts: Facts) -> AsyncIterator[Finding]:
     """Device plugins answer."""
     facts.require(Kind.NODES)
     for node in facts.core.state.nodes():
-        for vendor in facts.core.vendors.values():
-            kept = vendor.registration
-            if kept.annotation in node.annotations and not vendor.health(node, facts.now, UTC).healthy:
-                text = node.annotations.get(kept.handshake, "")
-                fault = f"the device plugin of {vendor.key} is silent ({kept.handshake}={text}): its cards don't count"
-                yield Finding(f"node {node.name}", fault, "look at the device plugin's pod on this node")
+        for text in silent_plugins(facts.core, node, facts.now):
+            yield Finding(f"node {node.name}", text, "look at the device plugin's pod on this node")
 
 
 async def managers(facts: Facts) -> AsyncIterator[Finding]:
     """No node has two GPU managers."""
     facts.require(Kind.NODES)
-    vendors, state = facts.core.vendors, facts.core.state
-    for node in state.nodes():
-        mixed = vendors.mixing.remark(node, state.device(node.name))
-        told = [mixed] if mixed else []
-        told += [text for scheduler in vendors.foreign for _, text in scheduler.remarks(node, state)]
-        for text in told:
+    for node in facts.core.state.nodes():
+        for text in mixed_managers(facts.core, node):
             yield Finding(f"node {node.name}", text, "keep one manager for each node")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 
 from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView
+from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeReport, NodeUse, PodCost, PodUse, QuotaUse, Room
@@ -166,15 +166,12 @@ class Overview:
         view = self.core.state.view(name)
         if view is None:
             return None
-        node, notes = view.node, []
-        notes += [each.text for each in self.core.state.problems() if (each.kind, each.name) == ("Node", name)]
-        mixed = self.core.vendors.mixing.remark(node, self.core.state.device(name))
-        notes += [mixed] if mixed else []
-        for vendor in self.core.vendors.values():
-            registration = vendor.registration
-            if registration.annotation in node.annotations and not vendor.health(node, self.now, UTC).healthy:
-                text = node.annotations.get(registration.handshake, "")
-                notes.append(f"{vendor.key}: its device plugin left the handshake unanswered ({text})")
+        node = view.node
+        notes = [
+            *unreadable_registrations(self.core, node),
+            *silent_plugins(self.core, node, self.now),
+            *mixed_managers(self.core, node),
+        ]
         if not view.inventories:
             notes.append("it registers no cards of an enabled vendor")
         handshakes = {

@@ -99,6 +99,22 @@ def test_tables_have_the_numbers(hami: Hami, arguments: list[str], expected: lis
     assert "\x1b" not in run.out
 
 
+def test_a_node_says_what_is_wrong_with_it(hami: Hami) -> None:
+    silent = {**node("n9", card("GPU-9")), "kind": "Node", "status": {}}
+    silent["metadata"]["annotations"] |= {
+        "hami.io/node-handshake": "Requesting_2026-01-01 00:00:00",
+        "hami.io/mutex.lock": "2026-01-01T00:00:00Z,team-a,x",
+        "volcano.sh/node-vgpu-register": "x",
+    }
+    found = hami(ApiServer(cluster(silent)), "explain", "node", "n9", "-o", "json").result
+    assert (found["lock"], found["handshakes"]) == (
+        "2026-01-01T00:00:00Z,team-a,x",
+        {"NVIDIA": "Requesting_2026-01-01 00:00:00"},
+    )
+    told = ("the device plugin of NVIDIA is silent", "more than one GPU manager", "it registers no cards")
+    assert [sum(note.startswith(text) for note in found["notes"]) for text in told] == [1, 1, 1]
+
+
 def test_pods_without_accelerators_are_left_out(hami: Hami) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), "pods", "-o", "yaml")
     assert [each["name"] for each in yaml.safe_load(run.out)] == ["busy", "waiting"]

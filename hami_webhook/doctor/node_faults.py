@@ -1,0 +1,32 @@
+"""What is wrong with one node's device plugins, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC
+
+from hami_webhook.assembly import Core
+from hami_webhook.kube.objects import Node
+
+
+def unreadable_registrations(core: Core, node: Node) -> Iterator[str]:
+    """What was registered and can't be read."""
+    return (each.text for each in core.state.problems() if (each.kind, each.name) == ("Node", node.name))
+
+
+def silent_plugins(core: Core, node: Node, now: float) -> Iterator[str]:
+    """Device plugins that registered cards and leave the handshake unanswered at `now` (Unix seconds)."""
+    for vendor in core.vendors.values():
+        kept = vendor.registration
+        if kept.annotation in node.annotations and not vendor.health(node, now, UTC).healthy:
+            text = node.annotations.get(kept.handshake, "")
+            yield f"the device plugin of {vendor.key} is silent ({kept.handshake}={text}): its cards don't count"
+
+
+def mixed_managers(core: Core, node: Node) -> Iterator[str]:
+    """GPU managers that get in each other's way."""
+    mixed = core.vendors.mixing.remark(node, core.state.device(node.name))
+    if mixed:
+        yield mixed
+    for scheduler in core.vendors.foreign:
+        yield from (text for _, text in scheduler.remarks(node, core.state))
