@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, links, placing, preemption, search, simulate, start, webhook
+from hack.bench import charge, filter, links, metrics, placing, preemption, search, simulate, start, webhook
 from hack.bench.figures import run
 
 run(
@@ -14,6 +14,7 @@ run(
         "preemption": preemption.measure,
         "links": links.measure,
         "search": search.measure,
+        "metrics": metrics.measure,
         "start": start.measure,
         "simulate": simulate.measure,
     },

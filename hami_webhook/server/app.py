@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Count
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -155,7 +155,7 @@ class WebhookApp:
         return PlainTextResponse(f"{remark}\n") if remark else Response()
 
     async def _show_metrics(self, _: Request) -> Response:
-        return Response(await render(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return StreamingResponse(render(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 _IS_JSON = (b"content-type", b"application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-_SLICE = 0.002
-"""Seconds of rendering after which others get their turn."""
-_PIECE = 100
+_SLICE = 0.001
+"""Seconds of rendering after which others get their turn, for as long: a review takes several turns of the loop."""
+_PIECE = 50
 """Samples of a family that are made and rendered at a time."""
 
 Sample = tuple[Sequence[str], float]
@@ -58,7 +58,9 @@ class _Single(Collector):
         yield self._metric
 
 
-async def render(registry: CollectorRegistry) -> bytes:
+async def render(
+    registry: CollectorRegistry, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> AsyncIterator[bytes]:
     """All metrics in Prometheus' text format. Metrics of the same name that follow each other become one."""
     lines: list[bytes] = []
     name = ""
@@ -70,6 +72,8 @@ async def render(registry: CollectorRegistry) -> bytes:
         name = metric.name
         lines.append(text)
         if perf_counter() - started >= _SLICE:
-            await asyncio.sleep(0)
+            yield b"".join(lines)
+            lines.clear()
+            await sleep(_SLICE)
             started = perf_counter()
-    return b"".join(lines)
+    yield b"".join(lines)

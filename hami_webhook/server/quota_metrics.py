@@ -33,7 +33,9 @@ _OBSERVED = Family(
 _HAMIS_USED = Family("hami_resource_quota_used", "Used, memory in MiB.", ("zone", "namespace", "quota_name", "limit"))
 _HAMIS_LIMIT = Family("hami_resource_quota_limit", "Written limit.", ("zone", "namespace", "quota_name"))
 _AT_ONCE = 20
-"""Pods that are priced before a renderer may pause."""
+"""Pods or quotas that are gone through before a renderer may pause."""
+
+_NamespaceKey = tuple[str, str]
 
 _Charges = Mapping[str, list[tuple[Pod, Charge]]]
 """The live pods that cost something, with what they cost, by namespace."""
@@ -42,6 +44,7 @@ _Charges = Mapping[str, list[tuple[Pod, Charge]]]
 def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
     """Every metric of a quota."""
     charges: dict[str, list[tuple[Pod, Charge]]] = {}
+    totals: Counter[_NamespaceKey] = Counter()
     now = core.clock()
     for number, pod in enumerate(pods):
         if number % _AT_ONCE == 0:
@@ -50,9 +53,14 @@ def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
             charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
             if charge.amounts:
                 charges.setdefault(pod.namespace, []).append((pod, charge))
-    accounts = [QuotaAccount.read(quota, core.vendors) for quota in core.caches.all_quotas()]
+                totals.update({(pod.namespace, key): amount for key, amount in charge.amounts.items()})
+    accounts: list[QuotaAccount] = []
+    for number, quota in enumerate(core.caches.all_quotas()):
+        if number % _AT_ONCE == 0:
+            yield _USED.of(())
+        accounts.append(QuotaAccount.read(quota, core.vendors))
     yield from _ours(core, accounts, charges)
-    yield from _hamis(core, accounts, charges)
+    yield from _hamis(core, accounts, totals)
 
 
 def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
@@ -96,27 +104,25 @@ def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, 
     return charged(account, pod, core.vendors, core.state, core.clock(), core.placement_ttl)
 
 
-def _hamis(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
-    smallest: dict[tuple[str, str], tuple[int, int]] = {}
+def _hamis(core: Core, accounts: list[QuotaAccount], totals: Counter[_NamespaceKey]) -> Iterator[Metric]:
+    smallest: dict[_NamespaceKey, tuple[int, int]] = {}
     for account in accounts:
         if account.quota.scopes or account.cards is not None:
             continue
         for key, limit in account.hard.items():
             this, place = (account.exact_hard(key), limit), (account.quota.namespace, key)
             smallest[place] = min(this, smallest.get(place, this))
-    totals: Counter[tuple[str, str]] = Counter()
-    for namespace, found in charges.items():
-        for _, charge in found:
-            for key, amount in charge.amounts.items():
-                totals[namespace, key] += amount
-    used: list[Sample] = []
-    limits: list[Sample] = []
-    for namespace, key in sorted({*totals, *smallest}):
-        counted_by = core.vendors.quota_keys[key]
-        factor = max((q.factor for _, q in counted_by if q.dimension is Dimension.MEMORY), default=1)
-        name, (_, known) = key.removeprefix("limits."), smallest.get((namespace, key), (0, None))
-        used.append(((ZONE, namespace, name, str(known or 0)), totals[namespace, key] * factor))
-        if known is not None:
-            limits.append(((ZONE, namespace, name), known))
-    yield from _HAMIS_USED.in_pieces(used)
+
+    def used() -> Iterator[Sample]:
+        for namespace, key in sorted({*totals, *smallest}):
+            counted_by = core.vendors.quota_keys[key]
+            factor = max((q.factor for _, q in counted_by if q.dimension is Dimension.MEMORY), default=1)
+            _, limit = smallest.get((namespace, key), (0, 0))
+            labels = ZONE, namespace, key.removeprefix("limits."), str(limit)
+            yield labels, totals[namespace, key] * factor
+
+    yield from _HAMIS_USED.in_pieces(used())
+    limits = (
+        ((ZONE, namespace, key.removeprefix("limits.")), limit) for (namespace, key), (_, limit) in smallest.items()
+    )
     yield from _HAMIS_LIMIT.in_pieces(limits)

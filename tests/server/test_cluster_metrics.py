@@ -15,7 +15,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.server.cluster_metrics import ClusterCollector
 from hami_webhook.server.exposition import Family, render
 
-from .test_metrics import MIB, exposed, labelled, node, placed, samples
+from .test_metrics import MIB, exposed, labelled, node, placed, rendered, samples
 
 MODEL = labelled(vendor="NVIDIA", model="A10")
 
@@ -114,7 +114,7 @@ def test_a_family_in_pieces_is_rendered_as_one():
 
     registry = CollectorRegistry()
     registry.register(Many())
-    text = asyncio.run(render(registry)).decode()
+    text = rendered(registry).decode()
     assert text == generate_latest(_Whole(family.of([((str(number),), number) for number in range(1000)]))).decode()
 
 
@@ -124,3 +124,26 @@ class _Whole(Collector):
 
     def collect(self):
         yield self.metric
+
+
+def test_a_large_scrape_lets_others_run_meanwhile():
+    family = Family("many", "Many samples.", ("number",))
+
+    class Many(Collector):
+        def collect(self):
+            yield from family.in_pieces(((str(number),), number) for number in range(20_000))
+
+    registry = CollectorRegistry()
+    registry.register(Many())
+    pauses = []
+
+    async def scrape():
+        async def sleep(seconds):
+            pauses.append(seconds)
+
+        return [part async for part in render(registry, sleep)]
+
+    parts = asyncio.run(scrape())
+    assert len(parts) == len(pauses) + 1
+    assert len(pauses) > 10
+    assert min(pauses) > 0, "a review takes several turns of the loop"

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from admission.scene import FULL, town
-from prometheus_client import generate_latest
 
 from .serving import scenario, served
 
@@ -16,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 @scenario
 async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: Path) -> None:
     async with served(tmp_path / "tls", await town(FULL), "--preemption=on") as front:
-        text = generate_latest(front.process.registry).decode()
+        text = (await front.client.get("/metrics")).text
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
     assert sorted(listed) == sorted(re.findall(r"^# TYPE (hami_\w+) ", text, re.MULTILINE))

@@ -51,12 +51,21 @@ def scrape(*objects, **more):
     return exposed(made)
 
 
+def rendered(registry):
+    """What is answered to a scrape."""
+
+    async def parts():
+        return [part async for part in render(registry)]
+
+    return b"".join(asyncio.run(parts()))
+
+
 def exposed(core, **more):
     """Every sample that the leader serves of a core, and every process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(CoreCollector(core, **more))
     registry.register(ClusterCollector(core, Showback(core)))
-    return samples(asyncio.run(render(registry)))
+    return samples(rendered(registry))
 
 
 def samples(text):
