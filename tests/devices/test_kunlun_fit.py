@@ -109,6 +109,14 @@ def test_one_slice_prefers_cards_in_use_in_the_order_of_the_wings():
     assert chosen(yard.place(asks(slices(1, HALF)))) == [7]
 
 
+def test_slices_of_one_pod_come_from_one_card():
+    """Left has two fitting cards, right three, one of them in use: by the wings alone that one would come first."""
+    yard = all_but(0, 1, 5, 6, 7, sizes={7: (1, QUARTER)})
+    assert chosen(yard.place(asks(slices(1, QUARTER)), keep=False)) == [7]
+    both = asks(slices(2, QUARTER, name="a"), slices(1, QUARTER, name="b"))
+    assert chosen(yard.place(both)) == [0, 1, 0]
+
+
 def test_four_quarters_fill_a_card():
     yard = all_but(3)
     for name in "abcd":

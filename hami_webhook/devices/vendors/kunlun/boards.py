@@ -37,6 +37,8 @@ def best_admitted(trial: FitRequest, passed: Sequence[Candidate], *, sliced: boo
     """The best set of cards that the quota admits."""
     cards = {card.device.index: card for card in passed}
     shared = frozenset(index for index, card in cards.items() if card.usage.slots)
+    of_pod = {hold.uuid for hold in trial.holds if hold.vendor == passed[0].device.vendor}
+    shared = frozenset(index for index in shared if cards[index].device.uuid in of_pod) or shared
     label = reasons.NUMA_NOT_FIT
     for chosen in wings.card_sets(trial.request.count, frozenset(cards), shared, sliced=sliced):
         found = [cards[index] for index in chosen]
