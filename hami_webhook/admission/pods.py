@@ -342,10 +342,21 @@ def refuse_bad_weights(annotations: Mapping[str, str], pod: str) -> None:
         raise Denied(403, str(error)) from error
 
 
+_OF_KUBEVIRT = "kubevirt.io"
+"""The label of the pods in which KubeVirt runs its virtual machines."""
+_VIRTUAL_MACHINE = "shared cards are mounted into the container, and a virtual machine in it doesn't see them"
+
+
 def suspicions(draft: PodDraft) -> list[str]:
     """What is legal but hardly meant, a sentence each."""
     text = draft.annotations.get(GPU_POLICY)
-    return [] if text is None else CardPolicy.parse(text).warnings_of()
+    found = [] if text is None else CardPolicy.parse(text).warnings_of()
+    runtime = draft.runtime_class_name
+    if "kata" in runtime.lower():
+        found.append(f"spec.runtimeClassName {runtime}: {_VIRTUAL_MACHINE}")
+    if _OF_KUBEVIRT in draft.original.labels:
+        found.append(f"label {_OF_KUBEVIRT}: {_VIRTUAL_MACHINE}")
+    return found
 
 
 def _written(container: Container | None, field: str) -> Mapping[str, Any]:

@@ -339,6 +339,19 @@ def test_an_unknown_card_policy_is_told():
     assert "acts as spread" in mutate(obj).warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("more", "about"),
+    [
+        ({"runtimeClassName": "kata-qemu"}, "spec.runtimeClassName kata-qemu"),
+        ({"labels": {"kubevirt.io": "virt-launcher"}}, "label kubevirt.io"),
+    ],
+)
+def test_a_virtual_machine_is_told_that_it_sees_no_shared_card(more, about):
+    (warning,) = mutate(pod(gpu(), **more)).warnings
+    assert warning.startswith(f"{about}: shared cards are mounted into the container")
+    assert list(mutate(pod(cpu(), **more)).warnings) == []
+
+
 def test_ordinary_pods_get_no_warnings():
     assert list(mutate(pod(gpu())).warnings) == []
 
