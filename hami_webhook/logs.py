@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+from hami_webhook.config.settings import VERBOSE
+
 FORMATS = ("text", "json")
 KEYS = ("namespace", "pod", "uid", "review", "quota", "node", "path", "code", "reason", "duration")
 """The keys of an event, which a logger is given as `extra`; others aren't written."""
@@ -15,7 +17,7 @@ KEYS = ("namespace", "pod", "uid", "review", "quota", "node", "path", "code", "r
 _MOST_TEXT = 2000
 _MOST_TRACEBACK = 16_000
 """Characters of a message or a value, and of a traceback, which ends with what was raised."""
-_VERBOSITY = {logging.DEBUG: 4, logging.INFO: 1}
+_VERBOSITY = {VERBOSE: 5, logging.DEBUG: 4, logging.INFO: 1}
 """The -v from which a level is logged, as klog counts; warnings and errors are logged always."""
 
 
@@ -23,8 +25,13 @@ def set_up(log_format: str, verbosity: int) -> None:
     """Send this process's logs to standard error, in one of `FORMATS`, up to a klog verbosity."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    wanted = [level for level, least in _VERBOSITY.items() if verbosity >= least]
-    logging.basicConfig(handlers=[handler], level=min(wanted, default=logging.WARNING))
+    logging.addLevelName(VERBOSE, "TRACE")
+    logging.basicConfig(handlers=[handler], level=level_of(verbosity))
+
+
+def level_of(verbosity: int) -> int:
+    """The level of `logging` from which on a klog verbosity shows lines."""
+    return min((level for level, least in _VERBOSITY.items() if verbosity >= least), default=logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):

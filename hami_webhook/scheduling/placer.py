@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, Unavailable
+from hami_webhook.config.settings import VERBOSE
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
@@ -40,6 +41,7 @@ from hami_webhook.scheduling.scoring import (
     NodeRank,
     ScoredNode,
     best_first,
+    combinations,
     failure_messages,
     grades,
     hints,
@@ -403,7 +405,10 @@ class Placer:
         return grades(fits, request, self._policies.node, highest, self.busy_nodes())
 
     def record_placed(self, pod: Pod, found: CycleState) -> None:
-        """The event that says which node was chosen, of which."""
+        """The event that says which node was chosen, of which; and a line of the log that says which linked cards."""
+        if found.best is not None and logger.isEnabledFor(VERBOSE):
+            for line in combinations(found.request, found.best):
+                logger.log(VERBOSE, "%s", line)
         fits = found.filtered.fits
         self.record(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(found.candidates)))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
+import orjson
+
 from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.pod_preferences import NODE_POLICY
@@ -230,6 +232,28 @@ def remarks(request: PodRequest, views: Iterable[NodeView], vendors: Vendors) ->
                 f"topology-aware is blind on {len(blind)} nodes without pair scores({','.join(sorted(blind))})"
             )
     return sentences
+
+
+def combinations(request: PodRequest, best: ScoredNode) -> Iterator[str]:
+    """What HAMi logs of the cards that a topology-aware choice gave each container (docs/spec/core.md#12)."""
+    for row in best.fit.rows:
+        for key, allocation in row.items():
+            if not request.terms[key].policy.topology_aware:
+                continue
+            indices = {device.uuid: device.index for device in best.view.inventories[key].devices}
+            cards = [
+                {
+                    "Idx": indices[device.uuid],
+                    "UUID": device.uuid,
+                    "Type": key,
+                    "Usedmem": device.booking.memory,
+                    "Usedcores": device.booking.cores,
+                }
+                for device in allocation.devices
+            ]
+            what = "best device combination" if len(cards) > 1 else "worst device"
+            pod = f"{request.pod.namespace}/{request.pod.name}"
+            yield f'"device allocate success" pod="{pod}" {what}={orjson.dumps({key: cards}).decode()}'
 
 
 def unregistered(request: PodRequest, views: Sequence[NodeView], vendors: Vendors) -> Iterator[str]:

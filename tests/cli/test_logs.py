@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.logs import JsonFormatter, TextFormatter
+from hami_webhook.config.settings import VERBOSE
+from hami_webhook.logs import JsonFormatter, TextFormatter, level_of
 
 FORMATTERS = [TextFormatter(), JsonFormatter()]
 
@@ -96,3 +97,11 @@ def test_another_format_is_refused() -> None:
     environment = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
     assert (done.returncode, done.stderr) == (2, 'hami-webhook: --log-format "xml": must be text or json\n')
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "level"),
+    [(0, logging.WARNING), (1, logging.INFO), (3, logging.INFO), (4, logging.DEBUG), (5, VERBOSE), (10, VERBOSE)],
+)
+def test_verbosity_decides_what_is_logged(verbosity: int, level: int) -> None:
+    assert level_of(verbosity) == level

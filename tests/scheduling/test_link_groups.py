@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.config.settings import VERBOSE
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -23,6 +25,7 @@ from .scenery import ALLOCATED, NOW, VENDORS, Scene, asks, card, node, pod, runn
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 REQUIRED = {**TOPOLOGY, "nvidia.com/require-nvlink": "true"}
 NVLINK, PCIE = 210, 10
+CARD_1 = '{"NVIDIA":[{"Idx":1,"UUID":"n1","Type":"NVIDIA","Usedmem":1024,"Usedcores":0}'
 
 
 def grouped(name: str, *sizes: int) -> JSON:
@@ -176,6 +179,24 @@ def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
     found = evaluate(list(state.views()), request, VENDORS, None, SchedulingPolicies())
     chosen = [(fit.node, [device.uuid for device in fit.fit.rows[0]["NVIDIA"].devices]) for fit in found.fits]
     assert chosen == [(name, cards) for _, name, cards in sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "level", "words"),
+    [
+        (2, VERBOSE, f"best device combination={CARD_1},"),
+        (1, VERBOSE, f"worst device={CARD_1}]}}"),
+        (2, logging.DEBUG, ""),
+    ],
+)
+def test_the_log_has_the_documents_line_on_the_chosen_cards(
+    gpus: int, level: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(level):
+        placed(gpus, grouped("n", 2, 4))
+    lines = [line for line in caplog.messages if "device allocate success" in line]
+    assert len(lines) == bool(words)
+    assert all(line.startswith(f'"device allocate success" pod="default/p" {words}') for line in lines)
 
 
 # nvidia.com/require-nvlink
