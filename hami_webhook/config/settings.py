@@ -68,7 +68,10 @@ class Settings:
     """The settings of `serve`. Durations are seconds, sizes bytes; an empty path or name means "not given"."""
 
     roles: frozenset[str] = _setting(
-        values.roles, ",".join(values.ROLES), "what this process does, a comma list of roles", repeats=True
+        values.roles,
+        ",".join(values.ROLES),
+        "what this process does, a comma list of roles; node alone: write how the GPUs of its node are linked",
+        repeats=True,
     )
     device_config_file: str = _setting(values.path, "", "path of device-config.yaml; empty: none given")
     policy_file: str = _setting(values.path, "", "path of the policy file; empty: no policy")
