@@ -58,13 +58,19 @@ class EventCorrelator:
         self._instance = instance
         self._known: OrderedDict[EventNote, _KnownEvent] = OrderedDict()
         self._series: OrderedDict[EventNote, _Series] = OrderedDict()
+        self._uncounted: OrderedDict[EventNote, int] = OrderedDict()
         self._budgets: OrderedDict[tuple[str, str, str], _EventAllowance] = OrderedDict()
 
     def correlate(self, note: EventNote, now: float) -> Recording | None:
-        """What to write for the note; None if its object has had more events than are good for anybody."""
+        """What to write for the note; None if its object has had more events than are good for anybody.
+
+        The next such note counts those times too.
+        """
         if not self._afford(note, now):
+            self._uncounted[note] = self._uncounted.pop(note, 0) + note.times
+            _trim(self._uncounted)
             return None
-        note = self._aggregated(note, now)
+        note = replace(self._aggregated(note, now), times=note.times + self._uncounted.pop(note, 0))
         namespace = note.namespace or _NAMESPACE_OF_CLUSTER_OBJECTS
         known = self._known.get(note)
         if known is not None:

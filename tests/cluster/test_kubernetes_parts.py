@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_an_object_has_a_budget_of_events() -> None:
     assert written == 25
     assert correlator.correlate(NOTE, NOW + 299) is None
     assert correlator.correlate(NOTE, NOW + 301) is not None
+
+
+def test_what_the_budget_left_out_is_counted_with_the_next() -> None:
+    correlator = EventCorrelator("c", "i")
+    for times in [1] * 25 + [2] * 3:
+        recording = correlator.correlate(dataclasses.replace(NOTE, times=times), NOW)
+        if recording is not None:
+            correlator.recorded(recording, NOW)
+    later = correlator.correlate(NOTE, NOW + 301)
+    assert later is not None
+    assert later.body["count"] == 25 + 6 + 1
 
 
 def test_events_of_cluster_wide_objects_go_to_the_default_namespace() -> None:
