@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -162,6 +163,22 @@ async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
         assert world.used("h100") == {"gpu": 4}
         assert world.used("a10") == {"gpu": 20}
         assert world.used("all")["mem"] <= 204800
+
+
+@story
+async def test_two_extenders_do_not_spend_the_same_room() -> None:
+    nodes = node_of("h1", H100), node_of("h2", H100), node_of("a", A10)
+    async with World(*nodes, counting("q", "H100", gpu=1), replicas=2) as world:
+        for name in ("p0", "p1"):
+            await world.create(of_type(name, gpu=1, mem=1000))
+        found = await asyncio.gather(
+            *(core.placer.place(world.pod(f"p{n}"), [f"h{n + 1}"]) for n, core in enumerate(world.cores))
+        )
+        await world.drain()
+        assert [isinstance(each, Placement) for each in found].count(True) == 1
+        assert world.used("q") == {"gpu": 1}
+        [refused] = [each for each in found if not isinstance(each, Placement)]
+        assert {str(why) for why in refused.failed.values()} == {"1/1 ResourceQuotaNotFit"}
 
 
 @story
