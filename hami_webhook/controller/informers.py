@@ -16,7 +16,7 @@ from hami_webhook.controller.showback import Showback
 from hami_webhook.devices.model import NodeView
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.scheduling.preemption.quota_room import gives_room
+from hami_webhook.quota.preemption import gives_room
 
 _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 

@@ -10,11 +10,11 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget
+from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.preemption.nominations import Nominations
 from hami_webhook.scheduling.preemption.preemption import listed
-from hami_webhook.scheduling.preemption.quota_room import QUOTA_PREEMPTION
 from hami_webhook.scheduling.preemption.victims import Preemptor, choose_node
 
 _NOBODY = "preemption evicts nobody for it: "

@@ -16,6 +16,7 @@ from hami_webhook.kube.quantity import Quantity, is_binary, parse_whole
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import selection_faults
 from hami_webhook.quota.enforcement import ENFORCEMENT, Enforcement
+from hami_webhook.quota.preemption import QUOTA_PREEMPTION
 from hami_webhook.quota.pricing import CapacityLister
 
 _LIMITS, _REQUESTS = "limits.", "requests."
@@ -71,6 +72,10 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
     if enforcement is not None and enforcement not in {each.value for each in Enforcement}:
         text = f"{ENFORCEMENT}: {enforcement} isn't known, so the quota is enforced; write observe or enforce"
         found.append(Misreading(Reason.KEY, ENFORCEMENT, text))
+    preemption = quota.annotations.get(QUOTA_PREEMPTION)
+    if preemption not in (None, "true", "false"):
+        text = f"{QUOTA_PREEMPTION}: {preemption} isn't known, so nobody is evicted for the quota; write true or false"
+        found.append(Misreading(Reason.KEY, QUOTA_PREEMPTION, text))
     found += [Misreading(Reason.KEY, key, text) for key, text in selection_faults(quota)]
     return found
 

@@ -186,3 +186,10 @@ def test_right_quotas_are_left_alone(spec: dict[str, Any], cards: tuple[int, ...
 
 def test_there_are_twenty_right_ones() -> None:
     assert len(RIGHT) >= 20
+
+
+@pytest.mark.parametrize(("value", "told"), [("true", False), ("false", False), ("yes", True), ("", True)])
+def test_an_unknown_word_about_preemption_is_told(value: str, told: bool) -> None:
+    key = "hami.io/quota-preemption"
+    text = f"{key}: {value} isn't known, so nobody is evicted for the quota; write true or false"
+    assert judged({MEM: "9"}, annotations={key: value}) == ([("QuotaMisread", text)] if told else [])

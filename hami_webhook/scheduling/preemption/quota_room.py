@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube import scopes
-from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.ledger import State
+from hami_webhook.quota.preemption import gives_room
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-
-QUOTA_PREEMPTION = "hami.io/quota-preemption"
-"""The annotation of a ResourceQuota in which `"true"` lets pods be evicted for room in it."""
 
 
 class QuotaRoom:
@@ -98,11 +96,6 @@ class QuotaRoom:
             return account.counted(charged(account, pod, *more))
         charge = charge_of(pod, *more, account.cards)
         return account.counted(charge.exact) if charge.placed else {}
-
-
-def gives_room(quota: ResourceQuota) -> bool:
-    """Whether pods may be evicted for room in the quota."""
-    return quota.annotations.get(QUOTA_PREEMPTION) == "true"
 
 
 def quota_room(

@@ -107,6 +107,25 @@ def test_room_and_devices_at_once() -> None:
     story(run())
 
 
+def test_room_in_a_quota_of_some_cards() -> None:
+    """x holds the one card that the quota allows of this type, y a card that the quota doesn't count."""
+
+    async def run() -> None:
+        large = node("n1", card("a", type="NVIDIA H100"), card("c", type="NVIDIA H100"))
+        there = [low("x", "n1", "c,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;")]
+        limit = giving_room(1, 1, of=GPU)
+        selects = {"hami.io/quota-device-types": "H100", "hami.io/quota-counted-cards": "types h100"}
+        limit["metadata"]["annotations"] |= selects
+        async with extended(large, TAKEN, limit, *there, high(asks(1, 8000))) as each:
+            await each.filter("high", ["n1"])
+            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
+            await each.end("x")
+            await each.core.recomputer.run("default", "q")
+            assert (await each.filter("high", ["n1"]))["NodeNames"] == ["n1"]
+
+    story(run())
+
+
 def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
     """The small card of n2 would do, where kube-scheduler has found a victim for CPU."""
 

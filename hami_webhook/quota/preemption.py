@@ -1,0 +1,12 @@
+"""Whether pods of lower priority may be evicted for room in a quota (docs/preemption.md#quota)."""
+
+from __future__ import annotations
+
+from hami_webhook.kube.objects import ResourceQuota
+
+QUOTA_PREEMPTION = "hami.io/quota-preemption"
+
+
+def gives_room(quota: ResourceQuota) -> bool:
+    """What is written on a quota; any other value than `true` gives none."""
+    return quota.annotations.get(QUOTA_PREEMPTION) == "true"
