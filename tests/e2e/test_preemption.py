@@ -214,6 +214,41 @@ def test_nobody_is_evicted(scene: Scene) -> None:
     assert scene.victims() == []
 
 
+def test_who_is_ending_already_is_waited_for(scene: Scene) -> None:
+    """A finalizer keeps it there."""
+    node = scene.add_node(cards(scene.space, 2), **GPUS)
+    scene.fill(nvidia(), 2)
+
+    def finalizers(*names: str) -> None:
+        patch = json.dumps({"metadata": {"finalizers": names}})
+        scene.kubectl("patch", "pod", "low0", "-n", scene.space, "--type=merge", "-p", patch)
+
+    finalizers("example.com/kept")
+    scene.kubectl("delete", "pod", "low0", "-n", scene.space, "--wait=false")
+    eventually(scene.bound, {"low1": node})
+    scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
+    eventually(lambda: "pod/high" in _refused(scene))
+    finalizers()
+    eventually(lambda: scene.bound().get("high"), node)
+    assert (set(scene.bound()), scene.victims()) == ({"low1", "high"}, [])
+
+
+def test_a_dry_run_evicts_nobody(scene: Scene, scheduler: HamiScheduler) -> None:
+    node = scene.add_node(cards(scene.space, 1), **GPUS)
+    scene.fill(nvidia(), 1)
+    scheduler.kill_extender()
+    scheduler.flags = ("--preemption=dry-run", *DEVICES)
+    scheduler.start_extender()
+    try:
+        scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
+        eventually(lambda: f"would evict 1 pod from node {node}: {scene.space}/low0" in scene.events())
+        assert (scene.bound(), scene.victims()) == ({"low0": node}, [])
+    finally:
+        scheduler.kill_extender()
+        scheduler.flags = FLAGS
+        scheduler.start_extender()
+
+
 def test_a_budget_holds_where_another_choice_exists(scene: Scene) -> None:
     scene.add_node(cards(scene.space, 2), **GPUS)
     scene.fill(nvidia(), 2)
