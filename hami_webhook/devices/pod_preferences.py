@@ -101,11 +101,14 @@ class Weights:
         return cls(**found)
 
 
+_EQUAL_WEIGHTS = Weights()
+
+
 def parse_weights(annotations: Mapping[str, str], pod: str) -> Weights:
     """The pod's weights, 1 each by default; raises ValueError with the whole sentence of docs/spec/core.md#7.1."""
     text = annotations.get(WEIGHTS)
     if text is None:
-        return Weights()
+        return _EQUAL_WEIGHTS
     try:
         return Weights.parse(text)
     except ValueError as why:

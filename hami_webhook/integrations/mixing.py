@@ -8,7 +8,7 @@ Each manager counts the cards by itself, so two on one node give the same memory
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import combinations
 from typing import Any
@@ -31,12 +31,13 @@ HAMI_REGISTER = "hami.io/node-nvidia-register"
 KOORDINATOR_CORE = "koordinator.sh/gpu-core"
 NVIDIA_COUNT = "nvidia.com/gpu"
 _KOORDINATOR_ALIASES = tuple(f"kubernetes.io/gpu{rest}" for rest in ("", "-core", "-memory", "-memory-ratio"))
+_PREFIXES = ("volcano.sh/vgpu-", "koordinator.sh/gpu", "nvidia.com/mig-")
 _registered: DerivedValues[Node, Sequence[CardRecord]] = DerivedValues()
 """The cards of HAMi's registration on a node."""
 
 
 class Manager(Enum):
-    """Who hands out a node's GPUs, and which container names belong to it; the value is its name for people."""
+    """Who hands out a node's GPUs; the value is its name for people."""
 
     HAMI = "HAMi's plugin"
     NVIDIA = "NVIDIA's plugin"
@@ -62,11 +63,12 @@ class Mixing(Coexistence):
     """The rule, for the names and the sections of one configuration; a section that is off refuses nothing.
 
     `hami_count` and `hami_shares` are HAMi's names for NVIDIA cards: the count, and memory, percentage and cores.
+    `managers` are those of resource names; NVIDIA's count is HAMi's where it is configured and a share is named too.
     """
 
     hami_count: str = ""
     hami_shares: frozenset[str] = frozenset()
-    volcano_names: frozenset[str] = frozenset()
+    managers: Mapping[str, Manager] = field(default_factory=dict)
     volcano: VolcanoSection | None = None
     koordinator: KoordinatorSection | None = None
 
@@ -78,10 +80,18 @@ class Mixing(Coexistence):
             if nvidia is None
             else (nvidia.resource_memory_name, nvidia.resource_memory_percentage_name, nvidia.resource_core_name)
         )
+        count = "" if nvidia is None else nvidia.resource_count_name
+        volcano_names = () if volcano_ is None else volcano_.resource_names().values()
+        managers = {
+            **dict.fromkeys(filter(None, (*shares, count)), Manager.HAMI),
+            **dict.fromkeys((NVIDIA_COUNT, "nvidia.com/gpu.shared"), Manager.NVIDIA),
+            **dict.fromkeys(_KOORDINATOR_ALIASES, Manager.KOORDINATOR),
+            **dict.fromkeys(volcano_names, Manager.VOLCANO),
+        }
         return cls(
-            "" if nvidia is None else nvidia.resource_count_name,
+            count,
             frozenset(filter(None, shares)),
-            frozenset() if volcano_ is None else frozenset(volcano_.resource_names().values()),
+            managers,
             volcano_ if volcano_ is not None and volcano_.enabled else None,
             koordinator if koordinator is not None and koordinator.enabled else None,
         )
@@ -95,8 +105,8 @@ class Mixing(Coexistence):
         """
         found = self.named(draft.named)
         self._refuse(found)
-        for warning in _told(found):
-            draft.warn(warning)
+        for pair in combinations(found, 2):
+            draft.warn(f"[mixed-names] {_line(pair, found)}")
         for name in pinned_nodes(draft.object) if pinned_matters else ():
             node = _hosting(name, census)
             on = self.on_node(node) if node is not None else []
@@ -108,26 +118,14 @@ class Mixing(Coexistence):
         self._refuse(self.named(pod.named))
 
     def named(self, names: Set[str]) -> dict[Manager, list[str]]:
-        """The managers whose resources a pod's names are, each with these names."""
-        found: dict[Manager, list[str]] = {}
-        own_count = self.hami_count != NVIDIA_COUNT and self.hami_count in names
-        is_hami = own_count or not names.isdisjoint(self.hami_shares)
-        for name in sorted(names):
-            manager = self._manager_of(name, is_hami=is_hami)
-            if manager is not None:
-                found.setdefault(manager, []).append(name)
-        return found if len(found) < 2 else {manager: found[manager] for manager in Manager if manager in found}
-
-    def _manager_of(self, name: str, *, is_hami: bool) -> Manager | None:
-        if name in self.volcano_names or name.startswith("volcano.sh/vgpu-"):
-            return Manager.VOLCANO
-        if name.startswith("koordinator.sh/gpu") or name in _KOORDINATOR_ALIASES:
-            return Manager.KOORDINATOR
-        if name in self.hami_shares or (is_hami and name == self.hami_count):
-            return Manager.HAMI
-        if name == NVIDIA_COUNT or name == "nvidia.com/gpu.shared" or name.startswith("nvidia.com/mig-"):
-            return Manager.NVIDIA
-        return None
+        """The managers whose resources a pod's names are, each with these names; none where there is but one."""
+        count = "" if names.isdisjoint(self.hami_shares) else self.hami_count
+        managers = self.managers
+        found = {name: Manager.HAMI if name == count else managers.get(name) or _by_prefix(name) for name in names}
+        if len({*found.values()} - {None}) < 2:
+            return {}
+        named = {manager: sorted(name for name in names if found[name] is manager) for manager in Manager}
+        return {manager: its for manager, its in named.items() if its}
 
     def _refuse(self, found: Mapping[Manager, Sequence[str]]) -> None:
         for pair in combinations(found, 2):
@@ -183,8 +181,11 @@ def _denies(section: SchedulerSection | None) -> bool:
     return section is not None and section.mixed_name_sets == "deny"
 
 
-def _told(found: Mapping[Manager, Sequence[str]]) -> Iterator[str]:
-    return (f"[mixed-names] {_line(pair, found)}" for pair in combinations(found, 2))
+def _by_prefix(name: str) -> Manager | None:
+    if not name.startswith(_PREFIXES):
+        return None
+    owner = name.partition("/")[0]
+    return {"volcano.sh": Manager.VOLCANO, "koordinator.sh": Manager.KOORDINATOR}.get(owner, Manager.NVIDIA)
 
 
 def _line(pair: Sequence[Manager], found: Mapping[Manager, Sequence[str]]) -> str:
