@@ -111,7 +111,7 @@ class AdmissionHandler:
         self._lister = lister
         self._reservation_key = reservation_key
         self._governed_keys = governed_keys(vendors.governed.values())
-        self._touches_all = any(vendor.touches_every_container for vendor in vendors.values())
+        self._touches_all = bool(vendors.touching_every_container)
 
     async def mutate(self, review: Review) -> Answer:
         """`/mutate`: normalise only."""

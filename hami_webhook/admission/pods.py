@@ -115,13 +115,14 @@ def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[
     keys: set[str] = set()
     try:
         for container in draft.containers:
-            named = vendors.named_by(container)
+            concerned = vendors.named_by(container) | vendors.touching_every_container
             for key, vendor in vendors.items():
-                if vendor.touches_every_container or key in named:
+                if key in concerned:
                     if vendor.admit(container, draft, lister):
                         keys.add(key)
                     if container.limits.changed or container.requests.changed:
-                        named = vendors.named_by(container)  # what one vendor writes may be another's
+                        # what one vendor writes may be another's
+                        concerned = vendors.named_by(container) | vendors.touching_every_container
         requested = tuple(vendors[key] for key in sorted(keys))
         for vendor in requested:
             vendor.admit_pod(draft, lister)

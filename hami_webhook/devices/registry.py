@@ -96,7 +96,8 @@ class Vendors(Mapping[str, Vendor]):
     kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods ask for
     them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
     plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule
-    about several GPU managers on a node.
+    about several GPU managers on a node. `touching_every_container` are the keys of those that admit containers which
+    name none of their resources too.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Vendors(Mapping[str, Vendor]):
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
+        self.touching_every_container = frozenset(v.key for v in vendors if v.touches_every_container)
         self._names = {name: [v.key for v in vendors if name in v.resource_names] for name in self.own_names}
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
         self.quota_keys: Mapping[str, tuple[tuple[str, QuotaKey], ...]] = self._quota_keys()
