@@ -179,6 +179,8 @@ def act_as_cert_manager(kubectl: Kubectl) -> None:
     secret = {"metadata": {"name": spec["secretName"], "namespace": SYSTEM}, "type": "kubernetes.io/tls", "data": data}
     kubectl.apply({"apiVersion": "v1", "kind": "Secret", **secret})
     for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        # kubectl applies them last
+        eventually(lambda: len(kubectl.get(kind)["items"]), 1)  # noqa: B023  called at once
         (found,) = kubectl.get(kind)["items"]
         assert found["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{SYSTEM}/hami-webhook"
         for webhook in found["webhooks"]:
