@@ -162,7 +162,9 @@ class Showback:
         at = now if at is None else at
         pod = self._core.state.pod(uid)
         held = self._holdings(pod, now) if pod is not None else {}
-        self._changes.pop(uid, None)
+        due = self._changes.pop(uid, now)
+        if not held:  # it is gone, but may have ended before
+            at = min(at, due)
         if pod is not None and held:
             ends = (pod.deletion_deadline, assumption_expires_at(pod, self._core.placement_ttl))
             if later := [when for when in ends if when is not None and when >= now]:

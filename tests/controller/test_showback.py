@@ -162,12 +162,15 @@ def test_a_series_begins_with_0_and_follows_by_one_read() -> None:
     assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
 
 
-def test_a_pod_under_deletion_counts_until_its_deadline() -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_pod_under_deletion_counts_until_its_deadline(gone: bool) -> None:
     world = World()
     world.put("u", placed=True)
     ending = {"deletionTimestamp": world.stamp(), "deletionGracePeriodSeconds": 30}
     world.processes[0].put({**world.pods["u"], "metadata": {**world.pods["u"]["metadata"], **ending}})
     world.now += 100
+    if gone:
+        world.processes[0].drop(world.pods["u"])
     list(world.leader.read())
     assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
 
