@@ -14,6 +14,7 @@ from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeReport, NodeUse, PodCost, PodUse, QuotaUse, Room
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.scheduling.node_locks import LOCK
 
@@ -40,7 +41,7 @@ class Overview:
         placed: dict[str, int] = defaultdict(int)
         pods, notes, in_scope = [], [], set()
         for pod in self._live(account.quota.namespace):
-            charge = self._charge(pod)
+            charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
             if not amounts or not scopes.matches(account.quota, pod):
                 continue
@@ -56,15 +57,19 @@ class Overview:
             for key, hard in sorted(account.hard.items())
         ]
         notes += [_difference(key) for key in keys if key.used is not None and key.used != key.waiting + key.placed]
-        held, room = list(self._models(in_scope)), list(self._room(account))
+        if account.cards is not None:
+            notes.append(f"counts some cards only: {account.cards}")
+        if not account.enforced:
+            notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
+        held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
         return QuotaUse(account.quota.namespace, account.name, keys, pods, held, room, notes)
 
-    def _models(self, uids: Iterable[str]) -> Iterator[ModelUse]:
-        """What pods hold, by model."""
+    def _models(self, uids: Iterable[str], cards: CardSelection | None) -> Iterator[ModelUse]:
+        """What pods hold, by model; of the cards of a selection."""
         wanted = frozenset(uids)
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         holders: dict[str, set[str]] = defaultdict(set)
-        for view, device in self._devices():
+        for view, device in self._devices(cards):
             for holder in view.used(device.vendor, device.uuid).holders:
                 if holder.pod.uid in wanted:
                     total = sums[device.type]
@@ -77,7 +82,7 @@ class Overview:
     def _room(self, account: QuotaAccount) -> Iterator[Room]:
         """What still fits on the cards of each model that the quota limits."""
         free: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        for view, device in self._devices():
+        for view, device in self._devices(account.cards):
             usage = view.used(device.vendor, device.uuid)
             usable = device.healthy and (device.vendor, device.uuid) not in view.closed
             if usable and usage.slots < device.slots:
@@ -181,10 +186,13 @@ class Overview:
         }
         return NodeReport(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
 
-    def _devices(self) -> Iterator[tuple[NodeView, Device]]:
+    def _devices(self, cards: CardSelection | None = None) -> Iterator[tuple[NodeView, Device]]:
+        """The devices with their nodes; those of a selection."""
         for view in self.core.state.views():
             for _, inventory in sorted(view.inventories.items()):
-                yield from ((view, device) for device in inventory.devices)
+                for device in inventory.devices:
+                    if cards is None or cards.admits(device.type, view.node.labels):
+                        yield view, device
 
     def _card(self, view: NodeView, device: Device) -> CardUse:
         usage = view.used(device.vendor, device.uuid)
@@ -220,8 +228,8 @@ class Overview:
         pods = state.pods_in(namespace) if namespace else state.pods()
         return sorted((pod for pod in pods if not pod.ended(self.now)), key=lambda pod: (pod.namespace, pod.name))
 
-    def _charge(self, pod: Pod) -> Charge:
-        return charge_of(pod, self.core.vendors, self.core.state, self.now, self.core.placement_ttl)
+    def _charge(self, pod: Pod, cards: CardSelection | None = None) -> Charge:
+        return charge_of(pod, self.core.vendors, self.core.state, self.now, self.core.placement_ttl, cards)
 
     @staticmethod
     def _state(pod: Pod, charge: Charge) -> str:

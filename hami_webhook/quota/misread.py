@@ -149,7 +149,8 @@ class _Names:
 
 def _misread_amounts(account: QuotaAccount, key: str, vendors: Vendors, capacity: CapacityLister) -> Iterator[str]:
     written, limit = account.quota.hard[key], account.hard[key]
-    if (parse_whole(written) or 0) < 0 or parse_whole(written) is None:
+    whole = parse_whole(written)
+    if whole is None or whole < 0:
         yield f"{key}: {written} is no whole number of units, so the API server refuses it; write one, such as 8"
         return
     memory = [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
+from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
 
@@ -191,6 +192,21 @@ async def test_percentages_are_resolved_on_the_card() -> None:
         await world.drain()
         assert world.used("q") == {"mem": 40779}
         await world.refused(of_type("more", "H100", gpu=1, percent=1))
+
+
+@story
+async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
+    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=4)) as world:
+        for name in ("a", "h"):
+            await world.create(of_type(name, gpu=1, mem=1000))
+            await world.core.placer.place(world.pod(name), [name])
+        await world.create(of_type("waiting", "H100", gpu=2, mem=1))
+        await world.run(3)
+        [shown] = Overview(world.core, world.now).quotas(TEAM)
+        assert [(key.used, key.waiting, key.placed) for key in shown.keys] == [(3, 2, 1)]
+        assert [each.name for each in shown.pods] == ["h", "waiting"]
+        assert [each.model for each in (*shown.models, *shown.room)] == [H100, H100]
+        assert "counts some cards only: types h100" in shown.notes
 
 
 @story

@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 
 from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
+from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.account import QuotaAccount, evaluate_batch
 from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, Enforcement
@@ -53,6 +54,9 @@ async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged(
         assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000",)
         assert world.mem() == 4000
         assert annotations(world)[OBSERVED] == "1"
+        await world.drain()
+        [shown] = Overview(world.core, world.now).quotas(TEAM)
+        assert "is observed, not enforced; charges that passed without room: 1" in shown.notes
 
 
 @pytest.mark.parametrize("path", ["/validate", "/webhook"])
