@@ -105,18 +105,30 @@ class Affinity(_Values):
 
 
 class Placed(_Values):
-    """Where the pods of a Deployment run, and how many."""
+    """Where pods run."""
 
-    replicas: Replicas
     priority_class_name: OptionalName
     node_selector: dict[str, str]
     tolerations: list[Toleration]
     affinity: Affinity
 
 
-class Component(Placed):
+class Replicated(Placed):
+    """Where the pods of a Deployment run, and how many."""
+
+    replicas: Replicas
+
+
+class Component(Replicated):
     resources: Resources
     extra_args: list[Argument]
+
+
+class NodeProbe(Placed):
+    enabled: bool
+    resources: Resources
+    extra_args: list[Argument]
+    runtime_class_name: OptionalName
 
 
 class DefaultSchedulerPolicy(_Values):
@@ -143,7 +155,7 @@ class AdmissionWebhook(_Values):
     object_selector: WrittenSelector
 
 
-class Scheduler(Placed):
+class Scheduler(Replicated):
     leader_elect: bool
     default_scheduler_policy: DefaultSchedulerPolicy
     force_overwrite_default_scheduler: bool
@@ -184,6 +196,7 @@ class Values(_Values):
     drop_in: DropIn
     webhook: Component
     controller: Component
+    node: NodeProbe
     scheduler: Scheduler
     prometheus: Prometheus
     service_monitor: Monitor

@@ -30,6 +30,7 @@ MONITORING = (
     "--api-versions",
     "monitoring.coreos.com/v1",
 )
+NODE = ("--set", "node.enabled=true")
 RENAMED = """\
 nvidia:
   resourceCountName: hami.io/gpu
@@ -93,13 +94,15 @@ def overlay(name: str) -> Path:
     return MANIFESTS / "overlays" / name
 
 
-def with_monitoring(name: str, folder: Path) -> Path:
-    """An overlay with the component for the Prometheus operator."""
-    base, component = (
+def with_component(name: str, component: str, folder: Path) -> Path:
+    """An overlay with one of the components."""
+    base, more = (
         os.path.relpath(path.resolve(), folder.resolve())
-        for path in (overlay(name), MANIFESTS / "components" / "monitoring")
+        for path in (overlay(name), MANIFESTS / "components" / component)
     )
-    (folder / "kustomization.yaml").write_text(json.dumps({"resources": [base], "components": [component]}))
+    images = yaml.safe_load((overlay(name) / "kustomization.yaml").read_text())["images"]
+    written = {"resources": [base], "components": [more], "images": images}
+    (folder / "kustomization.yaml").write_text(json.dumps(written))
     return folder
 
 
@@ -110,10 +113,13 @@ def with_monitoring(name: str, folder: Path) -> Path:
         ("cert-manager", CERT_MANAGER),
         ("drop-in", ("--set", "dropIn.enabled=true")),
         ("default", MONITORING),
+        ("default", NODE),
     ],
 )
 def test_the_objects_are_those_of_the_overlay(helm: Helm, tmp_path: Path, name: str, values: tuple[str, ...]) -> None:
-    expected = kustomized(with_monitoring(name, tmp_path) if set(MONITORING) <= set(values) else overlay(name))
+    components = {"monitoring": MONITORING, "node": NODE}
+    component = next((component for component, needed in components.items() if set(needed) <= set(values)), "")
+    expected = kustomized(with_component(name, component, tmp_path) if component else overlay(name))
     found = charted(helm, *AS_KUSTOMIZE, *values)
     assert sorted(found) == sorted(expected)
     for each in expected:

@@ -19,8 +19,8 @@ image: {{ include "hami-webhook.image" (dict "root" . "image" $image "tag" $tag)
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
-{{/* Where pods of a component run: `pod` has its values. */}}
-{{- define "hami-webhook.placement" -}}
+{{/* Where pods run: `pod` has its values. */}}
+{{- define "hami-webhook.where" -}}
 {{- with .root.Values.global.imagePullSecrets }}
 imagePullSecrets:
 {{- range . }}
@@ -36,6 +36,11 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .pod.tolerations }}
 tolerations: {{- toYaml . | nindent 0 }}
 {{- end }}
+{{- end }}
+
+{{/* Where replicas of a component run: preferably on different nodes. */}}
+{{- define "hami-webhook.placement" -}}
+{{- include "hami-webhook.where" . }}
 affinity:
   {{- if .pod.affinity }}
   {{- toYaml .pod.affinity | nindent 2 }}

@@ -1,0 +1,118 @@
+"""The role `node` with the rights of its manifests: it writes the pair scores of its own node, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from node.machines import DGX_A100, compile_library, environment
+
+from hack.devcluster.identities import kubeconfig
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import ROOT, SYSTEM, Kubectl, eventually
+
+COMPONENT = ROOT / "manifests" / "components" / "node"
+ACCOUNT = "hami-webhook-node"
+SCORES = "hami.io/node-nvidia-score"
+NOTES = {"other": "stays"}
+NOT_ITS_OWN = "may write the node that its pod runs on"
+NOT_ITS_KEYS = "may write the pair scores of GPUs, and nothing else"
+
+
+@pytest.fixture
+def kubectl(plane: ControlPlane) -> Iterator[Kubectl]:
+    kubectl = Kubectl(plane.kubeconfig)
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    for name in ("gpu-1", "gpu-2"):
+        kubectl.apply(
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": {"other": "stays"}}}
+        )
+    kubectl("apply", "-f", str(COMPONENT / "rbac.yaml"))
+    yield kubectl
+    kubectl("delete", "-f", str(COMPONENT / "rbac.yaml"), "--wait=false")
+    kubectl("delete", "node", "gpu-1", "gpu-2")
+
+
+@pytest.fixture
+def login(plane: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig with the token that kubelet mounts into the role's pod on gpu-1."""
+    (daemon_set,) = yaml.safe_load_all((COMPONENT / "daemonset.yaml").read_text())
+    template: dict[str, Any] = daemon_set["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "node-role", "namespace": SYSTEM}}
+    kubectl.apply({**pod, "spec": {**template["spec"], "nodeName": "gpu-1", "priorityClassName": ""}})
+    bound = ("--bound-object-kind", "Pod", "--bound-object-name", "node-role")
+    token = kubectl("create", "token", ACCOUNT, "-n", SYSTEM, *bound).strip()
+    ca = plane.authority.certificate.read_bytes()
+    path = tmp_path / "login"
+    path.write_text(json.dumps(kubeconfig(plane.server, ca, {"token": token})))
+    # the API server takes a moment to know a new policy
+    eventually(lambda: NOT_ITS_OWN in patched(path, "gpu-2", {"metadata": {"annotations": {SCORES: "[]"}}}).stderr)
+    yield path
+    kubectl("delete", "pod", "node-role", "-n", SYSTEM, "--force", "--grace-period=0")
+
+
+def test_the_role_writes_the_scores_of_its_own_node_alone(kubectl: Kubectl, login: Path, tmp_path: Path) -> None:
+    compile_library(tmp_path)
+    command = [sys.executable, "-m", "hami_webhook", "serve", "--roles=node", "--kubeconfig", str(login)]
+    own = {**environment(tmp_path, DGX_A100), "NODE_NAME": "gpu-1", "POD_NAMESPACE": SYSTEM}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=own, stderr=log, cwd=ROOT)
+    try:
+        eventually(lambda: SCORES in kubectl.get("node", "gpu-1")["metadata"]["annotations"], seconds=60)
+    finally:
+        process.terminate()
+    assert process.wait(20) == 0, (tmp_path / "log").read_text()
+    notes = kubectl.get("node", "gpu-1")["metadata"]["annotations"]
+    assert json.loads(notes[SCORES])[0] == {
+        "uuid": "GPU-0",
+        "score": {"GPU-1": 1240} | {f"GPU-{peer}": 1210 for peer in range(2, 8)},
+    }
+    assert notes["other"] == "stays"
+
+
+@pytest.mark.parametrize(
+    ("node", "patch", "why"),
+    [
+        ("gpu-2", {"metadata": {"annotations": {SCORES: "[]"}}}, NOT_ITS_OWN),
+        ("gpu-1", {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}}, NOT_ITS_KEYS),
+        ("gpu-1", {"metadata": {"annotations": {"other": None}}}, NOT_ITS_KEYS),
+        ("gpu-1", {"metadata": {"annotations": {"other": "changed"}}}, NOT_ITS_KEYS),
+        ("gpu-1", {"metadata": {"labels": {"gpu": "on"}}}, NOT_ITS_KEYS),
+        ("gpu-1", {"spec": {"unschedulable": True}}, NOT_ITS_KEYS),
+    ],
+    ids=["another node", "another annotation", "an annotation gone", "an annotation changed", "a label", "the spec"],
+)
+def test_the_policy_refuses_all_else(kubectl: Kubectl, login: Path, node: str, patch: dict[str, Any], why: str) -> None:
+    refused = patched(login, node, patch)
+    assert refused.returncode != 0
+    assert why in refused.stderr
+    allowed = patched(login, "gpu-1", {"metadata": {"annotations": {SCORES: "[]"}}})
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_a_token_of_no_pod_may_write_no_node(plane: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> None:
+    token = kubectl("create", "token", ACCOUNT, "-n", SYSTEM).strip()
+    path = tmp_path / "stolen"
+    path.write_text(json.dumps(kubeconfig(plane.server, plane.authority.certificate.read_bytes(), {"token": token})))
+    scores = {"metadata": {"annotations": {SCORES: "[]"}}}
+    eventually(lambda: NOT_ITS_OWN in patched(path, "gpu-1", scores).stderr)
+    for forbidden in (("get", "pods", "-A"), ("get", "secrets", "-A"), ("get", "nodes"), ("delete", "node", "gpu-1")):
+        run = as_role(path, *forbidden)
+        assert "is forbidden" in run.stderr, run
+
+
+def patched(login: Path, node: str, patch: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    return as_role(login, "patch", "node", node, "--type=merge", "-p", json.dumps(patch))
+
+
+def as_role(login: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["kubectl", "--kubeconfig", str(login), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env={**os.environ})
