@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from hami_webhook.config.settings import VERBOSE
+TRACE = logging.DEBUG - 1
+"""The level of what only verbosity 5 and above shows."""
 
 FORMATS = ("text", "json")
 KEYS = ("namespace", "pod", "uid", "review", "quota", "node", "path", "code", "reason", "duration")
@@ -17,7 +18,7 @@ KEYS = ("namespace", "pod", "uid", "review", "quota", "node", "path", "code", "r
 _MOST_TEXT = 2000
 _MOST_TRACEBACK = 16_000
 """Characters of a message or a value, and of a traceback, which ends with what was raised."""
-_VERBOSITY = {VERBOSE: 5, logging.DEBUG: 4, logging.INFO: 1}
+_VERBOSITY = {TRACE: 5, logging.DEBUG: 4, logging.INFO: 1}
 """The -v from which a level is logged, as klog counts; warnings and errors are logged always."""
 
 
@@ -25,7 +26,7 @@ def set_up(log_format: str, verbosity: int) -> None:
     """Send this process's logs to standard error, in one of `FORMATS`, up to a klog verbosity."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.addLevelName(VERBOSE, "TRACE")
+    logging.addLevelName(TRACE, "TRACE")
     logging.basicConfig(handlers=[handler], level=level_of(verbosity))
 
 

@@ -5,7 +5,6 @@ Names and defaults: docs/spec/core.md#2.1 (HAMi's own flags), docs/spec/quota.md
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
@@ -14,9 +13,6 @@ from hami_webhook.config import setting_values as values
 from hami_webhook.config.devices import SECTION_SWITCHES
 from hami_webhook.config.go_syntax import ListenAddress, parse_go_bool, parse_listen_address
 from hami_webhook.config.setting_values import Identities, Network, ServiceAccount
-
-VERBOSE = logging.DEBUG - 1
-"""The level of what only verbosity 5 and above shows."""
 
 _T = TypeVar("_T")
 _DECLARATION = "setting"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, Unavailable
-from hami_webhook.config.settings import VERBOSE
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
 from hami_webhook.devices.placement_annotations import NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
+from hami_webhook.logs import TRACE
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
@@ -406,9 +406,9 @@ class Placer:
 
     def record_placed(self, pod: Pod, found: CycleState) -> None:
         """The event that says which node was chosen, of which; and a line of the log that says which linked cards."""
-        if found.best is not None and logger.isEnabledFor(VERBOSE):
+        if found.best is not None and logger.isEnabledFor(TRACE):
             for line in combinations(found.request, found.best):
-                logger.log(VERBOSE, "%s", line)
+                logger.log(TRACE, "%s", line)
         fits = found.filtered.fits
         self.record(pod, "Normal", "FilteringSucceed", success_message(fits[0], fits, len(found.candidates)))
 

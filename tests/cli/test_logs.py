@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hami_webhook.config.settings import VERBOSE
-from hami_webhook.logs import JsonFormatter, TextFormatter, level_of
+from hami_webhook.logs import TRACE, JsonFormatter, TextFormatter, level_of
 
 FORMATTERS = [TextFormatter(), JsonFormatter()]
 
@@ -101,7 +100,7 @@ def test_another_format_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("verbosity", "level"),
-    [(0, logging.WARNING), (1, logging.INFO), (3, logging.INFO), (4, logging.DEBUG), (5, VERBOSE), (10, VERBOSE)],
+    [(0, logging.WARNING), (1, logging.INFO), (3, logging.INFO), (4, logging.DEBUG), (5, TRACE), (10, TRACE)],
 )
 def test_verbosity_decides_what_is_logged(verbosity: int, level: int) -> None:
     assert level_of(verbosity) == level

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON
-from hami_webhook.config.settings import VERBOSE
 from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.logs import TRACE
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
@@ -184,8 +184,8 @@ def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
 @pytest.mark.parametrize(
     ("gpus", "level", "words"),
     [
-        (2, VERBOSE, f"best device combination={CARD_1},"),
-        (1, VERBOSE, f"worst device={CARD_1}]}}"),
+        (2, TRACE, f"best device combination={CARD_1},"),
+        (1, TRACE, f"worst device={CARD_1}]}}"),
         (2, logging.DEBUG, ""),
     ],
 )
