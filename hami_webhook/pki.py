@@ -208,7 +208,7 @@ def check_serving(serving: KeyPair, authority_pem: bytes, service: str, namespac
 
 
 def check_names(serving: KeyPair, service: str, namespace: str) -> None:
-    """Raise `PkiError` unless the pair is one for the Service, whoever signed it. Its validity isn't checked."""
+    """Raise `PkiError` unless the pair is one for the Service, by any authority. Its validity isn't checked."""
     certificate = read_certificate(serving.certificate)
     _check_key(serving, certificate)
     _check_name(certificate, service, namespace)

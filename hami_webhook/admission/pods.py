@@ -230,7 +230,7 @@ def mutate(
 
 
 def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
-    """Check a pod as it is about to be stored, whoever schedules it, all but policy; what it requests, by vendor.
+    """Check a pod as it is about to be stored, for any scheduler, all but policy; what it requests, by vendor.
 
     Raises `Denied`.
     """

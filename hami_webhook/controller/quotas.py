@@ -191,7 +191,7 @@ class QuotaReconciler:
             self._wake.set()
 
     def resync(self) -> None:
-        """Look at every quota with the next step, as a new leader does; what came before was told by another."""
+        """Look at every quota with the next step, as a new leader does; another handled what came before."""
         self._observed.clear()
         self._next_resync = 0.0
         self._wake.set()

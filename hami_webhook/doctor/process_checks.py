@@ -209,7 +209,7 @@ def _spoken(right: Mapping[str, str]) -> str:
 
 
 async def scheduler(facts: Facts) -> AsyncIterator[Finding]:
-    """The kube-scheduler beside the extender has the profile that pods name, and calls the extender."""
+    """The kube-scheduler next to the extender has the profile that pods name, and calls the extender."""
     process = await facts.process("extender")
     document = await _scheduler_configuration(facts)
     if process is None:

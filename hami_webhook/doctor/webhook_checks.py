@@ -131,7 +131,7 @@ async def certificate(facts: Facts) -> AsyncIterator[Finding]:
 
 
 def _certificate_fault(pair: pki.KeyPair, hook: Hook, now: datetime) -> str:
-    """What is wrong with a serving pair, whoever signed it; empty if nothing."""
+    """What is wrong with a serving pair, by any authority; empty if nothing."""
     assert hook.service is not None
     namespace, service, _ = hook.service
     try:
@@ -176,7 +176,7 @@ async def _keeper(facts: Facts) -> str:
     controller = await facts.process("controller")
     if controller is not None and controller.settings.certificate_secret:
         return f"look at the log of Deployment {controller.name}, which makes it"
-    return "look at the Certificate and at cert-manager's log, or at whoever else makes it"
+    return "look at the Certificate and at cert-manager's log, or at what else makes it"
 
 
 def _inject(keeper: str) -> str:

@@ -164,7 +164,7 @@ def _add_cluster_flags(verb: Parser) -> None:
 def _run(arguments: argparse.Namespace, verb: Callable[[LiveCluster, argparse.Namespace], Shown]) -> int:
     """Read the cluster and show what the verb makes of it; again and again with --watch."""
     printed: str | None = None
-    told: set[str] = set()
+    warned: set[str] = set()
     while True:
         began = time.monotonic()
         cluster = asyncio.run(_read(arguments))
@@ -175,8 +175,8 @@ def _run(arguments: argparse.Namespace, verb: Callable[[LiveCluster, argparse.Na
                 Console().clear()
             print(text, flush=True)
             printed = text
-        _tell([each for each in (*cluster.warnings, *cluster.unseen) if each not in told])
-        told |= {*cluster.warnings, *cluster.unseen}
+        _tell([each for each in (*cluster.warnings, *cluster.unseen) if each not in warned])
+        warned |= {*cluster.warnings, *cluster.unseen}
         if not getattr(arguments, "watch", False):
             return shown.status
         time.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))

@@ -148,8 +148,8 @@ class Overview:
         for pod in self._live(namespace):
             charge = self._charge(pod)
             cards = self._cards_of(pod)
-            asks = any(not self.core.vendors.resource_names.isdisjoint(each.named) for each in pod.containers)
-            if name not in ("", pod.name) or not (asks or cards):
+            requests = not self.core.vendors.resource_names.isdisjoint(pod.named)
+            if name not in ("", pod.name) or not (requests or cards):
                 continue
             found.append(
                 PodUse(
