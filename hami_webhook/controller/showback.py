@@ -26,7 +26,7 @@ from hami_webhook.quota.recompute import assumption_expires_at
 UNTIL = "hami.io/showback-until"
 """The Lease's annotation: Unix seconds up to which the leader's counters were read by somebody."""
 
-_PODS_AT_ONCE = 100
+_PODS_AT_ONCE = 20
 """Pods after which `start` yields to other tasks."""
 
 
@@ -125,9 +125,13 @@ class Showback:
             return
         self.until = self._last_read_at = until
         self._last_read = {}
-        self._sums = {}
+        held = {holding: each.held for holding, each in self._sums.items()}
+        self._sums = {holding: _Sum(until, debit) for holding, debit in held.items() if debit != Debit()}
         for pod in self._pods.values():
-            self._add(pod, max(pod.since, until), 1)
+            if pod.since > until:
+                for holding, debit in pod.held.items():
+                    each = self._sums[holding]
+                    each.totals = each.after(until - pod.since, debit)
 
     def annotations(self) -> dict[str, str]:
         """What the Lease says while this process leads."""
