@@ -25,6 +25,8 @@ class CardSelection:
     @classmethod
     def of(cls, quota: ResourceQuota) -> CardSelection | None:
         """What is written on a quota; None for all cards. A part that can't be read is no constraint."""
+        if quota.annotations.keys().isdisjoint((DEVICE_TYPES, NODE_SELECTOR)):
+            return None
         types = split_list(quota.annotations.get(DEVICE_TYPES, "").lower())
         selection = cls(types, _labels(quota.annotations.get(NODE_SELECTOR, "")) or ())
         return selection if selection != cls() else None
