@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hami_webhook.devices.model import NodeView
-from hami_webhook.devices.pod_preferences import ListRule, split_list
+from hami_webhook.devices.pod_preferences import split_list
 from hami_webhook.kube.objects import ResourceQuota
 
 DEVICE_TYPES = "hami.io/quota-device-types"
@@ -14,10 +16,16 @@ NODE_SELECTOR = "hami.io/quota-node-selector"
 COUNTED = "hami.io/quota-counted-cards"
 """The annotation with the selection that used was computed for; none if that was all cards."""
 
+_MOST_NAMED = 10
+"""Types of cards that a sentence names."""
+
 
 @dataclass(frozen=True, slots=True)
 class CardSelection:
-    """Cards whose type contains one of `types` (lower case), on nodes with these labels; empty is no constraint."""
+    """Cards whose type has one of `types` (lower case) as a whole word, on nodes with these labels.
+
+    Empty is no constraint. `a10` is neither A100 nor A10G.
+    """
 
     types: tuple[str, ...] = ()
     node_labels: tuple[tuple[str, str], ...] = ()
@@ -33,7 +41,11 @@ class CardSelection:
 
     def admits(self, device_type: str, node_labels: Mapping[str, str]) -> bool:
         """Whether a card of this type on a node with these labels is selected."""
-        return ListRule(allow=self.types).admits_type(device_type) and self.on_node(node_labels)
+        return self.names(device_type) and self.on_node(node_labels)
+
+    def names(self, device_type: str) -> bool:
+        """Whether one of `types` is a word of a card's type."""
+        return not self.types or _words(self.types).search(device_type.lower()) is not None
 
     def on_node(self, labels: Mapping[str, str]) -> bool:
         """Whether cards of a node with these labels may be selected."""
@@ -54,8 +66,12 @@ class CardSelection:
         return "; ".join(f"{name} {text}" for name, text in parts.items() if text)
 
 
-def selection_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
-    """The annotations that select no cards as they are written, each with a sentence."""
+def selection_faults(quota: ResourceQuota, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The annotations that hardly select what they should, each with a sentence; `known` are the types of cards."""
+    cards = CardSelection.of(quota)
+    if cards is not None and known and not any(map(cards.names, known)):
+        named = ", ".join(sorted(known)[:_MOST_NAMED])
+        yield DEVICE_TYPES, f"{DEVICE_TYPES}: no card has such a type; write words of those that there are: {named}"
     types = quota.annotations.get(DEVICE_TYPES)
     if types is not None and not split_list(types):
         yield DEVICE_TYPES, f"{DEVICE_TYPES} names no type, so all are counted; write types such as A100,H100"
@@ -65,6 +81,12 @@ def selection_faults(quota: ResourceQuota) -> Iterator[tuple[str, str]]:
             f"{NODE_SELECTOR}: {labels} is no list of labels, so all nodes are counted; write labels such as pool=train"
         )
         yield NODE_SELECTOR, text
+
+
+@lru_cache(maxsize=256)
+def _words(types: tuple[str, ...]) -> re.Pattern[str]:
+    """One of the texts, with no letter or digit next to it."""
+    return re.compile(f"(?<![a-z0-9])(?:{'|'.join(map(re.escape, types))})(?![a-z0-9])")
 
 
 def _labels(text: str) -> tuple[tuple[str, str], ...] | None:

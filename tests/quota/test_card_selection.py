@@ -16,7 +16,7 @@ from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import ALLOCATED, GPU, MEM, TEAM, books, card, container, node, pod, quota
+from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, books, card, container, node, pod, quota
 from .test_misread import judged
 from .world import World, story
 
@@ -38,6 +38,26 @@ def counting(name: str, types: str | None = None, selector: str | None = None, *
 
 def of_type(name: str, model: str = "", **amounts: object) -> dict[str, Any]:
     return pod(name, annotations={"nvidia.com/use-gputype": model} if model else {}, **amounts)
+
+
+@pytest.mark.parametrize(
+    ("types", "registered", "counted"),
+    [
+        ("A10", "NVIDIA-NVIDIA A10", True),
+        ("A10", "NVIDIA-NVIDIA A100-SXM4-40GB", False),
+        ("A10", "NVIDIA-NVIDIA A10G", False),
+        ("a100", "NVIDIA-NVIDIA A100-SXM4-40GB", True),
+        ("A100-SXM4", "NVIDIA-NVIDIA A100-SXM4-40GB", True),
+        ("A10,A100", "NVIDIA-NVIDIA A100-SXM4-40GB", True),
+        ("910B", "Ascend910B3", False),
+        ("Ascend910B3", "Ascend910B3", True),
+        ("A.0", "NVIDIA-NVIDIA A10", False),
+    ],
+)
+def test_types_are_whole_words(types: str, registered: str, counted: bool) -> None:
+    cards = CardSelection.of(books(counting("q", types, mem=1)).quota)
+    assert cards is not None
+    assert cards.admits(registered, {}) is counted
 
 
 @pytest.mark.parametrize(
@@ -71,6 +91,14 @@ def test_which_cards_are_counted(types: str | None, selector: str | None, admitt
 )
 def test_what_selects_nothing_is_told(annotations: dict[str, str], told: str) -> None:
     assert judged({MEM: "9"}, annotations=annotations) == ([("QuotaMisread", told)] if told else [])
+
+
+def test_types_that_no_card_has_are_told() -> None:
+    (told,) = judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: "A1000"})
+    there = card("GPU-0", LARGE)["type"]
+    text = f"{DEVICE_TYPES}: no card has such a type; write words of those that there are: {there}"
+    assert told == ("QuotaMisread", text)
+    assert judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: f"A1000,{there}"}) == []
 
 
 @story
