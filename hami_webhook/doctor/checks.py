@@ -8,40 +8,44 @@ from typing import Any
 
 from hami_webhook.cluster.api import Forbidden
 from hami_webhook.doctor import cluster_checks, process_checks, webhook_checks
-from hami_webhook.doctor.facts import Check, Facts, Finding
+from hami_webhook.doctor.facts import Diagnostic, Facts, Finding
 
 _PROCESSES = ("deployments", "device-configuration", "rights")
 _REVIEWS = ("webhook-configurations", "certificate", "ca-bundle", "service", "network-policy", "match-conditions")
 
 CHECKS = (
-    Check("api-server", "the API server's version", process_checks.api_server),
-    Check("deployments", "Deployments and their replicas", process_checks.deployments),
-    Check("versions", "the images of all processes", process_checks.versions),
-    Check("device-configuration", "the device configuration of all processes", process_checks.device_configuration),
-    Check("rights", "rights of the service accounts", process_checks.rights),
-    Check("webhook-configurations", "webhook configurations and their rules", webhook_checks.configurations),
-    Check(
+    Diagnostic("api-server", "the API server's version", process_checks.api_server),
+    Diagnostic("deployments", "Deployments and their replicas", process_checks.deployments),
+    Diagnostic("versions", "the images of all processes", process_checks.versions),
+    Diagnostic(
+        "device-configuration", "the device configuration of all processes", process_checks.device_configuration
+    ),
+    Diagnostic("rights", "rights of the service accounts", process_checks.rights),
+    Diagnostic("webhook-configurations", "webhook configurations and their rules", webhook_checks.configurations),
+    Diagnostic(
         "match-conditions",
         "conditions of the webhooks, against the device configuration",
         webhook_checks.conditions,
         ("device-configuration",),
     ),
-    Check("certificate", "the webhook's certificate", webhook_checks.certificate),
-    Check("ca-bundle", "the authority that the API server trusts", webhook_checks.bundles, ("certificate",)),
-    Check("service", "the Service and its endpoints", webhook_checks.service, ("deployments",)),
-    Check("network-policy", "network policies before the webhook", webhook_checks.network_policy),
-    Check("admission", "a pod in a dry run", webhook_checks.admission, (*_PROCESSES, *_REVIEWS)),
-    Check("namespaces", "namespaces that aren't reviewed", webhook_checks.opted_out),
-    Check("clocks", "the nodes' clocks", process_checks.clocks),
-    Check("scheduler", "kube-scheduler's profile and extender", process_checks.scheduler, ("deployments",)),
-    Check("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
-    Check("registrations", "what device plugins registered", cluster_checks.registrations),
-    Check("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
-    Check("managers", "GPU managers on each node", cluster_checks.managers),
-    Check("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
-    Check("quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")),
-    Check("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
-    Check("allocations", "what is written on pods", cluster_checks.allocations),
+    Diagnostic("certificate", "the webhook's certificate", webhook_checks.certificate),
+    Diagnostic("ca-bundle", "the authority that the API server trusts", webhook_checks.bundles, ("certificate",)),
+    Diagnostic("service", "the Service and its endpoints", webhook_checks.service, ("deployments",)),
+    Diagnostic("network-policy", "network policies before the webhook", webhook_checks.network_policy),
+    Diagnostic("admission", "a pod in a dry run", webhook_checks.admission, (*_PROCESSES, *_REVIEWS)),
+    Diagnostic("namespaces", "namespaces that aren't reviewed", webhook_checks.opted_out),
+    Diagnostic("clocks", "the nodes' clocks", process_checks.clocks),
+    Diagnostic("scheduler", "kube-scheduler's profile and extender", process_checks.scheduler, ("deployments",)),
+    Diagnostic("leaders", "leader elections", process_checks.leaders, (*_PROCESSES, "scheduler")),
+    Diagnostic("registrations", "what device plugins registered", cluster_checks.registrations),
+    Diagnostic("handshakes", "handshakes with device plugins", cluster_checks.handshakes),
+    Diagnostic("managers", "GPU managers on each node", cluster_checks.managers),
+    Diagnostic("node-locks", "locks of nodes", cluster_checks.node_locks, ("clocks",)),
+    Diagnostic(
+        "quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")
+    ),
+    Diagnostic("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
+    Diagnostic("allocations", "what is written on pods", cluster_checks.allocations),
 )
 
 
@@ -72,7 +76,7 @@ class Diagnosis:
         return {"healthy": self.healthy, "checks": [asdict(result) for result in self.results]}
 
 
-async def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> Diagnosis:
+async def diagnose(facts: Facts, checks: Sequence[Diagnostic] = CHECKS) -> Diagnosis:
     """Make all checks. Raises `ClusterError` for anything but lacking rights."""
     results: dict[str, CheckResult] = {}
     for check in checks:
@@ -81,7 +85,7 @@ async def diagnose(facts: Facts, checks: Sequence[Check] = CHECKS) -> Diagnosis:
     return Diagnosis(list(results.values()))
 
 
-async def _made(check: Check, facts: Facts) -> CheckResult:
+async def _made(check: Diagnostic, facts: Facts) -> CheckResult:
     findings, unseen = [], ""
     try:
         async for finding in check.find(facts):
@@ -91,5 +95,5 @@ async def _made(check: Check, facts: Facts) -> CheckResult:
     return CheckResult(check.name, check.what, findings, unseen)
 
 
-def _skipped(check: Check, explained: Sequence[str]) -> CheckResult:
+def _skipped(check: Diagnostic, explained: Sequence[str]) -> CheckResult:
     return CheckResult(check.name, check.what, skipped=explained)

@@ -35,7 +35,7 @@ Find = Callable[["Facts"], AsyncIterator[Finding]]
 
 
 @dataclass(frozen=True)
-class Check:
+class Diagnostic:
     """One check: `find` raises `Forbidden` where rights are lacking.
 
     `after` are checks whose faults explain what this one would find, so that it isn't made then.

@@ -12,7 +12,7 @@ from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
-from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeReport, NodeUse, PodCost, PodUse, QuotaUse, Room
+from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeDetails, NodeUse, PodCost, PodUse, QuotaUse, Room
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.pricing import Charge, charge_of
@@ -166,7 +166,7 @@ class Overview:
             )
         return found
 
-    def node(self, name: str) -> NodeReport | None:
+    def node(self, name: str) -> NodeDetails | None:
         """A node with what is wrong with what it registers; None if it isn't known."""
         view = self.core.state.view(name)
         if view is None:
@@ -184,7 +184,7 @@ class Overview:
             for vendor in self.core.vendors.values()
             if vendor.registration.handshake in node.annotations
         }
-        return NodeReport(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
+        return NodeDetails(name, self.cards(name), handshakes, node.annotations.get(LOCK, ""), notes)
 
     def _devices(self, cards: CardSelection | None = None) -> Iterator[tuple[NodeView, Device]]:
         """The devices with their nodes; those of a selection."""

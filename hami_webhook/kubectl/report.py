@@ -129,7 +129,7 @@ class PodUse:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeDetails:
     """A node: its cards, and what is wrong with what it registers."""
 
     name: str

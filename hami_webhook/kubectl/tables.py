@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hami_webhook.kubectl.report import CardUse, NodeReport, NodeUse, PodUse, QuotaUse
+from hami_webhook.kubectl.report import CardUse, NodeDetails, NodeUse, PodUse, QuotaUse
 
 _BAR = 10
 """Characters of a bar."""
@@ -98,7 +98,7 @@ def print_pods(pods: Sequence[PodUse], console: Console, *, details: bool) -> No
     _print_notes([f"{pod.namespace}/{pod.name}: {text}" for pod in pods for text in pod.problems], console)
 
 
-def print_node(node: NodeReport, console: Console) -> None:
+def print_node(node: NodeDetails, console: Console) -> None:
     """A node with its cards and what is wrong with it."""
     console.print(Text(node.name))
     for vendor, text in node.handshakes.items():
