@@ -198,7 +198,7 @@ def faults(cluster: Cluster, space: str) -> dict[str, list[str]]:
 def test_doctor_finds_nothing_in_a_healthy_installation_and_names_each_fault(cluster: Cluster, card_node: str) -> None:
     kubectl = cluster.kubectl
     space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=20, mem=6000))
+    kubectl.apply(quota(space, gpu=20, mem=30_000))
     define_cert_manager(kubectl)
     try:
         # cert-manager's stand-in puts nothing right, so that faults of certificates stay
@@ -261,7 +261,10 @@ def made_one_by_one(
         "network-policy",
         make.changed(lambda it: it["spec"].update(ingress=[]), "networkpolicy", "hami-webhook", SYSTEM),
     )
-    yield "match-conditions", make.changed(rewritten("nvidia.com/gpumem", "acme.com/mem"), "configmap", devices, SYSTEM)
+    yield (
+        "match-conditions",
+        make.changed(rewritten("nvidia.com/gpucores", "acme.com/cores"), "configmap", devices, SYSTEM),
+    )
     yield "device-configuration", make.changed(rewritten("nvidia:", "nvidia: x"), "configmap", devices, SYSTEM)
     yield "rights", make.without("clusterrolebinding", "hami-webhook-configurations")
     yield (
