@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
@@ -62,7 +61,7 @@ from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, start_of
 from hami_webhook.simulate.tables import show
-from hami_webhook.terminal import Parser, UsageError, formatted
+from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted
 
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError, report.ReportError)
 
@@ -283,7 +282,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
     result = asyncio.run(_simulated(simulation, bundle, manifests))
     if arguments.output == "table":
-        show(result, Console(width=None if sys.stdout.isatty() else 160))
+        show(result, SafeConsole(width=None if sys.stdout.isatty() else 160))
     else:
         print(formatted(result.as_json(), arguments.output))
     failed = any(not outcome.allowed or outcome.unplaced or outcome.preempted_by for outcome in result.pods)
@@ -312,7 +311,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     explainer = Explainer(Simulation(vendors, options, policies, now), options.policies, arguments.scheduler_name, now)
     result = asyncio.run(_explained(explainer, bundle, namespace or "default", name, manifest))
     if arguments.output == "table":
-        show_explanation(result, Console(width=None if sys.stdout.isatty() else 160))
+        show_explanation(result, SafeConsole(width=None if sys.stdout.isatty() else 160))
     else:
         print(formatted(result.as_json(), arguments.output))
     return 0
@@ -370,7 +369,7 @@ def _now(text: str | None) -> float | None:
 async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:
     await simulation.fill(bundle)
     _warn(simulation.warnings())
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("simulating", total=len(pods.manifests))
 
@@ -385,7 +384,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.output == "csv":
         report.write_csv(rows, sys.stdout)
     else:
-        report.show(rows, Console(width=None if sys.stdout.isatty() else 160))
+        report.show(rows, SafeConsole(width=None if sys.stdout.isatty() else 160))
     return 0
 
 
@@ -400,7 +399,7 @@ def _generate_certificates(arguments: argparse.Namespace) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     loaded = read_device_config(arguments.file)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = SafeConsole(width=None if sys.stdout.isatty() else 160)
     for section in describe(loaded):
         table = Table(title=escape(f"{section.path}: {', '.join(section.backends)}"), title_justify="left")
         for heading in ("resource", "meaning", "unit", "quota key"):

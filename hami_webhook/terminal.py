@@ -1,12 +1,16 @@
-"""What the commands have in common: faults of the command line in one line, and results as JSON or YAML."""
+"""What the commands have in common: faults of the command line in one line, results as tables, JSON or YAML."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Iterable
 from typing import NoReturn
 
 import yaml
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +22,22 @@ class Parser(argparse.ArgumentParser):
 
 class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
+
+
+class SafeConsole(Console):
+    """A console that shows control characters as U+FFFD: names and annotations are anybody's text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(without_control_characters(segment.text), segment.style)
+
+
+def without_control_characters(text: str) -> str:
+    """The text as a terminal may get it; ends of lines stay."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 class _PlainDumper(yaml.SafeDumper):

@@ -34,7 +34,7 @@ from hami_webhook.kubectl.overview import Overview
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Simulation
 from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import Parser, UsageError, formatted
+from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, without_control_characters
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -186,7 +186,7 @@ def _text(shown: Shown, output: str) -> str:
     if output in ("json", "yaml"):
         return formatted(shown.values, output)
     terminal = sys.stdout.isatty()
-    console = Console(file=StringIO(), width=None if terminal else _PIPE_WIDTH, force_terminal=terminal)
+    console = SafeConsole(file=StringIO(), width=None if terminal else _PIPE_WIDTH, force_terminal=terminal)
     with console.capture() as capture:
         shown.show(console)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -194,7 +194,7 @@ def _text(shown: Shown, output: str) -> str:
 
 def _tell(sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        print(f"kubectl hami: {sentence}", file=sys.stderr)
+        print(f"kubectl hami: {without_control_characters(sentence)}", file=sys.stderr)
 
 
 @asynccontextmanager

@@ -115,6 +115,14 @@ def test_a_node_says_what_is_wrong_with_it(hami: Hami) -> None:
     assert [sum(note.startswith(text) for note in found["notes"]) for text in told] == [1, 1, 1]
 
 
+def test_an_annotation_of_a_node_controls_no_terminal(hami: Hami) -> None:
+    spoilt = {**node("n9", card("GPU-9")), "kind": "Node", "status": {}}
+    spoilt["metadata"]["annotations"]["hami.io/mutex.lock"] = "\x1b[2Jgone"
+    run = hami(ApiServer(cluster(spoilt)), "explain", "node", "n9")
+    assert "\ufffd[2Jgone" in run.out
+    assert "\x1b" not in run.out + run.err
+
+
 def test_pods_without_accelerators_are_left_out(hami: Hami) -> None:
     run = hami(ApiServer(cluster(*DEPLOYED)), "pods", "-o", "yaml")
     assert [each["name"] for each in yaml.safe_load(run.out)] == ["busy", "waiting"]

@@ -1,0 +1,32 @@
+"""What a terminal gets of texts that anybody may have written."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hami_webhook.terminal import SafeConsole
+
+
+def printed(console: type[Console], text: str) -> str:
+    out = StringIO()
+    found = console(file=out, width=80, force_terminal=True)
+    table = Table("heading")
+    table.add_row(Text(text))
+    found.print(text, table, Text(text, style="red"), markup=False, highlight=False)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("sequence", ["\x1b[2J", "\x1b]0;title\a", "\x9b31m", "\x7f", "\x00", "\r"])
+def test_no_text_controls_the_terminal(sequence: str) -> None:
+    assert printed(SafeConsole, f"a{sequence}b").count("\x1b") == printed(Console, "ab").count("\x1b")
+    assert not {"\x9b", "\x7f", "\x00", "\a"} & set(printed(SafeConsole, f"a{sequence}b"))
+
+
+def test_lines_and_letters_stay() -> None:
+    text = "Überlast 加速器\nsecond"
+    assert printed(SafeConsole, text) == printed(Console, text)
