@@ -7,8 +7,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 
@@ -16,23 +15,16 @@ from rich.console import Console
 
 from hami_webhook import __version__
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.cluster.connect import connect, namespace_of
-from hami_webhook.cluster.kept_fields import decode_kept
-from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import STDIN, LoadError, read_objects
 from hami_webhook.config import ConfigError
-from hami_webhook.device_config import read_device_config
-from hami_webhook.doctor.checks import Diagnosis, diagnose
-from hami_webhook.doctor.facts import Facts
-from hami_webhook.doctor.installation import NAMESPACE, Effective, read_effective
+from hami_webhook.doctor.installation import NAMESPACE
 from hami_webhook.doctor.tables import print_diagnosis
-from hami_webhook.explain.live import read_allowed
-from hami_webhook.explain.read import Explainer, UnknownPod
+from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl import tables
-from hami_webhook.kubectl.overview import Overview
+from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.simulate.manifests import pods_of
-from hami_webhook.simulate.simulation import Pods, Simulation
+from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
 from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, without_control_characters
 
@@ -43,22 +35,6 @@ _EVERY = 2.0
 _SHARE = 5
 """How many times as long as reading took is waited at least, so that --watch is no load."""
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod)
-
-
-@dataclass(frozen=True)
-class LiveCluster:
-    """A cluster as it was read at `now`, and sentences about what couldn't be seen or read of it."""
-
-    simulation: Simulation
-    effective: Effective
-    namespace: str
-    now: float
-    unseen: Sequence[str]
-    warnings: Sequence[str]
-
-    @property
-    def overview(self) -> Overview:
-        return Overview(self.simulation.core, self.now)
 
 
 @dataclass(frozen=True)
@@ -167,7 +143,7 @@ def _run(arguments: argparse.Namespace, verb: Callable[[LiveCluster, argparse.Na
     warned: set[str] = set()
     while True:
         began = time.monotonic()
-        cluster = asyncio.run(_read(arguments))
+        cluster = asyncio.run(read(arguments))
         shown = verb(cluster, arguments)
         text = _text(shown, arguments.output)
         if printed is None or text != printed:
@@ -197,40 +173,12 @@ def _tell(sentences: Iterable[str]) -> None:
         print(f"kubectl hami: {without_control_characters(sentence)}", file=sys.stderr)
 
 
-@asynccontextmanager
-async def _connected(arguments: argparse.Namespace) -> AsyncIterator[tuple[KubernetesCluster, str]]:
-    """The cluster and the namespace that the flags name."""
-    kubeconfig = arguments.kubeconfig or os.environ.get("KUBECONFIG", "")
-    namespace = arguments.namespace or namespace_of(kubeconfig, arguments.context)
-    async with KubernetesCluster(await connect(kubeconfig, arguments.context), decode=decode_kept) as api:
-        yield api, namespace
-
-
-async def _read(arguments: argparse.Namespace) -> LiveCluster:
-    config = read_device_config(arguments.config) if arguments.config else None
-    async with _connected(arguments) as (api, namespace):
-        effective = await read_effective(api, arguments.system_namespace, config)
-        reading = await read_allowed(api, namespace)
-    now = time.time()
-    options = effective.options
-    simulation = Simulation(effective.vendors, options, effective.policies, now)
-    await simulation.fill(reading.bundle, trust_used=True)
-    simulation.core.state.tick(now)
-    unseen = [*effective.unseen, *reading.unseen.values()]
-    return LiveCluster(simulation, effective, namespace, now, unseen, simulation.warnings())
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
-    found = asyncio.run(_diagnosed(arguments))
+    found = asyncio.run(diagnosed(arguments))
     details = arguments.output == "wide"
     shown = Shown(found.as_json(), lambda console: print_diagnosis(found, console, details=details))
     print(_text(shown, arguments.output))
     return 0 if found.healthy else 1
-
-
-async def _diagnosed(arguments: argparse.Namespace) -> Diagnosis:
-    async with _connected(arguments) as (api, namespace):
-        return await diagnose(await Facts.read(api, arguments.system_namespace, namespace))
 
 
 def _listing(rows: Sequence[object]) -> list[object]:
@@ -278,10 +226,7 @@ def _where(cluster: LiveCluster, arguments: argparse.Namespace) -> str:
 
 
 def _explain_pod(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
-    settings = cluster.effective.settings
-    policies = cluster.effective.options.policies
-    explainer = Explainer(cluster.simulation, policies, settings.scheduler_name, cluster.now)
-    found = explainer.of_known(cluster.namespace, arguments.name)
+    found = cluster.explain(cluster.namespace, arguments.name)
     return Shown(found.as_json(), lambda console: show_explanation(found, console))
 
 
