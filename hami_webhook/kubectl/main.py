@@ -23,6 +23,7 @@ from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl import tables
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
+from hami_webhook.kubectl.ui.server import serve
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
@@ -34,6 +35,7 @@ _EVERY = 2.0
 """Seconds between two reads with --watch, unless reading takes long itself."""
 _SHARE = 5
 """How many times as long as reading took is waited at least, so that --watch is no load."""
+_HIGHEST_PORT = 65535
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod)
 
 
@@ -101,10 +103,26 @@ def parser() -> Parser:
     verb.add_argument("-o", "--output", choices=("json", "yaml", "wide"), default="", help="default: faults only")
     verb.set_defaults(run=_doctor)
 
+    verb = verbs.add_parser(
+        "ui",
+        help="serve web pages of the cluster on loopback, for you alone",
+        description="Serves read-only web pages of the cluster on 127.0.0.1, and prints the address that lets you in.",
+    )
+    _add_cluster_flags(verb)
+    verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")
+    verb.add_argument("--port", type=_port, default=0, help="default: any that is free")
+    verb.set_defaults(run=serve)
+
     verb = _verb(verbs, "simulate", _simulate, "say what would become of pods on this cluster, without creating them")
     verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON of Pods and workloads; - is stdin")
     verb.add_argument("--strict", action="store_true", help="exit 1 if a pod was denied or found no node")
     return found
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to {_HIGHEST_PORT}, not {text!r}")
+    return int(text)
 
 
 def _verb(

@@ -1,0 +1,1 @@
+"""Read-only web pages of a cluster for the user whose kubeconfig reads it."""

@@ -1,0 +1,213 @@
+"""The pages: routes, what each takes from the last reading, and their templates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from io import StringIO
+from itertools import groupby
+from typing import Any
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from hami_webhook.cluster.api import ClusterError
+from hami_webhook.cluster.loading import LoadError, load_objects
+from hami_webhook.doctor.checks import Diagnosis
+from hami_webhook.explain.read import UnknownPod
+from hami_webhook.explain.tables import show as show_explanation
+from hami_webhook.kubectl.report import CardUse
+from hami_webhook.kubectl.ui.access import Access, cookie_name, same
+from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.simulate.manifests import pods_of
+from hami_webhook.simulate.simulation import Pods
+from hami_webhook.simulate.tables import show as show_simulation
+from hami_webhook.terminal import SafeConsole
+
+_NODES_A_PAGE = 50
+_MOST_PODS = 1000
+_LONGEST_MANIFEST = 1024 * 1024
+_WIDTH = 120
+"""Columns of the tables that a terminal would show."""
+
+
+class Pages:
+    """The application on one port."""
+
+    def __init__(self, readings: Readings, diagnose: Callable[[], Awaitable[Diagnosis]], token: str, port: int) -> None:
+        self._readings = readings
+        self._diagnose = diagnose
+        self._token = token
+        self._port = port
+        loader = PackageLoader("hami_webhook.kubectl.ui")
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+
+    def app(self) -> Starlette:
+        @asynccontextmanager
+        async def reading(_: Starlette) -> AsyncIterator[None]:
+            task = asyncio.create_task(self._readings.keep_reading())
+            yield
+            task.cancel()
+
+        routes = [
+            Route("/", self._enter),
+            Route("/login", self._login, methods=["POST"]),
+            Route("/cluster", self._cluster),
+            Route("/teams", self._teams),
+            Route("/pods", self._pods),
+            Route("/pods/{namespace}/{name:path}", self._pod),
+            Route("/what-if", self._what_if, methods=["GET", "POST"]),
+            Route("/doctor", self._doctor),
+            Route("/events", self._events),
+            Mount("/static", StaticFiles(packages=[("hami_webhook.kubectl.ui", "static")])),
+        ]
+        middleware = [Middleware(Access, token=self._token, port=self._port)]
+        refused = {_Refused: lambda _, error: PlainTextResponse(f"{error}\n", 400)}
+        return Starlette(routes=routes, middleware=middleware, lifespan=reading, exception_handlers=refused)
+
+    async def _enter(self, request: Request) -> Response:
+        return HTMLResponse(self._templates.get_template("enter.html").render())
+
+    async def _login(self, request: Request) -> Response:
+        if not same((await _body(request, 200)).decode(errors="replace"), self._token):
+            return PlainTextResponse("This isn't the token that was printed last.\n", 403)
+        response = Response(status_code=204)
+        response.set_cookie(cookie_name(self._port), self._token, httponly=True, samesite="strict")
+        return response
+
+    async def _cluster(self, request: Request) -> Response:
+        asked = {each: request.query_params.get(each, "") for each in ("node", "vendor", "model", "label")}
+        cards = self._readings.contents.cards
+        found = [card for card in cards if self._is_asked(card, asked)]
+        nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
+        pages = max(1, -(-len(nodes) // _NODES_A_PAGE))
+        page = min(pages, max(1, int(text) if (text := request.query_params.get("page", "")).isdecimal() else 1))
+        return self._page(
+            "cluster.html",
+            asked=asked,
+            vendors=sorted({card.vendor for card in cards}),
+            models=sorted({card.model for card in cards}),
+            nodes=nodes[(page - 1) * _NODES_A_PAGE : page * _NODES_A_PAGE],
+            shown=(len(nodes), len(found)),
+            page=page,
+            pages=pages,
+            address=lambda number: str(request.url.include_query_params(page=number).query),
+        )
+
+    def _is_asked(self, card: CardUse, asked: Mapping[str, str]) -> bool:
+        key, _, value = asked["label"].partition("=")
+        view = self._readings.cluster.simulation.core.state.view(card.node) if key else None
+        return (
+            asked["node"] in card.node
+            and asked["vendor"] in ("", card.vendor)
+            and asked["model"] in ("", card.model)
+            and (not key or (view is not None and view.node.labels.get(key) == value))
+        )
+
+    async def _teams(self, request: Request) -> Response:
+        history = {key: _line(samples) for key, samples in self._readings.history.items()}
+        return self._page("teams.html", quotas=self._readings.contents.quotas, history=history)
+
+    async def _pods(self, request: Request) -> Response:
+        return self._page("pods.html", pods=self._readings.contents.pods)
+
+    async def _pod(self, request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        try:
+            explanation = self._readings.cluster.explain(namespace, name)
+        except UnknownPod as error:
+            return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
+        text = _printed(lambda console: show_explanation(explanation, console))
+        return self._page("text.html", title=f"{namespace}/{name}", text=text)
+
+    async def _what_if(self, request: Request) -> Response:
+        manifest, copies, text, status = "", "1", "", 200
+        if request.method == "POST":
+            try:
+                form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
+                manifest, copies = form.get("manifest", ""), form.get("copies", "")
+                text = await self._simulated(_manifests(manifest, copies))
+            except (LoadError, ClusterError, _Refused) as error:
+                text, status = str(error), 400
+        return self._page("what_if.html", manifest=manifest, copies=copies, text=text, status=status)
+
+    async def _simulated(self, manifests: Sequence[Mapping[str, Any]]) -> str:
+        cluster = await self._readings.read()  # simulating changes what was read
+        pods = Pods([{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in manifests])
+        result = await asyncio.to_thread(lambda: asyncio.run(cluster.simulation.run(pods)))
+        return _printed(lambda console: show_simulation(result, console))
+
+    async def _doctor(self, request: Request) -> Response:
+        try:
+            return self._page("doctor.html", diagnosis=await self._diagnose())
+        except ClusterError as error:
+            return self._page("text.html", title="Doctor", text=str(error), status=502)
+
+    async def _events(self, request: Request) -> Response:
+        async def versions() -> AsyncIterator[str]:
+            version = self._readings.version
+            yield f"data: {version}\n\n"
+            while True:
+                version = await self._readings.change(version)
+                yield f"data: {version}\n\n"
+
+        return StreamingResponse(versions(), media_type="text/event-stream")
+
+    def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
+        readings = self._readings
+        common = {"error": readings.error, "sentences": readings.contents.sentences, "version": readings.version}
+        return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
+
+
+class _Refused(Exception):
+    """A form that can't be used; the text says what would be right."""
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body, which is at most so many bytes."""
+    if not request.headers.get("content-length", "").isdecimal() or int(request.headers["content-length"]) > most:
+        raise _Refused(f"the request must be at most {most} bytes long")
+    return await request.body()
+
+
+def _manifests(text: str, copies: str) -> list[Mapping[str, Any]]:
+    """The pods of a pasted manifest, each as often as asked for."""
+    pods, _ = pods_of([load_objects(text, "the manifest")])
+    if not copies.isdecimal() or not 1 <= int(copies) * max(1, len(pods.manifests)) <= _MOST_PODS:
+        raise _Refused(f"together at most {_MOST_PODS} pods can be tried at once, and at least one of each")
+    if not pods.manifests:
+        raise _Refused("the manifest has no Pod and no workload")
+    if copies == "1":
+        return list(pods.manifests)
+    return [_copy(pod, number) for pod in pods.manifests for number in range(int(copies))]
+
+
+def _copy(pod: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    copied = deepcopy(dict(pod))
+    name = copied["metadata"].get("name") or copied["metadata"]["generateName"].rstrip("-")
+    copied["metadata"]["name"] = f"{name}-{number}"
+    return copied
+
+
+def _printed(show: Callable[[Console], None]) -> str:
+    """What a terminal would show."""
+    console = SafeConsole(file=StringIO(), width=_WIDTH)
+    with console.capture() as capture:
+        show(console)
+    return capture.get()
+
+
+def _line(samples: Sequence[int]) -> str:
+    """The points of a line in a square of 120 by 24, the last sample at the right."""
+    most = max(*samples, 1) if samples else 1
+    start = 120 - len(samples)
+    return " ".join(f"{start + index},{23 - round(22 * each / most)}" for index, each in enumerate(samples))

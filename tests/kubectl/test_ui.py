@@ -1,0 +1,163 @@
+"""`kubectl hami ui` in a process of its own, asked as a browser asks it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from simulate.files import GPU, MEM, container, pod, quota
+
+from .apiserver import ApiServer, serving
+from .test_processes import PROGRAM
+from .test_verbs import cluster, placed, with_uid
+
+HTML = "<script>alert(1)</script>"
+
+
+@contextmanager
+def browser(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
+    """A browser that hasn't been let in; its header `x-token` has the printed token."""
+    with ExitStack() as stack:
+        kubeconfig = stack.enter_context(serving(api, folder))
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "ui"],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        deadline = threading.Timer(240, process.kill)
+        deadline.start()
+        stack.callback(deadline.cancel)
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("/#")
+        yield stack.enter_context(httpx.Client(base_url=address, headers={"x-token": token}, timeout=60))
+
+
+@contextmanager
+def entered(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
+    with browser(api, folder) as client:
+        assert client.post("/login", content=client.headers["x-token"]).status_code == 204
+        yield client
+
+
+def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
+    with browser(ApiServer(cluster()), tmp_path) as client:
+        assert client.get("/").status_code == 200
+        for path in ("/cluster", "/teams", "/pods", "/pods/team-a/busy", "/what-if", "/doctor", "/events"):
+            assert client.get(path).status_code == 403, path
+        assert client.post("/login", content="wrong").status_code == 403
+        assert client.get("/cluster").status_code == 403
+        assert client.post("/login", content=b"x" * 1000).status_code == 400
+        entry = client.post("/login", content=client.headers["x-token"])
+        assert re.search("HttpOnly.*SameSite=strict", entry.headers["set-cookie"])
+        page = client.get("/cluster")
+        assert page.status_code == 200
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["referrer-policy"] == "no-referrer"
+        for foreign in (
+            {"Host": "evil.example"},
+            {"Host": "127.0.0.1"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            assert client.get("/cluster", headers=foreign).status_code == 403, foreign
+            assert client.get("/", headers=foreign).status_code == 403, foreign
+
+
+@pytest.mark.parametrize("path", ["/static/pages.js", "/static/enter.js", "/static/pages.css", "/static/icon.svg"])
+def test_what_pages_load_is_part_of_the_package(path: str) -> None:
+    import hami_webhook.kubectl.ui
+
+    assert (Path(hami_webhook.kubectl.ui.__file__).parent / path.removeprefix("/")).read_text()
+
+
+def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
+    with entered(ApiServer(cluster()), tmp_path) as client:
+        page = client.get("/cluster").text
+        assert [text for text in ("n1", "GPU-1", "24000/40960 MiB", "GPU-2 (unhealthy)") if text not in page] == []
+        assert "0 nodes, 0 cards" in client.get("/cluster?model=H100").text
+        assert "0 nodes, 0 cards" in client.get("/cluster?label=pool=none").text
+        assert "1 nodes, 2 cards" in client.get("/cluster?node=n&page=7").text
+        page = client.get("/teams").text
+        assert "team-a/gpu-quota" in page
+        assert re.search(r"<td>50000</td><td>60000</td><td>30000</td><td>20000</td>", page)
+        page = client.get("/pods").text
+        assert 'href="/pods/team-a/waiting"' in page
+        page = client.get("/pods/team-a/waiting").text
+        assert "team-a/waiting fits on none of 2 nodes" in page
+        missing = client.get("/pods/team-b/waiting")
+        assert (missing.status_code, "one of that name is in team-a" in missing.text) == (404, True)
+        assert "webhook-configurations" in client.get("/doctor").text
+
+
+def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
+    api = ApiServer(cluster())
+    with entered(api, tmp_path) as client:
+        manifest = yaml.safe_dump(pod("new", container(gpu=1, mem=2000)))
+        page = client.post("/what-if", data={"manifest": manifest, "copies": "2"})
+        assert page.status_code == 200
+        assert [name for name in ("new-0", "new-1") if name not in page.text] == []
+        assert "new-0" not in client.get("/pods").text
+        for data, sentence in (
+            ({"manifest": "a: [", "copies": "1"}, "not YAML"),
+            ({"manifest": manifest, "copies": "0"}, "at least one of each"),
+            ({"manifest": manifest, "copies": "1001"}, "at most 1000 pods"),
+            ({"manifest": "", "copies": "1"}, "has no Pod and no workload"),
+        ):
+            page = client.post("/what-if", data=data)
+            assert (page.status_code, sentence in page.text) == (400, True), page.text
+        assert client.post("/what-if", data={"manifest": "#" * 2_000_000, "copies": "1"}).status_code == 400
+    assert {method for method, _ in api.asked} == {"GET"}
+
+
+def test_html_in_names_is_text(tmp_path: Path) -> None:
+    spoiled = [
+        with_uid(pod(HTML, container(gpu=1, mem=30000), namespace="team-a")),
+        quota({GPU: "4", MEM: "60000"}, namespace=HTML, used={GPU: "2", MEM: "50000"}),
+        placed(f"placed{HTML}"),
+    ]
+    with entered(ApiServer(cluster(*spoiled)), tmp_path) as client:
+        escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
+        for path in (
+            "/cluster",
+            "/teams",
+            "/pods",
+            f"/pods/team-a/{HTML.replace('/', '%2F')}",
+            f"/cluster?node={HTML}",
+        ):
+            page = client.get(path).text
+            assert escaped in page, path
+            assert HTML not in page, path
+
+
+def test_a_change_is_told_at_once_and_a_failure_keeps_the_last_reading(tmp_path: Path) -> None:
+    api = ApiServer(cluster())
+    with entered(api, tmp_path) as client, client.stream("GET", "/events") as events:
+        lines = (line for line in events.iter_lines() if line)
+        assert next(lines) == "data: 1"
+        api.objects[:] = [*cluster(), placed("newcomer")]
+        assert next(lines) == "data: 2"
+        assert "newcomer" in client.get("/pods").text
+        api.version = "v1.36.4"
+        api.on_request = broken
+        assert next(lines) == "data: 3"
+        page = client.get("/pods").text
+        assert ("newcomer" in page, "be read, so this is as it was before" in page) == (True, True)
+
+
+def broken(path: str) -> None:
+    raise ConnectionError
