@@ -66,11 +66,12 @@ def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
         assert "script-src 'self'" in page.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
         assert page.headers["x-content-type-options"] == "nosniff"
-        assert page.headers["referrer-policy"] == "no-referrer"
+        assert page.headers["referrer-policy"] == "same-origin"
         for foreign in (
             {"Host": "evil.example"},
             {"Host": "127.0.0.1"},
             {"Origin": "http://127.0.0.1:1"},
+            {"Origin": "null"},
             {"Sec-Fetch-Site": "same-site"},
             {"Sec-Fetch-Site": "cross-site"},
         ):
@@ -108,7 +109,8 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
         manifest = yaml.safe_dump(pod("new", container(gpu=1, mem=2000)))
-        page = client.post("/what-if", data={"manifest": manifest, "copies": "2"})
+        form = {"manifest": manifest, "copies": "2"}
+        page = client.post("/what-if", data=form, headers={"Origin": str(client.base_url)})
         assert page.status_code == 200
         assert [name for name in ("new-0", "new-1") if name not in page.text] == []
         assert "new-0" not in client.get("/pods").text

@@ -15,7 +15,7 @@ HEADERS = {
     "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer a form's Origin is null
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
