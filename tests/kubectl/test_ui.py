@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from simulate.files import GPU, MEM, container, pod, quota
+from simulate.files import GPU, MEM, card, container, node, pod, quota
 
 from .apiserver import ApiServer, serving
 from .test_processes import PROGRAM
@@ -103,6 +103,15 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
         missing = client.get("/pods/team-b/waiting")
         assert (missing.status_code, "one of that name is in team-a" in missing.text) == (404, True)
         assert "webhook-configurations" in client.get("/doctor").text
+
+
+def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
+    nodes = [{**node(f"other-{each}", card(f"GPU-{each}-0")), "kind": "Node"} for each in range(60)]
+    with entered(ApiServer([*cluster(), *nodes]), tmp_path) as client:
+        assert "1 of 2" in client.get("/cluster").text
+        first, second = (re.findall("<h2>(other-.*)</h2>", client.get(f"/cluster?page={page}").text) for page in (1, 2))
+        assert sorted(first + second) == sorted(each["metadata"]["name"] for each in nodes)
+        assert "50 of 62 nodes are shown" in client.get("/pods/team-a/waiting").text
 
 
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:

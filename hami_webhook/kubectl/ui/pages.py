@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from dataclasses import replace
 from io import StringIO
 from itertools import groupby
 from typing import Any
@@ -126,7 +127,11 @@ class Pages:
             explanation = self._readings.cluster.explain(namespace, name)
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
-        text = _printed(lambda console: show_explanation(explanation, console))
+        nodes, notes = explanation.nodes[:_NODES_A_PAGE], list(explanation.notes)
+        if len(nodes) < len(explanation.nodes):
+            notes.append(f"{len(nodes)} of {len(explanation.nodes)} nodes are shown; kubectl hami explain shows all")
+        shown = replace(explanation, nodes=nodes, notes=notes)
+        text = _printed(lambda console: show_explanation(shown, console))
         return self._page("text.html", title=f"{namespace}/{name}", text=text)
 
     async def _what_if(self, request: Request) -> Response:
