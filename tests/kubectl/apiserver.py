@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from hami_webhook.cluster.api import JSON
 
@@ -93,6 +95,15 @@ class ApiServer:
         return 404, {"message": f"{path} not found", "reason": "NotFound", "code": 404}
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that ended before they had their answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator[Path]:
     """The API server on a socket, and the kubeconfig of its user, whose context names the namespace."""
@@ -121,8 +132,7 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         config = {
             "apiVersion": "v1",
