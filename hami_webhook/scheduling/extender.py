@@ -106,22 +106,21 @@ class Extender:
         """Which nodes can take the pod."""
         began = self._clock()
         filtered = await self._filter(args)
-        if logger.isEnabledFor(logging.INFO):
-            self._log_filtered(args.pod, filtered, self._clock() - began)
+        refused = bool(filtered.error) or not (filtered.names or filtered.nodes)
+        level, message = (logging.INFO, "no node takes the pod") if refused else (logging.DEBUG, "nodes take the pod")
+        if logger.isEnabledFor(level):
+            logger.log(level, message, extra=self._about(args.pod, filtered, self._clock() - began))
         return filtered
 
-    def _log_filtered(self, pod: JSON, filtered: Filtered, seconds: float) -> None:
-        refused = filtered.error or not (filtered.names or filtered.nodes)
+    @staticmethod
+    def _about(pod: JSON, filtered: Filtered, seconds: float) -> dict[str, object]:
+        """What a log line says of a filtered pod."""
         texts = Counter({**filtered.failed, **filtered.unresolvable}.values()).most_common(_REASONS_LOGGED)
-        about = {
+        return {
             **_named(pod.get("metadata")),
             "reason": filtered.error or "; ".join(f"{number} nodes: {text}" for text, number in texts),
             "duration": seconds,
         }
-        if refused:
-            logger.info("no node takes the pod", extra=about)
-        else:
-            logger.debug("nodes take the pod", extra=about)
 
     async def _filter(self, args: ExtenderArgs) -> Filtered:
         self._metrics.filtered.inc()
