@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+from hami_webhook.kube.objects import Pod
+
 TRACE = logging.DEBUG - 1
 """The level of what only verbosity 5 and above shows."""
 
@@ -20,6 +22,11 @@ _MOST_TRACEBACK = 16_000
 """Characters of a message or a value, and of a traceback, which ends with what was raised."""
 _VERBOSITY = {TRACE: 5, logging.DEBUG: 4, logging.INFO: 1}
 """The -v from which a level is logged, as klog counts; warnings and errors are logged always."""
+
+
+def of_pod(pod: Pod) -> dict[str, object]:
+    """The keys that name a pod."""
+    return {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
 
 
 def set_up(log_format: str, verbosity: int) -> None:

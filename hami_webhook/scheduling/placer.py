@@ -17,7 +17,7 @@ from hami_webhook.devices.placement_annotations import NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
-from hami_webhook.logs import TRACE
+from hami_webhook.logs import TRACE, of_pod
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, pod_budget
@@ -419,8 +419,7 @@ class Placer:
     def _no_node(self, pod: Pod, found: CycleState, failed: Mapping[str, Rejection]) -> Unschedulable:
         known = list(self._known_of(found))
         for line in unregistered(found.request, known, self._vendors):
-            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "reason": line}
-            logger.info("no node has registered such cards", extra=about)
+            logger.info("no node has registered such cards", extra={**of_pod(pod), "reason": line})
         advice = hints(failed, found.request, known, self._vendors, self._state)
         return self._unplaced(pod, failed, len(found.candidates), [*advice, *found.bounded.changes])
 

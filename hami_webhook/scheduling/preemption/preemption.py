@@ -19,6 +19,7 @@ from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
+from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.placer import CycleState, Placer
@@ -234,8 +235,8 @@ class Preemption:
             await self._again(self._write_nomination, eviction)
             evicted = await asyncio.gather(*(self._again(self._evict, each, eviction) for each in victims.pods))
         except ClusterError as error:
-            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "node": victims.node}
-            logger.warning("preemption failed", extra={**about, "reason": str(error)})
+            about = {**of_pod(pod), "node": victims.node, "reason": str(error)}
+            logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
             self._nominations.withdraw(pod.uid)
             for victim in victims.pods:
@@ -316,8 +317,7 @@ class Preemption:
             await self._cluster.patch(Kind.PODS, pod.name, patch, pod.namespace)
             await self._set_nominated_node(pod, "")
         except ClusterError as error:
-            about = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "reason": str(error)}
-            logger.warning("the nomination can't be withdrawn", extra=about)
+            logger.warning("the nomination can't be withdrawn", extra={**of_pod(pod), "reason": str(error)})
 
     async def _record(self, pod: Pod, kind: str, reason: str, message: str) -> None:
         note = EventNote("Pod", pod.namespace, pod.name, pod.uid, kind, reason, message)
