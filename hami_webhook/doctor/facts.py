@@ -19,7 +19,6 @@ from hami_webhook.doctor.installation import (
     read_installation,
 )
 from hami_webhook.explain.live import LiveReading, read_allowed
-from hami_webhook.simulate.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,7 @@ class Facts:
         except ConfigError:  # a check of its own says so
             effective = assumed(system)
         reading, now = await asyncio.gather(read_allowed(api, namespace), api.time())
-        simulation = Simulation(effective.vendors, effective.options, effective.policies, now)
-        await simulation.fill(reading.bundle, trust_used=True)
-        simulation.core.state.tick(now)
+        simulation = await effective.simulation(reading.bundle, now)
         return cls(api, system, namespace, now, effective, reading, simulation.core)
 
     async def installation(self) -> Installation:

@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 from hami_webhook.assembly import Options, options_of
 from hami_webhook.cluster.api import JSON, Forbidden
 from hami_webhook.cluster.kubernetes import KubernetesCluster
+from hami_webhook.cluster.loading import Bundle
 from hami_webhook.config import ConfigError, LoadedDeviceConfig, Settings, add_flags, resolve
 from hami_webhook.device_config import builtin_device_config, enabled_vendors, load_device_config
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.simulate.simulation import Simulation
 
 NAMESPACE = "hami-system"
 """Where our manifests install the program."""
@@ -103,6 +105,13 @@ class Effective:
     def options(self) -> Options:
         """What a core runs with that only reads: handshakes are in UTC, as the containers' clocks are."""
         return replace(options_of(self.settings), charge_timeout=60.0, max_ledger=100_000, zone=UTC)
+
+    async def simulation(self, bundle: Bundle, now: float) -> Simulation:
+        """The cluster as it was read at `now` (Unix seconds)."""
+        found = Simulation(self.vendors, self.options, self.policies, now)
+        await found.fill(bundle, trust_used=True)
+        found.core.state.tick(now)
+        return found
 
 
 async def read_installation(cluster: KubernetesCluster, namespace: str) -> Installation:

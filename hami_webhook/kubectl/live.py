@@ -59,10 +59,7 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
         effective = await read_effective(api, arguments.system_namespace, config)
         reading = await read_allowed(api, namespace)
     now = time.time()
-    options = effective.options
-    simulation = Simulation(effective.vendors, options, effective.policies, now)
-    await simulation.fill(reading.bundle, trust_used=True)
-    simulation.core.state.tick(now)
+    simulation = await effective.simulation(reading.bundle, now)
     unseen = [*effective.unseen, *reading.unseen.values()]
     return LiveCluster(simulation, effective, namespace, now, unseen, simulation.warnings())
 
