@@ -98,7 +98,7 @@ def _attempt(vendor: Vendor, trial: FitRequest, trace: FitTrace | None, *, numa_
     cards = [
         Candidate(vendor, trial, device, trial.overlay.used(vendor.key, device.uuid), position)
         for position, device in enumerate(trial.inventory.devices)
-        if device.uuid not in trial.barred
+        if device.uuid not in trial.excluded
     ]
     ordered = [cards[i] for i in vendor.order(cards, trial.terms, numa_bound=numa_bound)]
     first = _walk(vendor, trial, ordered, trace, numa_bound=numa_bound)

@@ -56,8 +56,8 @@ class Budget(Protocol):
 class FitRequest:
     """One container's request to one vendor on one node, under trial.
 
-    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first. `barred`
-    are cards of the vendor that the pod was tried on and can't have, by UUID.
+    `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
+    `excluded` are cards of the vendor that the pod was tried on and can't have, by UUID.
     """
 
     pod: Pod
@@ -69,7 +69,7 @@ class FitRequest:
     overlay: Overlay
     holds: Sequence[Claim] = ()
     budget: Budget | None = None
-    barred: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     taken: list[Candidate] = field(default_factory=list)
 
     def admits(self, candidates: Sequence[Candidate]) -> bool:

@@ -304,8 +304,8 @@ class Vendor:
         """How many of the vendor's count resource kubelet offers on the node."""
         return parse_whole(node.allocatable.get(self.count_name)) or 0
 
-    def unusable_devices(self, inventory: Inventory, residents: Sequence[Pod]) -> frozenset[str]:
-        """Cards that must take nobody new because of what the node's pods say; `residents` are the pods on the node."""
+    def unusable_devices(self, inventory: Inventory, pods: Sequence[Pod]) -> frozenset[str]:
+        """Cards that must take nobody new because of what the node's pods say; `pods` are the pods on the node."""
         return frozenset()
 
     def marks(self, pod: Pod) -> Mapping[str, tuple[object, ...]]:

@@ -289,7 +289,7 @@ class PriorityClassObject(Wire, frozen=True):
     preemption_policy: str | None = None
 
 
-class Card(Wire, frozen=True):
+class DeviceInfo(Wire, frozen=True):
     """A device of Koordinator's Device object, without what koordlet reports of its state."""
 
     type: Any = None
@@ -302,7 +302,7 @@ class Card(Wire, frozen=True):
 
 
 class DeviceSpec(Wire, frozen=True):
-    devices: tuple[Card, ...] | None = None
+    devices: tuple[DeviceInfo, ...] | None = None
 
 
 class DeviceObject(Wire, frozen=True):

@@ -34,7 +34,7 @@ from hami_webhook.scheduling.generations import Generations
 from hami_webhook.scheduling.node_entry import NodeEntry
 from hami_webhook.scheduling.pod_allocations import (
     AssumedPod,
-    Card,
+    CardKey,
     DeviceShare,
     PodAllocation,
     placement_of,
@@ -78,7 +78,7 @@ class ClusterCache:
         self._nodes: dict[str, NodeEntry] = {}
         self._pods: dict[str, Pod] = {}
         self._by_namespace: dict[str, dict[str, Pod]] = {}
-        self._residents: dict[str, PodAllocation] = {}
+        self._allocations: dict[str, PodAllocation] = {}
         self._guests = PodsByNode(vendors.foreign)
         self._devices: dict[str, Mapping[str, Any]] = {}
         self._unbound: dict[str, float] = {}
@@ -134,7 +134,7 @@ class ClusterCache:
         self.version += 1
         self._problems.pop(("Node", name), None)
         self._touch(entry)
-        if not entry.residents:
+        if not entry.allocations:
             self._drop(name)
 
     def set_pod(self, pod: Pod, now: float) -> None:
@@ -199,7 +199,7 @@ class ClusterCache:
         if notes not in given_up:
             given_up.append(notes)
             del given_up[:-_GIVEN_UP]
-        held = uid in self._residents
+        held = uid in self._allocations
         self._release(uid)
         return held
 
@@ -265,18 +265,18 @@ class ClusterCache:
         if entry is None or entry.node is None:
             return None
         if entry.view is None:
-            unusable = unusable_cards(entry.inventories, [*entry.residents.values()], self._vendors)
+            unusable = unusable_cards(entry.inventories, [*entry.allocations.values()], self._vendors)
             entry.view = NodeView(entry.node, dict(entry.inventories), dict(entry.usage), unusable, entry.generation)
         return entry.view
 
     def allocations(self, name: str) -> Sequence[PodAllocation]:
         """The pods that hold cards of the node."""
         entry = self._nodes.get(name)
-        return () if entry is None else tuple(entry.residents.values())
+        return () if entry is None else tuple(entry.allocations.values())
 
     def holds_devices(self, uid: str) -> bool:
         """Whether the pod has a placement that counts."""
-        return uid in self._residents
+        return uid in self._allocations
 
     def views(self) -> Iterator[NodeView]:
         """Every known node, by name."""
@@ -375,30 +375,30 @@ class ClusterCache:
         if known is None or known.labels != node.labels or entry.inventories != before:
             self._sorts.put(node.name, node.labels, entry.inventories)
         if entry.inventories != before:
-            for resident in list(entry.residents.values()):  # what an entry takes may depend on its card
-                self._settle(resident.pod, now)
+            for allocation in list(entry.allocations.values()):  # what an entry takes may depend on its card
+                self._settle(allocation.pod, now)
 
     def _settle(self, pod: Pod, now: float) -> None:
         """Count what the pod holds, in place of what it held so far."""
-        resident = self._resident(pod, now)
-        known = self._residents.get(pod.uid)
-        if known is not None and resident is not None and known.same_as(resident):
+        allocation = self._allocation_of(pod, now)
+        known = self._allocations.get(pod.uid)
+        if known is not None and allocation is not None and known.same_as(allocation):
             return
         self._release(pod.uid, keep_notes=True)
-        if resident is None:
+        if allocation is None:
             return
         if not pod.node_name:
             self._unbound[pod.uid] = int(pod.annotations[TIME][:_TIME_DIGITS]) + self.placement_ttl
-        if resident.shares:
-            entry = self._nodes.setdefault(resident.node, NodeEntry(resident.node))
-            entry.residents[pod.uid] = self._residents[pod.uid] = resident
-            self._recount(entry, resident.shares)
+        if allocation.shares:
+            entry = self._nodes.setdefault(allocation.node, NodeEntry(allocation.node))
+            entry.allocations[pod.uid] = self._allocations[pod.uid] = allocation
+            self._recount(entry, allocation.shares)
 
-    def _resident(self, pod: Pod, now: float) -> PodAllocation | None:
+    def _allocation_of(self, pod: Pod, now: float) -> PodAllocation | None:
         """What the pod's annotations say it holds, None while they don't count; what can't be read is noted."""
         counts = placement_counts(pod, now, self.placement_ttl) and not self.is_revoked(pod)
         texts: list[str] = []
-        held: dict[Card, DeviceShare] = {}
+        held: dict[CardKey, DeviceShare] = {}
         if counts and NODE in pod.annotations and not pod.terminal:
             for vendor in self._vendors.values():
                 try:
@@ -422,23 +422,23 @@ class ClusterCache:
         self._unbound.pop(uid, None)
         if not keep_notes:
             self._problems.pop(("Pod", uid), None)
-        gone = self._residents.pop(uid, None)
+        gone = self._allocations.pop(uid, None)
         if gone is None:
             return
         entry = self._nodes[gone.node]
-        del entry.residents[uid]
+        del entry.allocations[uid]
         self._recount(entry, gone.shares)
-        if entry.node is None and not entry.residents:
+        if entry.node is None and not entry.allocations:
             self._drop(gone.node)
 
     def _drop(self, name: str) -> None:
         del self._nodes[name]
         self.generations.keep_only(self._nodes, len(self._nodes))
 
-    def _recount(self, entry: NodeEntry, cards: Iterable[Card]) -> None:
+    def _recount(self, entry: NodeEntry, cards: Iterable[CardKey]) -> None:
         """Sum up anew what is taken of the given cards."""
         cards = list(cards)
-        taken = usage_by_card(entry.residents.values(), cards)
+        taken = usage_by_card(entry.allocations.values(), cards)
         for card in cards:
             if card in taken:
                 entry.usage[card] = taken[card]

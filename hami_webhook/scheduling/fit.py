@@ -142,10 +142,10 @@ def _fit(
     passing: Callable[[_FitPass], NodeFit | Rejection],
 ) -> NodeFit | Rejection:
     """Pass over the pod's containers, again with another card where one card must take them all and couldn't."""
-    barred: dict[str, frozenset[str]] = {}
+    excluded: dict[str, frozenset[str]] = {}
     first: Rejection | None = None
     while True:
-        attempt = _FitPass(view, pod_request, vendors, budget, traces, barred)
+        attempt = _FitPass(view, pod_request, vendors, budget, traces, excluded)
         result = passing(attempt)
         if isinstance(result, NodeFit):
             return result
@@ -153,7 +153,7 @@ def _fit(
         vendor, card = attempt.too_small()
         if not card:
             return first
-        barred[vendor] = barred.get(vendor, frozenset()) | {card}
+        excluded[vendor] = excluded.get(vendor, frozenset()) | {card}
 
 
 class _FitPass:
@@ -166,11 +166,11 @@ class _FitPass:
         vendors: Vendors,
         budget: Budget | None,
         traces: list[FitTrace] | None,
-        barred: Mapping[str, frozenset[str]],
+        excluded: Mapping[str, frozenset[str]],
     ) -> None:
         self._traces = traces
         self._view = view
-        self._barred = barred
+        self._excluded = excluded
         self._refused_by = ""
         self._pod_request = pod_request
         self._vendors = vendors
@@ -223,7 +223,7 @@ class _FitPass:
                 overlay=overlay,
                 holds=self._holds,
                 budget=self._budget,
-                barred=self._barred.get(key, frozenset()),
+                excluded=self._excluded.get(key, frozenset()),
             )
             result = fit(self._vendors[key], trial, self._traces)
             if isinstance(result, Rejection):

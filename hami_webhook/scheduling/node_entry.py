@@ -9,7 +9,7 @@ from hami_webhook.devices.model import Inventory, NodeView, RegistrationError, U
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
-from hami_webhook.scheduling.pod_allocations import Card, PodAllocation
+from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation
 
 
 @dataclass(slots=True)
@@ -23,14 +23,14 @@ class NodeEntry:
     node: Node | None = None
     inventories: dict[str, Inventory] = field(default_factory=dict)
     registrations: dict[str, str] = field(default_factory=dict)
-    types: dict[Card, str] = field(default_factory=dict)
+    types: dict[CardKey, str] = field(default_factory=dict)
     """Of cards also after their plugin is gone: pods may still hold them."""
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
     judge_again: float | None = None
     due: float | None = None
-    residents: dict[str, PodAllocation] = field(default_factory=dict)
-    usage: dict[Card, Usage] = field(default_factory=dict)
+    allocations: dict[str, PodAllocation] = field(default_factory=dict)
+    usage: dict[CardKey, Usage] = field(default_factory=dict)
     generation: int = 0
     view: NodeView | None = None
 

@@ -14,7 +14,7 @@ from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Pod
 
-Card = tuple[str, str]
+CardKey = tuple[str, str]
 """A card's backend key and UUID."""
 
 _OF_NO_PLACEMENT = frozenset(("hami.io/bind-phase", "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
@@ -34,7 +34,7 @@ class PodAllocation:
 
     pod: Pod
     node: str
-    shares: Mapping[Card, DeviceShare]
+    shares: Mapping[CardKey, DeviceShare]
 
     @property
     def vendors(self) -> frozenset[str]:
@@ -57,7 +57,7 @@ class AssumedPod:
     observed: Pod | None
 
 
-def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, DeviceShare]:
+def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[CardKey, DeviceShare]:
     """What the pod takes of the vendor's cards, of which `cards` are known. Raises `BadAnnotation`."""
     placed = read_placed(vendor, pod, cards)
     if placed is None:
@@ -72,9 +72,9 @@ def shares(vendor: Vendor, pod: Pod, cards: Mapping[str, Device]) -> dict[Card, 
     return found_on
 
 
-def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[Card]) -> dict[Card, Usage]:
+def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[CardKey]) -> dict[CardKey, Usage]:
     """What pods take together of each of the given cards; cards that none of them holds are left out."""
-    of_card: dict[Card, list[DeviceShare]] = {card: [] for card in cards}
+    of_card: dict[CardKey, list[DeviceShare]] = {card: [] for card in cards}
     for allocation in allocations:
         for card, share in allocation.shares.items():
             if card in of_card:
@@ -91,7 +91,7 @@ def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[Card]) -
 
 def unusable_cards(
     inventories: Mapping[str, Inventory], allocations: Sequence[PodAllocation], vendors: Vendors
-) -> frozenset[Card]:
+) -> frozenset[CardKey]:
     """The cards that must take nobody new because of what the node's pods say."""
     return frozenset(
         (key, uuid)
@@ -110,8 +110,8 @@ def written(pod: Pod) -> dict[str, str]:
     return {key: text for key, text in placement_of(pod).items() if key not in _OF_NO_PLACEMENT}
 
 
-def _amounts(resident: PodAllocation) -> dict[Card, tuple[object, ...]]:
+def _amounts(allocation: PodAllocation) -> dict[CardKey, tuple[object, ...]]:
     return {
         card: (share.marks, *((h.slots, h.memory, h.cores, h.mask) if (h := share.holder) else ()))
-        for card, share in resident.shares.items()
+        for card, share in allocation.shares.items()
     }

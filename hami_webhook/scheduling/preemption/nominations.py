@@ -18,7 +18,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request
-from hami_webhook.scheduling.pod_allocations import Card
+from hami_webhook.scheduling.pod_allocations import CardKey
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom, quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, with_reserved
 
@@ -177,12 +177,12 @@ class Nominations:
         ]
         return sorted(found, key=lambda each: (-each.pod.priority, each.until, each.pod.uid))
 
-    def _reserved(self, view: NodeView, pod: Pod) -> Mapping[Card, list[DeviceReservation]]:
+    def _reserved(self, view: NodeView, pod: Pod) -> Mapping[CardKey, list[DeviceReservation]]:
         """What is taken of the node's cards by the nominated pods before a pod, once all that are ending have gone."""
         before = self._before(pod, view.name)
         if not before:
             return {}
-        reserved: dict[Card, list[DeviceReservation]] = {}
+        reserved: dict[CardKey, list[DeviceReservation]] = {}
         rest = NodeSnapshot(view, self._state.allocations(view.name), reserved, self.ending(view.name))
         for nomination in before:
             request = self._request(nomination.pod)

@@ -17,7 +17,7 @@ from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
-from hami_webhook.scheduling.pod_allocations import Card, PodAllocation, unusable_cards, usage_by_card
+from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
 
 _OFFSET = 1 << 31
@@ -46,7 +46,7 @@ class NodeSnapshot:
 
     view: NodeView
     allocations: Sequence[PodAllocation]
-    reserved: Mapping[Card, Sequence[DeviceReservation]]
+    reserved: Mapping[CardKey, Sequence[DeviceReservation]]
     ending: Collection[str] = ()
 
     @property
@@ -67,7 +67,7 @@ class NodeSnapshot:
         return with_reserved(view, self.reserved)
 
 
-def with_reserved(view: NodeView, reserved: Mapping[Card, Sequence[DeviceReservation]]) -> NodeView:
+def with_reserved(view: NodeView, reserved: Mapping[CardKey, Sequence[DeviceReservation]]) -> NodeView:
     """The node with this taken of its cards besides."""
     if not reserved:
         return view

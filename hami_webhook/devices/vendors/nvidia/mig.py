@@ -165,7 +165,7 @@ def realised(pod: Pod) -> Sequence[HardwareInstance]:
 
 
 def unusable_devices(
-    devices: Sequence[Device], residents: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
+    devices: Sequence[Device], pods: Iterable[tuple[Pod, Sequence[Sequence[DeviceEntry]]]]
 ) -> frozenset[str]:
     """Cards whose occupation can't be known, which count as unhealthy.
 
@@ -174,7 +174,7 @@ def unusable_devices(
     """
     modes = {device.uuid: device.mode for device in devices}
     closed: set[str] = set()
-    for pod, rows in residents:
+    for pod, rows in pods:
         recorded = set(placements_by_card(pod))
         held = {entry.uuid for row in rows for entry in row}
         closed |= {uuid for uuid in held if modes.get(uuid) == "mig" and uuid not in recorded}
