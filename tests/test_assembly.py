@@ -40,7 +40,7 @@ def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
 def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog):
     """The event is the controller's: replicas of the webhook have no right to record any."""
 
-    async def told():
+    async def reported():
         cluster = MemoryCluster(lambda: NOW)
         notes = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y"}
         await cluster.create(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": notes}})
@@ -49,7 +49,7 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog)
             await core.admission.mutate(parsed(review(pod(gpu()))))
         return core, cluster.events
 
-    core, events = asyncio.run(told())
+    core, events = asyncio.run(reported())
     assert events == []
     assert len(core.ignored) == 1
     message = "scheduler-owned annotations mean nothing on a Namespace: hami.io/bind-phase, hami.io/vgpu-node"
@@ -153,10 +153,10 @@ def test_only_nodes_with_the_selected_labels_are_registered():
     options = Options(node_labels=(("gpu", "on"),))
     core = Core(cluster, core_on(cluster).vendors, options, clock=lambda: NOW)
 
-    def told(**labels):
+    def reported(**labels):
         core.caches.put(Kind.NODES, {"metadata": {"name": "n", "labels": labels}})
         return [view.name for view in core.state.views()]
 
-    assert told(gpu="off") == []
-    assert told(gpu="on", zone="a") == ["n"]
-    assert told(zone="a") == []
+    assert reported(gpu="off") == []
+    assert reported(gpu="on", zone="a") == ["n"]
+    assert reported(zone="a") == []

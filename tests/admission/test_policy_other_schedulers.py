@@ -23,7 +23,7 @@ BY_POLICY = re.compile(" by (policy|namespace) ")
 LIMITS = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
 
 
-def asking(notes: JSON | None = None, limits: JSON | None = None, *more: JSON) -> JSON:
+def pod_with_limits(notes: JSON | None = None, limits: JSON | None = None, *more: JSON) -> JSON:
     return pod(container(limits=limits or LIMITS), *more, annotations=notes, scheduler="volcano")
 
 
@@ -72,7 +72,7 @@ def test_the_mode_is_a_choice(
     own: str | None, of_namespace: JSON, policies: PolicyRules, mode: str | None, acted: str
 ) -> None:
     notes, said, rules = after(
-        asking(None if own is None else {MODE: own}), annotations=of_namespace, policies=policies
+        pod_with_limits(None if own is None else {MODE: own}), annotations=of_namespace, policies=policies
     )
     assert (notes.get(MODE), rules) == (mode, acted)
     assert [line.partition(" ")[0] for line in said] == ([MODE] if acted else [])
@@ -92,7 +92,7 @@ def test_the_mode_is_a_choice(
 def test_its_lists_are_bounded_and_what_it_does_not_read_is_left_out(
     own: JSON, of_namespace: JSON, expected: JSON
 ) -> None:
-    assert after(asking(own), annotations=of_namespace)[0] == expected
+    assert after(pod_with_limits(own), annotations=of_namespace)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_its_lists_are_bounded_and_what_it_does_not_read_is_left_out(
     ],
 )
 def test_a_list_with_nothing_left_is_refused(own: JSON, way: Any, message: str) -> None:
-    code, said = refusal(mutate, asking(own), known=KNOWN, **way)
+    code, said = refusal(mutate, pod_with_limits(own), known=KNOWN, **way)
     assert code == 403
     assert message in said
 
@@ -126,7 +126,7 @@ def test_a_list_with_nothing_left_is_refused(own: JSON, way: Any, message: str) 
     ],
 )
 def test_a_pod_looser_than_policy_is_not_stored(own: JSON, way: Any, message: str) -> None:
-    code, said = refusal(validate, asking(own), known=KNOWN, **way)
+    code, said = refusal(validate, pod_with_limits(own), known=KNOWN, **way)
     assert code == 403
     assert said.startswith(message)
 
@@ -166,10 +166,10 @@ def test_the_schedulers_name_is_for_our_pods() -> None:
 
 def test_without_its_namespace_a_pod_waits_and_keys_of_the_scheduler_mean_nothing_there() -> None:
     for step in (mutate, validate):
-        code, _ = refusal(step, asking(), known=KNOWN, surroundings=Surroundings({}))
+        code, _ = refusal(step, pod_with_limits(), known=KNOWN, surroundings=Surroundings({}))
         assert code == 503
     around = Surroundings({"team-a": Namespace("team-a", {}, {"volcano.sh/vgpu-ids-new": "x"})})
-    mutate(asking(), known=KNOWN, surroundings=around)
+    mutate(pod_with_limits(), known=KNOWN, surroundings=around)
     assert around.ignored == [("team-a", ("volcano.sh/vgpu-ids-new",))]
 
 

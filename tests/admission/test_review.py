@@ -259,8 +259,8 @@ def test_a_name_and_retry_after_are_in_the_details():
 
 
 def test_warnings_and_audit_annotations_are_told():
-    told = orjson.loads(allowed("admission.k8s.io/v1", "u", Answer(warnings=("w",), audit={"quota": "q"})))
-    assert told["response"] == {
+    message = orjson.loads(allowed("admission.k8s.io/v1", "u", Answer(warnings=("w",), audit={"quota": "q"})))
+    assert message["response"] == {
         "uid": "u",
         "allowed": True,
         "status": {"code": 200},

@@ -180,8 +180,8 @@ def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfi
 
 def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig: str) -> None:
     """It would evict the pod that is there, whose budget allows no disruption."""
-    asking = pod("p", container(gpu=1, mem=30000), namespace="b", priorityClassName="high")
-    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", command.file("p.json", asking), "-o", "json")
+    incoming = pod("p", container(gpu=1, mem=30000), namespace="b", priorityClassName="high")
+    run = command.main("explain", "--kubeconfig", kubeconfig, "-f", command.file("p.json", incoming), "-o", "json")
     assert "preemption, where it is on, evicts 1 pod from node n1: team-a/busy, of which 1 against a " in str(
         run.result["notes"]
     )

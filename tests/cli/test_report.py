@@ -93,10 +93,10 @@ def test_what_prometheus_says_is_wrong_is_said(
 ) -> None:
     with prometheus(status, body) as (url, _):
         assert main(["report", "--prometheus", url]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"{url}: " in told.err
-    assert sentence in told.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert f"{url}: " in message.err
+    assert sentence in message.err
 
 
 @pytest.mark.parametrize(

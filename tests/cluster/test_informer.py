@@ -33,14 +33,14 @@ class Bench:
     def __init__(self, cluster: Any = None, *, history: int = 100) -> None:
         self.now = NOON
         self.memory = MemoryCluster(lambda: self.now, history=history)
-        self.told: list[Change] = []
+        self.message: list[Change] = []
         self.slept: list[float] = []
         self.awake = asyncio.Event()
         self.awake.set()
         self.informer = Informer(
             cluster or self.memory,
             Kind.PODS,
-            self.told.append,
+            self.message.append,
             clock=lambda: self.now,
             sleep=self.sleep,
             random=lambda: 1.0,
@@ -57,12 +57,12 @@ class Bench:
 
     def heard(self) -> list[object]:
         """What was told since the last look: a list of names, or type and name of an event."""
-        told, self.told[:] = list(self.told), []
+        message, self.message[:] = list(self.message), []
         return [
             [obj["metadata"]["name"] for obj in change.items]
             if isinstance(change, Replaced)
             else f"{change.type.value} {change.object['metadata']['name']}"
-            for change in told
+            for change in message
         ]
 
 
@@ -216,7 +216,7 @@ def test_it_is_not_synced_before_the_first_list() -> None:
     assert not bench.informer.synced.is_set()
     assert bench.informer.last_alive is None
     assert not bench.informer.alive_within(60)
-    assert bench.told == []
+    assert bench.message == []
 
 
 def test_failures_back_off_exponentially_up_to_a_limit() -> None:
@@ -332,7 +332,7 @@ def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
         informer = Informer(
             cluster,  # type: ignore[arg-type]  # as much of one as an informer needs
             Kind.DEVICES,
-            bench.told.append,
+            bench.message.append,
             clock=lambda: bench.now,
             sleep=sleep,
             random=lambda: 1.0,
@@ -367,8 +367,8 @@ def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
 
     asyncio.run(story())
     texts = [record.getMessage() for record in caplog.records]
-    told = f"doing without devices.scheduling.koordinator.sh, looking again every 300 s: {error}"
-    assert texts == [told, told]  # once each time it goes missing
+    message = f"doing without devices.scheduling.koordinator.sh, looking again every 300 s: {error}"
+    assert texts == [message, message]  # once each time it goes missing
 
 
 def test_another_kind_must_be_there() -> None:
@@ -377,7 +377,7 @@ def test_another_kind_must_be_there() -> None:
         bench.informer = Informer(
             Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
             Kind.PODS,
-            bench.told.append,
+            bench.message.append,
             clock=lambda: bench.now,
             sleep=bench.sleep,
             random=lambda: 1.0,

@@ -236,18 +236,18 @@ def test_quotas_are_kept_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("written", "message"),
     [
         (None, "can't be read; --kubeconfig or KUBECONFIG names another"),
         ("nonsense: [", "can't be used"),
         ("{}", "can't be used"),
     ],
 )
-def test_an_unusable_kubeconfig_is_told_of(tmp_path: Path, written: str | None, told: str) -> None:
+def test_an_unusable_kubeconfig_is_told_of(tmp_path: Path, written: str | None, message: str) -> None:
     path = tmp_path / "config"
     if written is not None:
         path.write_text(written)
-    with pytest.raises(ClusterError, match=told):
+    with pytest.raises(ClusterError, match=message):
         asyncio.run(connect(str(path)))
 
 

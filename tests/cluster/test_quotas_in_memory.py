@@ -40,18 +40,18 @@ def test_contract(case: Case) -> None:
     asyncio.run(run())
 
 
-def story(told: Callable[[InMemoryHarness, str], Awaitable[None]]) -> Callable[[], None]:
+def story(message: Callable[[InMemoryHarness, str], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def main() -> None:
             harness = InMemoryHarness()
             namespace = await harness.namespace()
             await harness.create(Kind.RESOURCE_QUOTAS, quota(namespace))
             async with asyncio.timeout(10):
-                await told(harness, namespace)
+                await message(harness, namespace)
 
         asyncio.run(main())
 
-    run.__name__ = told.__name__
+    run.__name__ = message.__name__
     return run
 
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, asking, registered, t4
+from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
 from quota.objects import TEAM, quota
 from quota.world import World, story
 
@@ -33,7 +33,7 @@ def volcano_node(name: str, *cards: str, **notes: str) -> JSON:
 
 
 def pod(name: str, ids: str, on: str, **how: Any) -> JSON:
-    made = asking(1, 8000, name=name, notes={IDS: ids}, nodeName=on, **how)
+    made = pod_with_limits(1, 8000, name=name, notes={IDS: ids}, nodeName=on, **how)
     return {**made, "status": {"phase": "Running"}}
 
 
@@ -122,10 +122,10 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
         def used() -> str:
             return world.quota()["status"]["used"][BLOCKS]
 
-        asks = asking(1, percent=50, name="p")
-        asks["metadata"]["namespace"] = TEAM
-        del asks["metadata"]["uid"]
-        await world.create(asks)
+        with_limits = pod_with_limits(1, percent=50, name="p")
+        with_limits["metadata"]["namespace"] = TEAM
+        del with_limits["metadata"]["uid"]
+        await world.create(with_limits)
         await world.run(2)
         assert used() == "8192"
         patch = {"metadata": {"annotations": {IDS: "GPU-l,NVIDIA,20480,0:"}}}
@@ -137,7 +137,7 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
         assert (event.kind, event.namespace, event.name, event.type) == ("Pod", TEAM, "p", "Warning")
         assert f"pod {TEAM}/p" in event.message
         assert BLOCKS in event.message
-        more = asking(1, 1, name="q")
+        more = pod_with_limits(1, 1, name="q")
         more["metadata"]["namespace"] = TEAM
         assert (await world.refused(more)).code == 403
         await world.run(400)
@@ -148,9 +148,9 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
 async def test_an_allocation_that_is_never_bound_lapses() -> None:
     cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
     async with World(cards, quota(keys={BLOCKS: "50000"}), of=CHART) as world:
-        asks = asking(1, 100, name="p")
-        asks["metadata"]["namespace"] = TEAM
-        await world.create(asks)
+        with_limits = pod_with_limits(1, 100, name="p")
+        with_limits["metadata"]["namespace"] = TEAM
+        await world.create(with_limits)
         notes = {
             IDS: "GPU-l,NVIDIA,700,0:",
             "volcano.sh/bind-phase": "allocating",

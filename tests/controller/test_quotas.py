@@ -98,14 +98,14 @@ def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(how: s
 @pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
 def test_a_resync_comes_every_five_minutes_give_or_take_ten_percent(jitter: float, seconds: float) -> None:
     @story
-    async def told() -> None:
+    async def reported() -> None:
         async with World(quota(mem=9)) as world:
             world.reconciler._jitter = lambda: jitter
             world.now += 1000
             await world.reconciler.step()
             assert at(world) == pytest.approx(seconds)
 
-    told()
+    reported()
 
 
 @story
@@ -202,7 +202,7 @@ async def test_what_quota_does_not_depend_on_makes_no_work() -> None:
 @pytest.mark.parametrize("change", ["terminal", "deleted", "active deadline", "init finished"])
 def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
     @story
-    async def told() -> None:
+    async def reported() -> None:
         made = pod("p", container(gpu=1, mem=1), init=(container("i", gpu=1, mem=2),))
         async with World(L, quota(mem=9000), made) as world:
             await world.run(60)
@@ -218,7 +218,7 @@ def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
             await world.drain()
             assert at(world) == 0.5
 
-    told()
+    reported()
 
 
 @story
@@ -299,7 +299,7 @@ async def wipe(world: World) -> None:
 @pytest.mark.parametrize("another", [True, False])
 def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: bool, another: bool) -> None:
     @story
-    async def told() -> None:
+    async def reported() -> None:
         async with World(L, quota(mem=9000)) as world:
             await world.admit(pod("a", gpu=1, mem=2000))
             await world.run(5)
@@ -316,7 +316,7 @@ def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: boo
             await world.run(60)
             assert (world.mem(), world.ledger()) == (0, {})
 
-    told()
+    reported()
 
 
 @story

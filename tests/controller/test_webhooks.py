@@ -81,8 +81,8 @@ def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -
         before = await scene.webhooks(VALIDATING)
         await scene.reconciler.reconcile()
         after = await scene.webhooks(VALIDATING)
-        asking = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
-        assert asking == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
+        incoming = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
+        assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
         for name in match_conditions(RENAMED).keys() & after.keys():
             before[name]["matchConditions"] = after[name]["matchConditions"]
         assert after == before

@@ -35,7 +35,9 @@ def limits(gpu: object = 1, mem: object = None, cores: object = None, percent: o
     return {key: value for key, value in named.items() if value is not None}
 
 
-def asks(gpu: object = 1, mem: object = None, cores: object = None, name: str = "p", **notes: str) -> dict[str, Any]:
+def with_limits(
+    gpu: object = 1, mem: object = None, cores: object = None, name: str = "p", **notes: str
+) -> dict[str, Any]:
     return pod(name=name, annotations=notes, **limits(gpu, mem, cores))
 
 

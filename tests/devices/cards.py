@@ -196,33 +196,33 @@ def admitted(raw: JSON, **section: Any) -> tuple[Pod, PodDraft]:
 # where it goes
 
 
-def ask(asking: Pod, default_policy: str = "spread", **section: Any) -> PodRequest:
-    found = read_pod_request(asking, vendors(**section), default_policy)
+def ask(incoming: Pod, default_policy: str = "spread", **section: Any) -> PodRequest:
+    found = read_pod_request(incoming, vendors(**section), default_policy)
     assert found is not None
     return found
 
 
-def fitted(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit | Rejection:
-    return fit_pod(on, ask(asking, **section), vendors(**section), budget)
+def fitted(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit | Rejection:
+    return fit_pod(on, ask(incoming, **section), vendors(**section), budget)
 
 
-def placed(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit:
-    result = fitted(asking, on, budget, **section)
+def placed(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> NodeFit:
+    result = fitted(incoming, on, budget, **section)
     assert isinstance(result, NodeFit), str(result)
     return result
 
 
-def record(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
+def record(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
     """The record that placement writes on the pod, or the refusal's text."""
-    result = fitted(asking, on, budget, **section)
+    result = fitted(incoming, on, budget, **section)
     if isinstance(result, Rejection):
         return str(result)
     return nvidia(**section).encode(result.rows, on.node, 0)[ALLOCATED]
 
 
-def chosen(asking: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
+def chosen(incoming: Pod, on: NodeView, budget: Any = None, **section: Any) -> str:
     """The cards of the pod's first container with any, separated by blanks, or the refusal's text."""
-    result = fitted(asking, on, budget, **section)
+    result = fitted(incoming, on, budget, **section)
     if isinstance(result, Rejection):
         return str(result)
     return " ".join(device.uuid for device in first_allocation(result).devices)
@@ -268,5 +268,5 @@ class Room:
         return (total.memory, total.cores, total.slots)
 
 
-def room(asking: Pod, **limits: int) -> Room:
-    return Room(asking.kinds, **limits)
+def room(incoming: Pod, **limits: int) -> Room:
+    return Room(incoming.kinds, **limits)

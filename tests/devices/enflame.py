@@ -68,9 +68,9 @@ def share(percent: int | None, count: int = 1, name: str = "p", **annotations: s
     return pod(name=name, annotations=annotations, **amounts)
 
 
-def went(yard: Yard, asking: JSON, key: str = ALLOCATED, **how: bool) -> str:
+def went(yard: Yard, incoming: JSON, key: str = ALLOCATED, **how: bool) -> str:
     """What placement writes under the key, or the refusals by node, joined."""
-    placed = yard.place(asking, **how)
+    placed = yard.place(incoming, **how)
     if isinstance(placed, Placed):
         return placed.annotations[key]
     return "; ".join(f"{name}: {why}" for name, why in placed.items()) if len(placed) > 1 else "".join(placed.values())

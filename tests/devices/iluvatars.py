@@ -31,7 +31,7 @@ def old_node(core: object = 200, memory: object = 256, name: str = "old-1") -> N
     return node(name, capacity={OLD_CORE: core, OLD_MEM: memory})
 
 
-def asks(name: str = "main", *, old: bool = False, requests: JSON | None = None, **amounts: object) -> JSON:
+def with_limits(name: str = "main", *, old: bool = False, requests: JSON | None = None, **amounts: object) -> JSON:
     """A container with limits (and requests) under the short names of AMOUNTS."""
     names = OLD_AMOUNTS if old else AMOUNTS
     return container(

@@ -64,7 +64,9 @@ def one(name: str = "main", *, sidecar: bool = False, **amounts: object) -> JSON
     return container(name, sidecar=sidecar, **limits(**amounts))
 
 
-def asking(name: str = "p", notes: Mapping[str, str] | None = None, *containers: JSON, **amounts: object) -> JSON:
+def pod_with_limits(
+    name: str = "p", notes: Mapping[str, str] | None = None, *containers: JSON, **amounts: object
+) -> JSON:
     """A pod with these containers, or one of these amounts; a single sGPU if nothing is said."""
     amounts = amounts if containers or "gpu" in amounts else {"sgpu": 1, **amounts}
     return pod(*containers, name=name, annotations=notes, **limits(**amounts))
@@ -90,7 +92,7 @@ def chosen(yard: Yard, manifest: JSON, **how: Any) -> list[str]:
 def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = "best-effort", app: str = "") -> PodUsage:
     """A pod on a card."""
     notes = {QOS: qos, **({APP_CLASS: app} if app else {})}
-    return PodUsage(Pod.from_object(asking("t", notes)), slots, memory, cores)
+    return PodUsage(Pod.from_object(pod_with_limits("t", notes)), slots, memory, cores)
 
 
 def used(*holders: PodUsage) -> Usage:

@@ -20,7 +20,7 @@ def mt_node(core: object = 32, memory: object = 192, name: str = "mt-1") -> Node
     return node(name, capacity={VGPU: 800, CORE: core, MEM: memory})
 
 
-def asks(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
+def with_limits(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
     """A container with limits (and requests) under the short names of NAMES."""
     asked = {NAMES[key]: value for key, value in (requests or {}).items()}
     return container(name, requests=asked, sidecar=sidecar, **{NAMES[key]: value for key, value in limits.items()})

@@ -34,7 +34,7 @@ def inferentia(devices: int, name: str = "n1") -> Node:
 INF1 = instance("inf1.24xlarge", 16, cores=4, name="inf1")
 
 
-def asks(devices: Any = None, cores: Any = None, name: str = "main", **more: Any) -> JSON:
+def with_limits(devices: Any = None, cores: Any = None, name: str = "main", **more: Any) -> JSON:
     """A container that asks for devices, cores, both or neither."""
     limits = {DEVICES: devices, CORES: cores}
     return container(name, **{key: value for key, value in limits.items() if value is not None}, **more)

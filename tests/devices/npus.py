@@ -43,7 +43,7 @@ def node(cards: list[JSON] | int = 1, word: str = B3, name: str = "n1", soft: bo
     return yard.node(name, capacity={f"huawei.com/{word}": 4}, **notes)
 
 
-def asks(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:
+def with_limits(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:
     """Limits by full name, for `yard.container` and `yard.pod`."""
     named = {"": count, "-memory": memory, "-core": core}
     return {f"huawei.com/{word}{end}": value for end, value in named.items() if value is not None}
@@ -88,12 +88,12 @@ def chosen(
 ) -> list[int] | str:
     """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
     scene = yard.Yard([node(cards, word)], vendors)
-    asking = Pod.from_object(yard.pod(**asks(word=word, **amounts)))
-    ask = read_pod_request(asking, vendors, "spread")
+    incoming = Pod.from_object(yard.pod(**with_limits(word=word, **amounts)))
+    ask = read_pod_request(incoming, vendors, "spread")
     assert ask is not None
     view = scene.state.view("n1")
     assert view is not None
-    result = fit_pod(view, ask, vendors, budget and budget(asking.kinds))
+    result = fit_pod(view, ask, vendors, budget and budget(incoming.kinds))
     if isinstance(result, Rejection):
         return str(result)
     return [int(device.uuid.removeprefix("NPU-")) for device in result.rows[0][word].devices]

@@ -31,11 +31,11 @@ def run(
     options = Options(rules=AdmissionRules(scheduler_name="hami-scheduler"))
     simulation = Simulation(vendors, options, PolicyRules.EMPTY, NOW)
 
-    async def told() -> Result:
+    async def reported() -> Result:
         await simulation.fill(bundle)
         return await simulation.run(Pods(pods))
 
-    return asyncio.run(told())
+    return asyncio.run(reported())
 
 
 def amounts(result: Result) -> list[dict[str, int] | str]:

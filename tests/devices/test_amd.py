@@ -22,9 +22,9 @@ from .amd_cards import (
     REGISTER,
     WITH_PERCENTAGE,
     amd,
-    asks,
     limits,
     record,
+    with_limits,
 )
 from .yard import CHART, NOW, Yard, configured, container, node, pod
 
@@ -49,7 +49,7 @@ def test_configured_names(text: str, names: tuple[str, ...], keys: tuple[str, ..
 
 def test_without_the_two_other_names_cards_are_whole() -> None:
     yard = Yard([BOTH], configured("amd: {resourceCountName: amd.com/gpu}"))
-    assert record(yard, asks(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
+    assert record(yard, with_limits(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
 
 
 def test_a_card_as_registered() -> None:
@@ -73,7 +73,7 @@ def test_no_cards_without_a_readable_list() -> None:
 
 
 def test_cards_of_any_model_are_offered() -> None:
-    assert record(Yard([amd("G0", type="Radeon")]), asks(1, 1, 1)) == "G0,AMD,1,3:;"
+    assert record(Yard([amd("G0", type="Radeon")]), with_limits(1, 1, 1)) == "G0,AMD,1,3:;"
 
 
 @pytest.mark.parametrize(("capacity", "healthy"), [({}, False), ({COUNT: 0}, False), ({COUNT: "x"}, False),
@@ -84,11 +84,11 @@ def test_health_follows_the_capacity(capacity: dict[str, Any], healthy: bool) ->
 
 def test_cards_come_back_with_the_capacity() -> None:
     yard = Yard([amd("G0", capacity=0)])
-    assert record(yard, asks()) == "node unregistered"
+    assert record(yard, with_limits()) == "node unregistered"
     yard.state.set_node(amd("G0"), NOW)
-    assert record(yard, asks(1, 5, 1)) == f"G0,{MODEL},5,3:;"
+    assert record(yard, with_limits(1, 5, 1)) == f"G0,{MODEL},5,3:;"
     yard.state.set_node(amd("G0", capacity=0), NOW)
-    assert record(yard, asks(name="q")) == "node unregistered"
+    assert record(yard, with_limits(name="q")) == "node unregistered"
 
 
 # A4
@@ -114,13 +114,13 @@ def test_cards_come_back_with_the_capacity() -> None:
     ],
 )
 def test_lists(notes: dict[str, str], answer: str) -> None:
-    assert record(Yard([BOTH]), asks(1, 5, 1, **notes)) == answer
+    assert record(Yard([BOTH]), with_limits(1, 5, 1, **notes)) == answer
 
 
 def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> None:
     yard = Yard([BOTH])
-    assert yard.waiting(asks(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288
-    assert yard.waiting(asks(**{"amd.com/use-gputype": ","}))[f"limits.{MEM}"] == 1
+    assert yard.waiting(with_limits(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288
+    assert yard.waiting(with_limits(**{"amd.com/use-gputype": ","}))[f"limits.{MEM}"] == 1
 
 
 # A5
@@ -137,13 +137,13 @@ def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> No
 @pytest.mark.parametrize("where", ["limits", "requests"])
 def test_amounts_that_cant_be_meant_are_refused(resource: str, amount: str, what: str, where: str) -> None:
     written = {COUNT: 1, resource: amount}
-    asking = container("c", **written) if where == "limits" else container("c", requests=written)
+    incoming = container("c", **written) if where == "limits" else container("c", requests=written)
     message = f"invalid {resource} value {amount} in container c: must be {what}"
-    assert Yard([]).admit(pod(asking)).message == message
+    assert Yard([]).admit(pod(incoming)).message == message
 
 
 def test_nothing_in_the_container_is_changed() -> None:
-    for manifest in (asks(), asks(2, 5), asks(1, 5, 1)):
+    for manifest in (with_limits(), with_limits(2, 5), with_limits(1, 5, 1)):
         admitted = Yard([]).admit(manifest)
         assert (admitted.pod, admitted.warnings) == (manifest, [])
 

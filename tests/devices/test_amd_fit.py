@@ -27,9 +27,9 @@ from .amd_cards import (
     TO_ALLOCATE,
     WITH_PERCENTAGE,
     amd,
-    asks,
     limits,
     record,
+    with_limits,
 )
 from .yard import CHART, NOW, Placed, Yard, container, node, placed_pod, pod
 
@@ -37,7 +37,7 @@ from .yard import CHART, NOW, Placed, Yard, container, node, placed_pod, pod
 
 
 def test_example_1_a_share_of_the_last_registered_card() -> None:
-    placed = Yard([BOTH]).place(asks(1, 49152, 25))
+    placed = Yard([BOTH]).place(with_limits(1, 49152, 25))
     assert isinstance(placed, Placed)
     expected = "G1,AMD Instinct MI300X VF,49152,76:;"
     assert {key: text for key, text in placed.annotations.items() if "amd" in key.partition("/")[2]} == {
@@ -47,38 +47,38 @@ def test_example_1_a_share_of_the_last_registered_card() -> None:
 
 
 def test_example_2_two_whole_cards() -> None:
-    assert record(Yard([BOTH]), asks(2)) == f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;"
+    assert record(Yard([BOTH]), with_limits(2)) == f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;"
 
 
 @pytest.mark.parametrize("cores", [0, 101, "12.5", "x", "-1"])
 def test_example_3_a_percentage_out_of_bounds_is_refused(cores: object) -> None:
     message = "amd.com/gpucores must be an integer percentage between 1 and 100"
-    assert Yard([]).admit(asks(1, None, cores)).message == message
-    asking = Pod.from_object(asks(1, None, cores)).containers[0]
+    assert Yard([]).admit(with_limits(1, None, cores)).message == message
+    incoming = Pod.from_object(with_limits(1, None, cores)).containers[0]
     with pytest.raises(BadRequest, match=message):
-        AMD.request(asking)
+        AMD.request(incoming)
 
 
 def test_example_4_half_of_a_card_is_taken() -> None:
     def half_used(on: Node) -> Yard:
         yard = Yard([on])
-        assert record(yard, asks(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
+        assert record(yard, with_limits(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
         return yard
 
-    assert record(half_used(amd("G1")), asks(1, 98145, 1)) == "1/1 CardInsufficientMemory"
-    assert record(half_used(amd("G1")), asks(1, 1, 51)) == "1/1 CardInsufficientCore"
-    assert record(half_used(amd("G1")), asks(1, 98144, 50)) == f"G1,{MODEL},98144,152:;"
-    assert record(half_used(BOTH), asks(1, 98145, 50)) == f"G0,{MODEL},98145,152:;"
-    assert record(half_used(BOTH), asks(1, 1, 51)) == f"G0,{MODEL},1,155:;"
+    assert record(half_used(amd("G1")), with_limits(1, 98145, 1)) == "1/1 CardInsufficientMemory"
+    assert record(half_used(amd("G1")), with_limits(1, 1, 51)) == "1/1 CardInsufficientCore"
+    assert record(half_used(amd("G1")), with_limits(1, 98144, 50)) == f"G1,{MODEL},98144,152:;"
+    assert record(half_used(BOTH), with_limits(1, 98145, 50)) == f"G0,{MODEL},98145,152:;"
+    assert record(half_used(BOTH), with_limits(1, 1, 51)) == f"G0,{MODEL},1,155:;"
 
 
 def test_example_5_a_type_that_is_not_there() -> None:
-    assert record(Yard([BOTH]), asks(**{"amd.com/use-gputype": "MI250"})) == "2/2 CardTypeMismatch"
+    assert record(Yard([BOTH]), with_limits(**{"amd.com/use-gputype": "MI250"})) == "2/2 CardTypeMismatch"
 
 
 def test_example_6_containers_without_cards_keep_their_slots() -> None:
-    asking = pod(container("side"), container("main", **limits(1, 49152, 25)))
-    assert record(Yard([BOTH]), asking) == ";G1,AMD Instinct MI300X VF,49152,76:;"
+    incoming = pod(container("side"), container("main", **limits(1, 49152, 25)))
+    assert record(Yard([BOTH]), incoming) == ";G1,AMD Instinct MI300X VF,49152,76:;"
 
 
 # A7
@@ -89,7 +89,7 @@ def test_example_6_containers_without_cards_keep_their_slots() -> None:
     [(25, 304, 76), (33, 304, 100), (67, 304, 203), (1, 304, 3), (100, 304, 304), (1, 64, 1), (33, 100, 33)],
 )
 def test_compute_units(percent: int, total: int, units: int) -> None:
-    assert record(Yard([amd("G", devcore=total)]), asks(1, 5, percent)) == f"G,{MODEL},5,{units}:;"
+    assert record(Yard([amd("G", devcore=total)]), with_limits(1, 5, percent)) == f"G,{MODEL},5,{units}:;"
 
 
 TYPED = {"amd.com/use-gputype": "MI250"}
@@ -110,29 +110,29 @@ LISTED = {"amd.com/use-gpu-uuid": "G9"}
 )
 def test_the_first_failure_counts(fields: dict[str, Any], notes: dict[str, str], answer: str) -> None:
     yard = Yard([amd("G0")])
-    assert record(yard, asks(1, 50, 1, "first")) == f"G0,{MODEL},50,3:;"
+    assert record(yard, with_limits(1, 50, 1, "first")) == f"G0,{MODEL},50,3:;"
     yard.state.set_node(amd("G0", **fields), NOW)
-    assert record(yard, asks(1, 51, 1, **notes)) == answer
+    assert record(yard, with_limits(1, 51, 1, **notes)) == answer
 
 
 def test_quota_is_asked_before_memory_and_after_mutex() -> None:
     for notes, answer in (({}, "ResourceQuotaNotFit"), (MUTEX, "ExclusiveDeviceAllocateConflict")):
         yard = Yard([amd("G0")], hard={f"limits.{COUNT}": 2, f"limits.{MEM}": 196300})
-        yard.place(asks(1, 50, 1, "first"))
-        assert record(yard, asks(1, 200000, 1, **notes)) == f"1/1 {answer}"
+        yard.place(with_limits(1, 50, 1, "first"))
+        assert record(yard, with_limits(1, 200000, 1, **notes)) == f"1/1 {answer}"
 
 
 def test_no_exclusiveness_beyond_the_units() -> None:
     yard = Yard([amd("G0")])
-    assert record(yard, asks(1, 5, 100, "first")) == f"G0,{MODEL},5,304:;"
-    assert record(yard, asks(1, 5, 1)) == "1/1 CardInsufficientCore"
-    assert record(yard, asks(2)) == "NodeInsufficientDevice"
+    assert record(yard, with_limits(1, 5, 100, "first")) == f"G0,{MODEL},5,304:;"
+    assert record(yard, with_limits(1, 5, 1)) == "1/1 CardInsufficientCore"
+    assert record(yard, with_limits(2)) == "NodeInsufficientDevice"
 
 
 def test_too_few_pass() -> None:
     yard = Yard([BOTH])
-    yard.place(asks(1, None, None, "first"))
-    assert record(yard, asks(2, 5, 5)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    yard.place(with_limits(1, None, None, "first"))
+    assert record(yard, with_limits(2, 5, 5)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 
 
 # A8
@@ -152,7 +152,7 @@ def test_too_few_pass() -> None:
 )
 def test_the_second_field_is_the_product_name(model: str, word: str) -> None:
     yard = Yard([amd("G0", type=model)])
-    assert record(yard, asks(1, 5, 25, "a")) == f"G0,{word},5,76:;"
+    assert record(yard, with_limits(1, 5, 25, "a")) == f"G0,{word},5,76:;"
     assert yard.used("AMD", "G0", "amd-1") == (1, 5, 76)
 
 
@@ -186,21 +186,21 @@ def test_debits(asked: dict[str, Any], on: Node, debits: tuple[int, int, int]) -
 
 def test_whole_cards_are_charged_the_smallest_eligible_card_while_they_wait() -> None:
     small = amd("S", name="amd-2", devmem=65536)
-    assert Yard([BOTH, small]).waiting(asks(2)) == {
+    assert Yard([BOTH, small]).waiting(with_limits(2)) == {
         f"limits.{COUNT}": 2,
         f"limits.{MEM}": 2 * 65536,
         f"limits.{CORES}": 200,
     }
-    assert Yard([]).waiting(asks())[f"limits.{MEM}"] == 1
+    assert Yard([]).waiting(with_limits())[f"limits.{MEM}"] == 1
 
 
 def test_quotas_count_percent_where_cards_count_units() -> None:
     yard = Yard([BOTH], hard={f"limits.{CORES}": 150})
-    yard.place(asks(1, None, None, "whole"))
-    assert record(yard, asks(1, 5, 51, "much")) == "2/2 ResourceQuotaNotFit"
-    assert record(yard, asks(1, 5, 25, "quarter")) == f"G0,{MODEL},5,76:;"
-    assert record(yard, asks(1, 5, 25, "another")) == f"G0,{MODEL},5,76:;"
-    assert record(yard, asks(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
+    yard.place(with_limits(1, None, None, "whole"))
+    assert record(yard, with_limits(1, 5, 51, "much")) == "2/2 ResourceQuotaNotFit"
+    assert record(yard, with_limits(1, 5, 25, "quarter")) == f"G0,{MODEL},5,76:;"
+    assert record(yard, with_limits(1, 5, 25, "another")) == f"G0,{MODEL},5,76:;"
+    assert record(yard, with_limits(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
 
 
 SIDE = container("side")
@@ -227,11 +227,11 @@ def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_po
 
 def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
     yard = Yard([amd("G0")])
-    asking = pod(
+    incoming = pod(
         container("app", **limits(1, 10, 10)),
         init=[container("init", **limits(1, 5, 90)), container("side", sidecar=True, **limits(1, 7, 20))],
     )
-    placed = yard.place(asking)
+    placed = yard.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
     assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}

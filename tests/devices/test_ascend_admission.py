@@ -16,7 +16,7 @@ from hami_webhook.devices.vendors.ascend import Ascend
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
-from .npus import B3, B4, B41, MODE, SOFT, A, C, P, asks, chips
+from .npus import B3, B4, B41, MODE, SOFT, A, C, P, chips, with_limits
 from .yard import CHART, Yard, configured, container, pod
 
 B2 = "Ascend910B2"
@@ -25,7 +25,7 @@ YARD = Yard([])
 
 def memory_of(word=B3, vendors=CHART, annotations=None, **amounts):
     """The memory limit after admission, or the refusal; request and limit agree."""
-    admitted = Yard([], vendors).admit(pod(annotations=annotations, **asks(word=word, **amounts)))
+    admitted = Yard([], vendors).admit(pod(annotations=annotations, **with_limits(word=word, **amounts)))
     if admitted.pod is None:
         return admitted.message
     name = f"huawei.com/{word}-memory"
@@ -85,9 +85,9 @@ def test_the_guard_blanks_one_variable_where_no_npu_is_asked(env, after):
 
 def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
     seen = [{"name": "ASCEND_VISIBLE_DEVICES", "value": "0"}]
-    plain, none = container("b"), container("c", **asks(0))
-    assert env_after(container("a", **asks(1, word=P)) | {"env": seen}, plain, none) == [seen, [BLANK], [BLANK]]
-    assert env_after(container("a", **asks(1)) | {"env": seen}) == [seen]
+    plain, none = container("b"), container("c", **with_limits(0))
+    assert env_after(container("a", **with_limits(1, word=P)) | {"env": seen}, plain, none) == [seen, [BLANK], [BLANK]]
+    assert env_after(container("a", **with_limits(1)) | {"env": seen}) == [seen]
     assert env_after(container() | {"env": seen}, vendors=chips()) == [seen]
     unaskable = chips(overwriteEnv=True, resourceName="", resourceMemoryName="", resourceCoreName="")
     assert env_after(container() | {"env": seen}, vendors=unaskable) == [[BLANK]], "any entry that says so counts"
@@ -95,7 +95,7 @@ def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
 
 
 def test_the_guard_reaches_init_containers():
-    draft = PodDraft(pod(container(**asks(1)), init=[container("i")]))
+    draft = PodDraft(pod(container(**with_limits(1)), init=[container("i")]))
     assert [vendor.key for vendor in normalise(draft, GUARDED, NO_DEVICES)] == [B3]
     assert {"op": "add", "path": "/spec/initContainers/0/env", "value": [BLANK]} in draft.operations()
 
@@ -103,7 +103,7 @@ def test_the_guard_reaches_init_containers():
 # 5.1: no count
 
 
-@pytest.mark.parametrize("limits", [{}, asks(0, 100, 5), asks(None, 100), asks(None, 99999, 50)])
+@pytest.mark.parametrize("limits", [{}, with_limits(0, 100, 5), with_limits(None, 100), with_limits(None, 99999, 50)])
 def test_without_a_count_there_is_nothing_to_do(limits):
     draft = PodDraft(pod(**limits))
     assert normalise(draft, CHART, NO_DEVICES) == ()
@@ -115,45 +115,47 @@ def test_without_a_count_there_is_nothing_to_do(limits):
 
 @pytest.mark.parametrize(("count", "after"), [(1, "2"), (2, "2"), (4, "4"), (16, "16")])
 def test_a_super_pod_gives_whole_modules(count, after):
-    admitted = YARD.admit(pod(**asks(count, word=C)))
-    assert admitted.limits() == asks(after, "65536", word=C)
+    admitted = YARD.admit(pod(**with_limits(count, word=C)))
+    assert admitted.limits() == with_limits(after, "65536", word=C)
     assert admitted.requests() == {f"huawei.com/{C}-memory": "65536"}
     assert len(admitted.warnings) == (count == 1)
 
 
 def test_the_request_of_a_rounded_count_follows():
-    both = container(requests=asks(1, word=C), **asks(1, word=C))
-    assert YARD.admit(pod(both)).requests() == asks("2", "65536", word=C)
+    both = container(requests=with_limits(1, word=C), **with_limits(1, word=C))
+    assert YARD.admit(pod(both)).requests() == with_limits("2", "65536", word=C)
 
 
 def test_one_npu_of_a_super_pod_with_a_slice_is_two_slices_and_stays_so():
-    admitted = YARD.admit(pod(container("a", **asks(1, 10000, word=C)), container("b", **asks(1, 9, word=C))))
-    assert admitted.limits(0) == admitted.limits(1) == asks("2", "16384", word=C)
+    admitted = YARD.admit(
+        pod(container("a", **with_limits(1, 10000, word=C)), container("b", **with_limits(1, 9, word=C)))
+    )
+    assert admitted.limits(0) == admitted.limits(1) == with_limits("2", "16384", word=C)
     (rounded,) = (text for text in admitted.warnings if "container a: huawei.com/Ascend910C 1 becomes 2" in text)
     assert "module" in rounded
-    message = YARD.admit(pod(container("a", **asks(2, 16384, word=C)))).message
+    message = YARD.admit(pod(container("a", **with_limits(2, 16384, word=C)))).message
     assert "vNPU not supported for multiple devices" in message, "two, as the user wrote it"
 
 
 def test_what_admission_rounded_may_be_asked_of_the_containers_it_rounded_only():
-    notes = dict(YARD.admit(pod(container("a", **asks(1, 16384, word=C)))).pod["metadata"]["annotations"])
-    other = pod(container("b", **asks(2, 16384, word=C)), annotations=notes)
+    notes = dict(YARD.admit(pod(container("a", **with_limits(1, 16384, word=C)))).pod["metadata"]["annotations"])
+    other = pod(container("b", **with_limits(2, 16384, word=C)), annotations=notes)
     assert "vNPU not supported" in YARD.admit(other).message
-    four = pod(container("a", **asks(4, 16384, word=C)), annotations=notes)
+    four = pod(container("a", **with_limits(4, 16384, word=C)), annotations=notes)
     assert "vNPU not supported" in YARD.admit(four).message
 
 
 @pytest.mark.parametrize("count", [3, 5, 15])
 @pytest.mark.parametrize("notes", [None, SOFT])
 def test_odd_counts_of_a_super_pod_are_refused(count, notes):
-    message = YARD.admit(pod(annotations=notes, **asks(count, word=C))).message
+    message = YARD.admit(pod(annotations=notes, **with_limits(count, word=C))).message
     assert message.startswith(f"Ascend910C device request must be 1 or 2*n, got {count}")
     assert "container main" in message
     assert f"{count - 1} or {count + 1}" in message
 
 
 def test_other_chips_and_unbound_modules_are_not_rounded():
-    assert YARD.admit(pod(**asks(1))).limits()[f"huawei.com/{B3}"] == "1"
+    assert YARD.admit(pod(**with_limits(1))).limits()[f"huawei.com/{B3}"] == "1"
     unbound = configured(
         "vnpus: [{commonWord: Ascend910C, resourceName: a.b/c, resourceMemoryName: a.b/m, memoryAllocatable: 100}]"
     )
@@ -169,20 +171,20 @@ def test_other_chips_and_unbound_modules_are_not_rounded():
 
 @pytest.mark.parametrize("notes", [None, {MODE: ""}, {MODE: "hami"}, {MODE: "HAMI-CORE"}, {MODE: "hami-core "}])
 def test_cores_are_for_soft_mode_only_and_only_its_exact_name_selects_it(notes):
-    message = YARD.admit(pod(annotations=notes, **asks(1, core=20))).message
+    message = YARD.admit(pod(annotations=notes, **with_limits(1, core=20))).message
     assert message.startswith("huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode")
-    requested = container(requests=asks(None, core=5), **asks(1))
+    requested = container(requests=with_limits(None, core=5), **with_limits(1))
     assert "-core is only supported" in YARD.admit(pod(requested, annotations=notes)).message
-    assert YARD.admit(pod(annotations=notes, **asks(1, core=0))).limits() == asks("1", "65536", "0")
+    assert YARD.admit(pod(annotations=notes, **with_limits(1, core=0))).limits() == with_limits("1", "65536", "0")
 
 
 def test_soft_mode_takes_cores():
-    assert YARD.admit(pod(annotations=SOFT, **asks(1, core=20))).limits() == asks("1", "65536", "20")
+    assert YARD.admit(pod(annotations=SOFT, **with_limits(1, core=20))).limits() == with_limits("1", "65536", "20")
 
 
 def test_without_a_core_name_there_is_no_gate():
     vendors = chips(resourceCoreName="")
-    assert Yard([], vendors).admit(pod(**asks(1, core=20))).limits() == asks("1", "65536", "20")
+    assert Yard([], vendors).admit(pod(**with_limits(1, core=20))).limits() == with_limits("1", "65536", "20")
 
 
 # 5.4: memory
@@ -218,25 +220,25 @@ def test_soft_mode_keeps_what_was_written(wish):
 
 
 def test_the_user_is_told_what_rounding_made():
-    def told(notes=None, **amounts):
-        return list(YARD.admit(pod(annotations=notes, **asks(1, **amounts))).warnings)
+    def reported(notes=None, **amounts):
+        return list(YARD.admit(pod(annotations=notes, **with_limits(1, **amounts))).warnings)
 
-    (text,) = told(memory=10000)
+    (text,) = reported(memory=10000)
     assert text == "container main: huawei.com/Ascend910B3-memory 10000 becomes 16384, the template vir05_1c_16g"
-    (text,) = told(memory=40000)
+    (text,) = reported(memory=40000)
     assert text == "container main: huawei.com/Ascend910B3-memory 40000 becomes 65536, a whole NPU"
-    assert told() == told(memory=16384) == told(memory=65536) == told(SOFT, memory=100) == []
-    (text,) = told(SOFT, memory=65537)
+    assert reported() == reported(memory=16384) == reported(memory=65536) == reported(SOFT, memory=100) == []
+    (text,) = reported(SOFT, memory=65537)
     assert "65537 is more than the 65536 MiB" in text
-    between = YARD.admit(pod(annotations=SOFT, **asks(1, 24576, word=P)))
+    between = YARD.admit(pod(annotations=SOFT, **with_limits(1, 24576, word=P)))
     assert list(between.warnings) == [], "above what a card gives, but not above what it has"
 
 
 def test_a_request_that_differs_is_put_right():
-    wish = container(requests=asks(1, 5000), **asks(1, 10000))
-    assert YARD.admit(pod(wish)).requests() == asks(1, "16384") | {f"huawei.com/{B3}": "1"}
-    alone = container(requests=asks(None, 5000), **asks(1))
-    assert YARD.admit(pod(alone)).limits() == asks("1", "65536"), "memory is read from limits"
+    wish = container(requests=with_limits(1, 5000), **with_limits(1, 10000))
+    assert YARD.admit(pod(wish)).requests() == with_limits(1, "16384") | {f"huawei.com/{B3}": "1"}
+    alone = container(requests=with_limits(None, 5000), **with_limits(1))
+    assert YARD.admit(pod(alone)).limits() == with_limits("1", "65536"), "memory is read from limits"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_request_that_differs_is_put_right():
 def test_a_factor_is_applied_before_rounding_and_taken_out_after(factor, wish, given, read, template):
     vendors = chips(memoryFactor=factor)
     assert memory_of(vendors=vendors, memory=wish) == given
-    asked = Pod.from_object(pod(**asks(1, given)))
+    asked = Pod.from_object(pod(**with_limits(1, given)))
     assert vendors[B3].request_in_pod(asked.containers[0], asked) == Request(1, FixedMemory(read), 0, profile=template)
 
 
@@ -273,7 +275,7 @@ def test_without_templates_every_slice_is_a_whole_card():
 
 def test_without_a_memory_name_nothing_is_written():
     vendors = chips(resourceMemoryName="", resourceCoreName="")
-    assert Yard([], vendors).admit(pod(**asks(2))).limits() == asks("2")
+    assert Yard([], vendors).admit(pod(**with_limits(2))).limits() == with_limits("2")
 
 
 # 5.5: several NPUs
@@ -291,7 +293,7 @@ def test_without_a_memory_name_nothing_is_written():
     ],
 )
 def test_several_npus_are_whole_in_template_mode(memory, notes, fine):
-    message = YARD.admit(pod(annotations=notes, **asks(2, memory))).message
+    message = YARD.admit(pod(annotations=notes, **with_limits(2, memory))).message
     assert (not message) == fine
     if not fine:
         assert message.startswith("vNPU not supported for multiple devices")
@@ -307,21 +309,21 @@ def test_the_runtime_class_is_set_unless_the_pod_has_one():
     def runtime(manifest):
         return Yard([], vendors).admit(manifest).pod["spec"].get("runtimeClassName")
 
-    assert runtime(pod(**asks(1))) == "ascend"
-    own = pod(**asks(1))
+    assert runtime(pod(**with_limits(1))) == "ascend"
+    own = pod(**with_limits(1))
     own["spec"]["runtimeClassName"] = "mine"
     assert runtime(own) == "mine"
-    assert runtime(pod(**asks(1, word=P))) is None
+    assert runtime(pod(**with_limits(1, word=P))) is None
     assert runtime(pod()) is None
-    assert "runtimeClassName" not in YARD.admit(pod(**asks(1))).pod["spec"]
+    assert "runtimeClassName" not in YARD.admit(pod(**with_limits(1))).pod["spec"]
 
 
 def test_every_container_and_every_chip_is_completed():
-    both = container("a", **asks(1, 100), **asks(1, 100, word=P))
-    admitted = YARD.admit(pod(both, container("b", **asks(2)), init=[container("i", **asks(1, 20000))]))
-    assert admitted.limits(0) == asks("1", "16384") | asks("1", "3072", word=P)
-    assert admitted.limits(1) == asks("2", "65536")
-    assert admitted.pod["spec"]["initContainers"][0]["resources"]["limits"] == asks("1", "32768")
+    both = container("a", **with_limits(1, 100), **with_limits(1, 100, word=P))
+    admitted = YARD.admit(pod(both, container("b", **with_limits(2)), init=[container("i", **with_limits(1, 20000))]))
+    assert admitted.limits(0) == with_limits("1", "16384") | with_limits("1", "3072", word=P)
+    assert admitted.limits(1) == with_limits("2", "65536")
+    assert admitted.pod["spec"]["initContainers"][0]["resources"]["limits"] == with_limits("1", "32768")
 
 
 # values that can't be meant
@@ -346,7 +348,7 @@ def test_every_container_and_every_chip_is_completed():
 )
 @pytest.mark.parametrize("notes", [None, SOFT])
 def test_a_value_that_cannot_be_meant_is_refused_with_its_name(amounts, resource, value, notes):
-    limits = asks(**{"count": None, **amounts})
+    limits = with_limits(**{"count": None, **amounts})
     for manifest in (pod(annotations=notes, **limits), pod(container(requests=limits), annotations=notes)):
         message = YARD.admit(manifest).message
         assert f"huawei.com/{B3}{resource} value {value} in container main" in message
@@ -358,8 +360,8 @@ def test_a_value_that_cannot_be_meant_is_refused_with_its_name(amounts, resource
 
 
 def extracted(notes=None, word=B3, vendors=CHART, **amounts):
-    asking = Pod.from_object(pod(annotations=notes, **asks(word=word, **amounts)))
-    return vendors[word].request_in_pod(asking.containers[0], asking)
+    incoming = Pod.from_object(pod(annotations=notes, **with_limits(word=word, **amounts)))
+    return vendors[word].request_in_pod(incoming.containers[0], incoming)
 
 
 @pytest.mark.parametrize(
@@ -385,8 +387,8 @@ def test_what_a_container_asks(amounts, notes, request_):
 
 
 def test_requests_are_read_where_there_are_no_limits():
-    asking = Pod.from_object(pod(container(requests=asks(2, 16384))))
-    assert CHART[B3].request_in_pod(asking.containers[0], asking) == Request(
+    incoming = Pod.from_object(pod(container(requests=with_limits(2, 16384))))
+    assert CHART[B3].request_in_pod(incoming.containers[0], incoming) == Request(
         2, FixedMemory(16384), 0, profile="vir05_1c_16g"
     )
 

@@ -22,7 +22,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
-from .npus import B3, B4, B41, POLICY, SOFT, A, C, P, asks, chips, chosen, node, npus
+from .npus import B3, B4, B41, POLICY, SOFT, A, C, P, chips, chosen, node, npus, with_limits
 from .yard import CHART, NOW, Placed, Yard, container, pod
 
 # 3: the node side
@@ -91,13 +91,13 @@ def test_an_expired_handshake_and_no_allocatable_take_the_npus_away():
 def test_a_soft_pod_needs_a_soft_node_and_any_other_takes_both():
     for cards, on_soft in ((3, True), (3, False)):
         yard = Yard([node(cards, soft=on_soft)])
-        result = yard.place(pod(annotations=SOFT, **asks(1, 10)))
+        result = yard.place(pod(annotations=SOFT, **with_limits(1, 10)))
         assert isinstance(result, Placed) if on_soft else result == {"n1": "1/3 ModeNotFit"}
-        assert isinstance(yard.place(pod(name="plain", **asks(1, 16384))), Placed)
+        assert isinstance(yard.place(pod(name="plain", **with_limits(1, 16384))), Placed)
 
 
 def test_difference_soft_mode_with_too_few_npus_is_node_insufficient_device():
-    assert Yard([node(1)]).place(pod(annotations=SOFT, **asks(2, 10))) == {"n1": "NodeInsufficientDevice"}
+    assert Yard([node(1)]).place(pod(annotations=SOFT, **with_limits(2, 10))) == {"n1": "NodeInsufficientDevice"}
 
 
 def test_more_npus_than_the_node_has():
@@ -107,7 +107,7 @@ def test_more_npus_than_the_node_has():
 
 def test_a_chip_gets_no_npus_of_another_whose_name_contains_its_own():
     both = node(npus(1, B41), B41)
-    assert Yard([both]).place(pod(**asks(1, word=B4))) == {"n1": "NodeInsufficientDevice"}
+    assert Yard([both]).place(pod(**with_limits(1, word=B4))) == {"n1": "NodeInsufficientDevice"}
 
 
 # 7.3: every label in isolation
@@ -138,8 +138,8 @@ NOT_LISTED = {f"hami.io/no-use-{B3}-uuid": "NPU-0"}
 def test_each_label_alone(fields, before, amounts, notes, label):
     yard = Yard([node(npus(1, **fields), soft=True)])
     if before is not None:
-        assert isinstance(yard.place(pod(name="before", annotations=SOFT, **asks(1, **before))), Placed)
-    assert yard.place(pod(annotations=notes, **asks(1, **amounts)), admit=False) == {"n1": f"1/1 {label}"}
+        assert isinstance(yard.place(pod(name="before", annotations=SOFT, **with_limits(1, **before))), Placed)
+    assert yard.place(pod(annotations=notes, **with_limits(1, **amounts)), admit=False) == {"n1": f"1/1 {label}"}
 
 
 @pytest.mark.parametrize(
@@ -155,16 +155,16 @@ def test_each_label_alone(fields, before, amounts, notes, label):
 )
 def test_just_enough_is_enough(fields, before, amounts, notes):
     yard = Yard([node(npus(1, **fields), soft=True)])
-    yard.place(pod(name="before", annotations=SOFT, **asks(1, **before)))
-    assert isinstance(yard.place(pod(annotations=notes, **asks(1, **amounts))), Placed)
+    yard.place(pod(name="before", annotations=SOFT, **with_limits(1, **before)))
+    assert isinstance(yard.place(pod(annotations=notes, **with_limits(1, **amounts))), Placed)
 
 
 def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
     yard = Yard([node(3)])
-    yard.place(pod(name="a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **asks(1, 1)))
+    yard.place(pod(name="a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **with_limits(1, 1)))
 
     def goes(policy):
-        result = yard.place(pod(annotations={POLICY: policy}, **asks(1, 1)), keep=False)
+        result = yard.place(pod(annotations={POLICY: policy}, **with_limits(1, 1)), keep=False)
         return json.loads(result.annotations[f"huawei.com/{B3}"])[0]["UUID"]
 
     assert (goes("spread"), goes("binpack"), goes("mutex")) == ("NPU-2", "NPU-1", "NPU-2")
@@ -174,8 +174,8 @@ def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
 def test_no_more_slices_than_the_hardware_has(word, template, slices):
     yard = Yard([node(1, word)])
     for number in range(slices):
-        assert isinstance(yard.place(pod(name=f"p{number}", **asks(1, 1, word=word))), Placed)
-    assert yard.place(pod(**asks(1, 1, word=word))) == {"n1": "1/1 CardTimeSlicingExhausted"}
+        assert isinstance(yard.place(pod(name=f"p{number}", **with_limits(1, 1, word=word))), Placed)
+    assert yard.place(pod(**with_limits(1, 1, word=word))) == {"n1": "1/1 CardTimeSlicingExhausted"}
     assert yard.state.view("n1").used(word, "NPU-0").memory == slices * template
 
 
@@ -184,10 +184,13 @@ def test_no_more_slices_than_the_hardware_has(word, template, slices):
 
 def test_init_containers_come_first_and_empty_ones_keep_their_place():
     yard = Yard([node(npus(2, devcore=100), soft=True)])
-    asking = pod(
-        container("none"), container("b", **asks(2, 100, 7)), init=[container("i", **asks(1, 5))], annotations=SOFT
+    incoming = pod(
+        container("none"),
+        container("b", **with_limits(2, 100, 7)),
+        init=[container("i", **with_limits(1, 5))],
+        annotations=SOFT,
     )
-    result = yard.place(asking)
+    result = yard.place(incoming)
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == (
         "NPU-1,Ascend910B3,5,0:;;NPU-1,Ascend910B3,100,7:NPU-0,Ascend910B3,100,7:;"
     )
@@ -204,7 +207,7 @@ def test_init_containers_come_first_and_empty_ones_keep_their_place():
 def test_two_chips_of_one_pod_have_annotations_of_their_own():
     registered = json.dumps(npus(1, P))
     yard = Yard([node(1, **{f"hami.io/node-register-{P}": registered})])
-    result = yard.place(pod(container("a", **asks(1, 1)), container("b", **asks(1, 1, word=P))))
+    result = yard.place(pod(container("a", **with_limits(1, 1)), container("b", **with_limits(1, 1, word=P))))
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == "NPU-0,Ascend910B3,16384,0:;;"
     assert result.annotations["hami.io/Ascend310P-devices-allocated"] == ";NPU-0,Ascend310P,3072,0:;"
     assert result.annotations["huawei.com/Ascend310P"] == '[{"UUID":"NPU-0","temp":"vir01","memory":3072}]'
@@ -214,7 +217,7 @@ def test_two_chips_of_one_pod_have_annotations_of_their_own():
 
 
 def test_a_pod_that_no_node_takes_is_told_what_decides():
-    async def told(state, manifest):
+    async def reported(state, manifest):
         cluster = MemoryCluster(lambda: NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, manifest)
@@ -225,25 +228,36 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
         return [event.note.message for event in cluster.events]
 
     def events(yard, manifest):
-        return asyncio.run(told(yard.state, manifest))
+        return asyncio.run(reported(yard.state, manifest))
 
-    mode = events(Yard([node(1)]), pod(annotations=SOFT, **asks(1, 5)))
+    mode = events(Yard([node(1)]), pod(annotations=SOFT, **with_limits(1, 5)))
     assert "1 nodes ModeNotFit(n1)" in mode
     (hint,) = [text for text in mode if "hami-vnpu-core" in text]
     assert "vnpus.hamiVnpuCore" in hint
     full = Yard([node(npus(1, count=1))])
-    full.place(pod(name="first", **asks(1, 1)))
-    assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**asks(1, 1))))
-    elsewhere = events(Yard([node(1, P)]), pod(**asks(1, 1)))
+    full.place(pod(name="first", **with_limits(1, 1)))
+    assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**with_limits(1, 1))))
+    elsewhere = events(Yard([node(1, P)]), pod(**with_limits(1, 1)))
     assert elsewhere == ["1 nodes NodeInsufficientDevice(n1)", "no available node, 1 nodes do not meet"]
 
 
 # Fit never oversells
 
 
-amounts = st.sampled_from([asks(1), asks(2), asks(1, 1), asks(1, 16384), asks(1, 30000), asks(1, 65536), asks(3), {}])
+amounts = st.sampled_from(
+    [
+        with_limits(1),
+        with_limits(2),
+        with_limits(1, 1),
+        with_limits(1, 16384),
+        with_limits(1, 30000),
+        with_limits(1, 65536),
+        with_limits(3),
+        {},
+    ]
+)
 soft_amounts = st.builds(
-    asks,
+    with_limits,
     st.integers(1, 3),
     st.sampled_from([1, 20000, 45000, None]),
     st.sampled_from([None, 0, 10, 60, 100, 250]),
@@ -276,7 +290,7 @@ def test_fit_never_oversells_an_npu(fields, wishes):
     yard = Yard([node(cards, soft=True)])
     for number, (soft, inits, apps, soft_apps, policy) in enumerate(wishes):
         notes = {POLICY: policy} | (SOFT if soft else {})
-        listed = [container(f"a{n}", **wish) for n, wish in enumerate(soft_apps if soft else [*apps, asks(1)])]
+        listed = [container(f"a{n}", **wish) for n, wish in enumerate(soft_apps if soft else [*apps, with_limits(1)])]
         before = [container(f"i{n}", **wish) for n, wish in enumerate(inits)]
         result = yard.place(pod(*listed, name=f"p{number}", init=before, annotations=notes))
         if isinstance(result, dict):
@@ -302,7 +316,7 @@ def test_fit_never_oversells_an_npu(fields, wishes):
 def test_what_is_written_reads_back_as_what_was_placed(rows):
     yard = Yard([node(npus(4, devcore=100), soft=True)])
     listed = [container(f"c{n}", **(row[0] if row else {})) for n, row in enumerate(rows)]
-    raw = pod(*listed, container("last", **asks(1, 1)), annotations=SOFT)
+    raw = pod(*listed, container("last", **with_limits(1, 1)), annotations=SOFT)
     ask = read_pod_request(Pod.from_object(raw), CHART, "spread")
     result = fit_pod(yard.state.view("n1"), ask, CHART, None)
     if isinstance(result, Rejection):

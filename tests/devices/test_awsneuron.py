@@ -18,10 +18,10 @@ from .neurons import (
     INF1,
     TYPE,
     VENDOR,
-    asks,
     inferentia,
     instance,
     trainium,
+    with_limits,
 )
 from .yard import CHART, NOW, Yard, configured, container, node, pod
 
@@ -96,22 +96,22 @@ def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
     with pytest.raises(RegistrationError, match=f"capacity .*{max(devices, cores)}"):
         VENDOR.inventory(bad)
     yard = Yard([bad])
-    assert yard.place(pod(asks(1))) == {"n1": "node unregistered"}
+    assert yard.place(pod(with_limits(1))) == {"n1": "node unregistered"}
     assert len(yard.state.problems()) == 1
 
 
 def test_lost_capacity_drops_the_inventory_at_once():
     yard = Yard([inferentia(2)])
     yard.state.set_node(node(capacity={}), NOW)
-    assert yard.place(pod(asks(1))) == {"n1": "node unregistered"}
+    assert yard.place(pod(with_limits(1))) == {"n1": "node unregistered"}
 
 
 def test_a_missing_instance_type_is_logged_once(caplog):
     caplog.set_level(logging.INFO)
     yard = Yard([instance(None, 16)])
     yard.state.set_node(instance(None, 16), NOW + 1)
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"Node n1: label {TYPE} is missing, so the rules of Trainium hold"]
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == [f"Node n1: label {TYPE} is missing, so the rules of Trainium hold"]
 
 
 # 5: admission
@@ -145,16 +145,16 @@ def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, 
     ask = container(**asked) if where == "limits" else container(requests=asked)
     result = Yard([trainium()]).admit(pod(ask))
     assert result.message == (f"{resource} {message}" if message else "")
-    assert Yard([trainium()]).admit(pod(asks(), init=[{**ask, "name": "init"}])).message == result.message
+    assert Yard([trainium()]).admit(pod(with_limits(), init=[{**ask, "name": "init"}])).message == result.message
     if message is None:
         assert result.pod == pod(ask), "nothing in a container is ever changed"
 
 
 def test_limits_hide_requests_and_devices_hide_cores():
     yard = Yard([inferentia(2)])
-    assert yard.admit(pod(asks(1, requests={DEVICES: 0}))).message == ""
-    assert yard.admit(pod(asks(1, "x"))).message == ""
-    assert yard.admit(pod(asks(0, 1))).message == f"{DEVICES} must be greater than 0"
+    assert yard.admit(pod(with_limits(1, requests={DEVICES: 0}))).message == ""
+    assert yard.admit(pod(with_limits(1, "x"))).message == ""
+    assert yard.admit(pod(with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
 
 
 @pytest.mark.parametrize(
@@ -178,22 +178,22 @@ def test_limits_hide_requests_and_devices_hide_cores():
 )
 def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
     expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
-    assert Yard(nodes).admit(pod(asks(cores=cores))).message == expected
+    assert Yard(nodes).admit(pod(with_limits(cores=cores))).message == expected
 
 
 @pytest.mark.parametrize(
     ("containers", "warnings"),
     [
-        ([asks(1), asks(2)], []),
-        ([asks(cores=1), asks(cores=2), asks()], []),
+        ([with_limits(1), with_limits(2)], []),
+        ([with_limits(cores=1), with_limits(cores=2), with_limits()], []),
         (
-            [asks(1), asks(cores=1)],
+            [with_limits(1), with_limits(cores=1)],
             [
                 f"some containers ask for {DEVICES} and some for {CORES}: "
                 "AWS_NEURON_IDS then has device numbers and core numbers in one list"
             ],
         ),
-        ([asks(1, 2)], [f"container main: {CORES} is ignored, because {DEVICES} is given too"]),
+        ([with_limits(1, 2)], [f"container main: {CORES} is ignored, because {DEVICES} is given too"]),
     ],
 )
 def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
@@ -207,19 +207,19 @@ def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
 @pytest.mark.parametrize(
     ("ask", "per_device", "expected"),
     [
-        (asks(1), 2, (1, 2)),
-        (asks(cores=1), 2, (1, 1)),
-        (asks(cores=2), 2, (1, 2)),
-        (asks(cores=6), 2, (3, 2)),
-        (asks(cores=3), 4, (1, 3)),
-        (asks(cores=4), 4, (1, 4)),
-        (asks(3), 4, (3, 4)),
-        (asks(1), 1, (1, 1)),
-        (asks(cores=3), 1, (3, 1)),
-        (asks(cores=8), 4, (2, 4)),
-        (asks(2, 7), 2, (2, 2)),
-        (asks(cores=3), 2, None),
-        (asks(cores=6), 4, None),
+        (with_limits(1), 2, (1, 2)),
+        (with_limits(cores=1), 2, (1, 1)),
+        (with_limits(cores=2), 2, (1, 2)),
+        (with_limits(cores=6), 2, (3, 2)),
+        (with_limits(cores=3), 4, (1, 3)),
+        (with_limits(cores=4), 4, (1, 4)),
+        (with_limits(3), 4, (3, 4)),
+        (with_limits(1), 1, (1, 1)),
+        (with_limits(cores=3), 1, (3, 1)),
+        (with_limits(cores=8), 4, (2, 4)),
+        (with_limits(2, 7), 2, (2, 2)),
+        (with_limits(cores=3), 2, None),
+        (with_limits(cores=6), 4, None),
     ],
 )
 def test_a_request_is_resolved_by_the_nodes_geometry(ask, per_device, expected):
@@ -235,4 +235,4 @@ def test_a_bad_amount_that_bypassed_admission_is_no_request(value):
         bare = Pod.from_object(pod(container(**limits)))
         assert VENDOR.request(bare.containers[0]) is None
         assert read_pod_request(bare, CHART, "spread") is None
-    assert request(asks(0, 1)) is None
+    assert request(with_limits(0, 1)) is None

@@ -18,7 +18,7 @@ from hami_webhook.quota.pricing import in_units, waiting_charge
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import score
 
-from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, asks, instance
+from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, instance, with_limits
 from .yard import CHART, NOW, Yard, pod
 
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
@@ -109,15 +109,15 @@ def a_device(on, notes, cores, mutex):
             tally["CardInsufficientCore"] += 1
         else:
             return [(device.index, sum(1 << core for core in range(runs[0], runs[0] + cores)))]
-    told = {**tally, "AllocatedCardsInsufficientRequest": 0}
-    return ", ".join(sorted(f"{n}/{len(devices)} {label}" for label, n in told.items() if n))
+    message = {**tally, "AllocatedCardsInsufficientRequest": 0}
+    return ", ".join(sorted(f"{n}/{len(devices)} {label}" for label, n in message.items() if n))
 
 
 @given(nodes(), st.sampled_from([2, 2, 3, 4, 4, 5, 8, 16]), lists(), st.booleans(), st.booleans())
 def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_cores):
     policy = {"hami.io/gpu-scheduler-policy": "mutex"} if mutex else {}
     per_device = on.inventories["AWSNeuron"].devices[0].cores
-    ask = asks(cores=count * per_device) if by_cores else asks(count)
+    ask = with_limits(cores=count * per_device) if by_cores else with_limits(count)
     assert given_devices(fitted(on, pod(ask, annotations=notes | policy)), on) == a_block(on, notes, count)
 
 
@@ -125,13 +125,22 @@ def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_c
 def test_a_single_device_is_the_last_that_the_page_allows(on, data, notes, policy):
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     cores = data.draw(st.integers(1, per_device))
-    ask = asks(1) if cores == per_device and data.draw(st.booleans()) else asks(cores=cores)
+    ask = with_limits(1) if cores == per_device and data.draw(st.booleans()) else with_limits(cores=cores)
     result = fitted(on, pod(ask, annotations=notes | {"hami.io/gpu-scheduler-policy": policy}))
     assert given_devices(result, on) == a_device(on, notes, cores, "mutex" in policy)
 
 
 amounts = st.sampled_from(
-    [asks(1), asks(2), asks(3), asks(cores=1), asks(cores=1), asks(cores=2), asks(cores=8), asks()]
+    [
+        with_limits(1),
+        with_limits(2),
+        with_limits(3),
+        with_limits(cores=1),
+        with_limits(cores=1),
+        with_limits(cores=2),
+        with_limits(cores=8),
+        with_limits(),
+    ]
 )
 
 
@@ -141,7 +150,7 @@ def pods(draw):
     apps = draw(st.lists(amounts, min_size=1, max_size=3))
     return pod(
         *({**ask, "name": f"a{n}"} for n, ask in enumerate(apps)),
-        asks(cores=1, name="last"),
+        with_limits(cores=1, name="last"),
         init=[
             {**ask, "name": f"i{n}", **({"restartPolicy": "Always"} if stays else {})}
             for n, (ask, stays) in enumerate(inits)
@@ -155,16 +164,16 @@ budgets = st.fixed_dictionaries({}, optional={CORES_KEY: st.integers(0, 14), DEV
 
 @given(nodes(most=8), pods(), budgets)
 def test_no_core_is_ever_given_twice_and_no_limit_overrun(on, manifest, limits):
-    asking = Pod.from_object(manifest)
-    result = fitted(on, manifest, PodBudget(limits, asking.kinds, CHART))
+    incoming = Pod.from_object(manifest)
+    result = fitted(on, manifest, PodBudget(limits, incoming.kinds, CHART))
     if isinstance(result, Rejection):
         assert str(result)
         return
-    spent = in_units(per_vendor(result.holds(), asking.kinds), CHART)
+    spent = in_units(per_vendor(result.holds(), incoming.kinds), CHART)
     assert all(spent[key] <= limit for key, limit in limits.items() if key in spent)
     devices = {device.uuid: device for device in on.inventories["AWSNeuron"].devices}
     cacheable = {(u, c) for u, d in devices.items() for c in range(d.cores) if on.used("AWSNeuron", u).mask >> c & 1}
-    for container, kind, row in zip(asking.containers, asking.kinds, result.rows, strict=True):
+    for container, kind, row in zip(incoming.containers, incoming.kinds, result.rows, strict=True):
         chosen = row["AWSNeuron"].devices if row else ()
         mine = {(d.uuid, core) for d in chosen for core in range(31) if d.booking.mask >> core & 1}
         assert mine.isdisjoint(cacheable)
@@ -184,26 +193,26 @@ def test_what_is_written_reads_back_as_what_was_given(on, manifest):
     if isinstance(result, Rejection):
         return
     written = VENDOR.encode(result.rows, on.node, NOW)
-    asking = Pod.from_object({**manifest, "metadata": {**manifest["metadata"], "annotations": written}})
-    assert list(read_placed(VENDOR, asking).holds) == result.holds()
+    incoming = Pod.from_object({**manifest, "metadata": {**manifest["metadata"], "annotations": written}})
+    assert list(read_placed(VENDOR, incoming).holds) == result.holds()
     assert set(written) <= set(VENDOR.keys.owned)
 
 
 @given(st.lists(nodes(most=8), min_size=1, max_size=3), pods())
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest):
     named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
-    asking = Pod.from_object(manifest)
-    charge = waiting_charge(asking, CHART, Yard([view.node for view in named]).state)
+    incoming = Pod.from_object(manifest)
+    charge = waiting_charge(incoming, CHART, Yard([view.node for view in named]).state)
     for view in views:
         result = fitted(view, manifest)
         if not isinstance(result, Rejection):
-            actual = in_units(per_vendor(result.holds(), asking.kinds), CHART)
+            actual = in_units(per_vendor(result.holds(), incoming.kinds), CHART)
             assert all(amount <= actual[key] for key, amount in charge.amounts.items())
 
 
 @given(nodes())
 def test_the_score_is_ten_times_the_share_of_cores_in_use(on):
-    ask = read_pod_request(Pod.from_object(pod(asks(1))), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(pod(with_limits(1))), CHART, "spread")
     result = fit_pod(on, ask, CHART, None)
     if isinstance(result, Rejection):
         return

@@ -34,7 +34,7 @@ def biren(*ids: str, allocatable: int = 4, handshake: str = "", **fields: Any) -
     return node("n1", capacity={COUNT: allocatable}, **notes)
 
 
-def asks(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
+def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
     return pod(name=name, annotations=annotations, **{COUNT: count})
 
 
@@ -43,28 +43,28 @@ def record(yard: Yard, manifest: dict[str, Any]) -> str:
 
 
 def test_example_1_the_last_registered_of_two_idle_devices() -> None:
-    assert record(Yard([biren("GPU-a1", "GPU-a2")]), asks(1)) == "GPU-a2,Biren,0,0:;"
+    assert record(Yard([biren("GPU-a1", "GPU-a2")]), with_limits(1)) == "GPU-a2,Biren,0,0:;"
 
 
 def test_example_2_one_of_two_is_in_use() -> None:
     yard = Yard([biren("GPU-a1", "GPU-a2")])
-    yard.place(asks(1, "first"))
-    assert record(yard, asks(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
+    yard.place(with_limits(1, "first"))
+    assert record(yard, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
 
 
 def test_example_3_a_uuid_list() -> None:
-    wanted = asks(1, **{"birentech.com/use-gpuuuid": "GPU-a1"})
+    wanted = with_limits(1, **{"birentech.com/use-gpuuuid": "GPU-a1"})
     assert record(Yard([biren("GPU-a1", "GPU-a2")]), wanted) == "GPU-a1,Biren,0,0:;"
 
 
 def test_example_4_more_than_the_node_has() -> None:
-    assert record(Yard([biren("GPU-a1", "GPU-a2")]), asks(3)) == "NodeInsufficientDevice"
+    assert record(Yard([biren("GPU-a1", "GPU-a2")]), with_limits(3)) == "NodeInsufficientDevice"
 
 
 def test_example_5_two_of_three_when_the_last_is_in_use() -> None:
     yard = Yard([biren("GPU-a1", "GPU-a2", "GPU-a3")])
-    yard.place(asks(1, "first"))
-    assert record(yard, asks(2)) == "GPU-a2,Biren,0,0:GPU-a1,Biren,0,0:;"
+    yard.place(with_limits(1, "first"))
+    assert record(yard, with_limits(2)) == "GPU-a2,Biren,0,0:GPU-a1,Biren,0,0:;"
 
 
 # B2
@@ -86,7 +86,7 @@ def test_a_card_as_registered() -> None:
 
 def test_partitions_share_their_cards_index() -> None:
     yard = Yard([biren("svi-0", "svi-1", "svi-2", index=3)])
-    assert [record(yard, asks(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
+    assert [record(yard, with_limits(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
 
 
 def test_an_unreadable_list_takes_the_cards_out() -> None:
@@ -117,8 +117,8 @@ def test_a_slow_plugin_is_carried_by_the_allocatable_count(handshake: str, alloc
 @pytest.mark.parametrize("amount", ["1500m", "-1", "2147483648", "x", "1.5"])
 @pytest.mark.parametrize("where", ["limits", "requests"])
 def test_a_count_that_cant_be_meant_is_refused(amount: str, where: str) -> None:
-    asking = container("c", **{COUNT: amount}) if where == "limits" else container("c", requests={COUNT: amount})
-    assert Yard([]).admit(pod(asking)).message == (
+    incoming = container("c", **{COUNT: amount}) if where == "limits" else container("c", requests={COUNT: amount})
+    assert Yard([]).admit(pod(incoming)).message == (
         f"invalid {COUNT} value {amount} in container c: must be an integer between 0 and 2147483647"
     )
 
@@ -131,7 +131,7 @@ def test_a_count_in_limits_makes_the_pod_ours(limits: dict[str, Any], ours: bool
 
 
 def test_admission_changes_nothing() -> None:
-    manifest = asks(2)
+    manifest = with_limits(2)
     assert Yard([]).admit(manifest).pod == manifest
 
 
@@ -159,17 +159,17 @@ def test_a_request_is_the_count_alone(limits: Any, requests: Any, count: int | N
     ],
 )
 def test_the_first_failure_counts(fields: Any, annotations: dict[str, str], answer: str) -> None:
-    assert record(Yard([biren("a", "b", **fields)]), asks(1, **annotations)) == answer
+    assert record(Yard([biren("a", "b", **fields)]), with_limits(1, **annotations)) == answer
 
 
 def test_mutex_wants_an_unused_device() -> None:
     yard = Yard([biren("a", "b", count=2)])
-    yard.place(asks(1, "first"))
+    yard.place(with_limits(1, "first"))
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert record(yard, asks(2, **mutex)) == (
+    assert record(yard, with_limits(2, **mutex)) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict"
     )
-    assert record(yard, asks(1, **mutex)) == "a,Biren,0,0:;"
+    assert record(yard, with_limits(1, **mutex)) == "a,Biren,0,0:;"
 
 
 # B4
@@ -177,12 +177,12 @@ def test_mutex_wants_an_unused_device() -> None:
 
 def test_usage_and_debits_are_slots() -> None:
     yard = Yard([biren("a", "b", count=3)], hard={f"limits.{COUNT}": 3})
-    placed = yard.place(asks(2, "first"))
+    placed = yard.place(with_limits(2, "first"))
     assert isinstance(placed, Placed)
-    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(asks(2))
+    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(with_limits(2))
     assert yard.used("Biren", "b") == (1, 0, 0)
-    assert record(yard, asks(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
-    assert record(yard, asks(1)) == "b,Biren,0,0:;"
+    assert record(yard, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+    assert record(yard, with_limits(1)) == "b,Biren,0,0:;"
 
 
 def test_two_vendors_in_one_pod() -> None:
@@ -221,7 +221,7 @@ def test_fit_never_gives_a_slot_twice(cards: Any, counts: list[int], policy: str
     total = 0
     for number, count in enumerate(counts):
         before = {record["id"]: yard.used("Biren", record["id"])[0] for record in records}
-        placed = yard.place(asks(count, f"p{number}", **{"hami.io/gpu-scheduler-policy": policy}))
+        placed = yard.place(with_limits(count, f"p{number}", **{"hami.io/gpu-scheduler-policy": policy}))
         free = [r["id"] for r in records if r["health"] and before[r["id"]] < r["count"]]
         if policy == "mutex":
             free = [uuid for uuid in free if not before[uuid]]

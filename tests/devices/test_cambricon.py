@@ -65,10 +65,10 @@ def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:
 
 def test_names_with_the_model_are_a_matter_of_configuration() -> None:
     on = node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
-    asking = pod(
+    incoming = pod(
         **{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10},
     )
-    placed = Yard([on], OF_370).place(asking)
+    placed = Yard([on], OF_370).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;"
     assert placed.debits["limits.cambricon.com/mlu370.smlu.vmemory"] == 20
@@ -182,31 +182,31 @@ CALLED_ONCE = (
     ],
 )
 def test_what_the_plugin_cannot_serve_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
-    asking = pod(container(**amounts))
-    admitted = Yard([]).admit(asking)
+    incoming = pod(container(**amounts))
+    admitted = Yard([]).admit(incoming)
     assert admitted.warnings == warnings
-    assert admitted.pod == asking  # nothing in the container is changed
+    assert admitted.pod == incoming  # nothing in the container is changed
 
 
 def test_the_plugin_serves_one_container_of_a_pod() -> None:
-    told = (
+    message = (
         f"containers a, c ask for {MEM} or {CORES}, but the device plugin serves one such container of a pod and fails "
         "the pod otherwise"
     )
     a, b, c = container("a", **limits(1, 20, 10)), container("b"), container("c", **limits(None, 20))
-    assert Yard([]).admit(pod(a, b, c)).warnings == [told]
+    assert Yard([]).admit(pod(a, b, c)).warnings == [message]
     assert Yard([]).admit(pod(a, b)).warnings == []
     assert Yard([]).admit(pod(b, c)).warnings == []  # a pod that asks for no MLU
 
 
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bool) -> None:
-    asking = pod(container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
+    incoming = pod(container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
     yard = Yard([node("m1", capacity=capacity(100, 91))])
-    assert yard.admit(asking).warnings == [
+    assert yard.admit(incoming).warnings == [
         "container prepare: an init container gets no MLU, because the device plugin looks at app containers only"
     ]
-    placed = yard.place(asking)
+    placed = yard.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;;"
 
@@ -239,8 +239,8 @@ def test_nobody_brings_the_plugins_annotations(word: str) -> None:
     ],
 )
 def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
-    for asking in (pod(container(**amounts)), pod(container(requests=amounts))):
-        assert MLU.request(Pod.from_object(asking).containers[0]) == request_
+    for incoming in (pod(container(**amounts)), pod(container(requests=amounts))):
+        assert MLU.request(Pod.from_object(incoming).containers[0]) == request_
 
 
 # 9: what placement writes

@@ -17,7 +17,7 @@ UUID = "m1-cambricon-mlu-"
 
 
 NAMES = Names(COUNT, MEM, CORES)
-asks, one = NAMES.pod, NAMES.container
+with_limits, one = NAMES.pod, NAMES.container
 
 
 def yard(cores: int = 200, memory: int = 182, model: str | None = None) -> Yard:
@@ -37,7 +37,7 @@ def on(index: int) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_card() -> None:
-    placed = yard().place(asks("p", 1, 20, 10))
+    placed = yard().place(with_limits("p", 1, 20, 10))
     assert isinstance(placed, Placed)
     assert got(placed) == ("-1,MLU,5120,10:;", "1_10_20")
     assert placed.annotations["CAMBRICON_DSMLU_ASSIGHED"] == placed.annotations["CAMBRICON_DSMLU_ASSIGNED"] == "false"
@@ -45,16 +45,16 @@ def test_1_a_slice_of_the_last_card() -> None:
 
 
 def test_2_a_count_alone_is_the_whole_card_and_a_warning() -> None:
-    assert got(yard().place(asks())) == ("-1,MLU,23296,100:;", "1_100_91")
-    assert [warning[:29] for warning in yard().admit(asks()).warnings] == ["container main: without cambr"]
+    assert got(yard().place(with_limits())) == ("-1,MLU,23296,100:;", "1_100_91")
+    assert [warning[:29] for warning in yard().admit(with_limits()).warnings] == ["container main: without cambr"]
 
 
 def test_3_memory_alone_is_exclusive() -> None:
-    assert got(yard().place(asks("p", 1, 20))) == ("-1,MLU,5120,100:;", "1_100_20")
+    assert got(yard().place(with_limits("p", 1, 20))) == ("-1,MLU,5120,100:;", "1_100_20")
     used = yard()
     for index in (0, 1):
-        used.place(asks(f"small{index}", 1, 1, 10, notes=on(index)))
-    assert got(used.place(asks("p", 1, 20))) == "2/2 CardInsufficientCore"
+        used.place(with_limits(f"small{index}", 1, 1, 10, notes=on(index)))
+    assert got(used.place(with_limits("p", 1, 20))) == "2/2 CardInsufficientCore"
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_3_memory_alone_is_exclusive() -> None:
     [(91, ("-1,MLU,23296,10:;", "1_10_91")), (92, "2/2 CardInsufficientMemory")],
 )
 def test_4_more_than_a_card_has(mem: int, answer: object) -> None:
-    assert got(yard().place(asks("p", 1, mem, 10))) == answer
+    assert got(yard().place(with_limits("p", 1, mem, 10))) == answer
 
 
 def test_5_bytes_are_refused_with_the_unit() -> None:
-    assert yard().admit(asks("p", 1, "16Gi")).message == (
+    assert yard().admit(with_limits("p", 1, "16Gi")).message == (
         "invalid cambricon.com/mlu.smlu.vmemory value 16Gi in container main: must be an integer number of units of "
         "256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
     )
 
 
 def test_6_several_cards_come_whole() -> None:
-    assert got(yard().place(asks("p", 2, 20, 10))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
+    assert got(yard().place(with_limits("p", 2, 20, 10))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
     shared = yard()
-    shared.place(asks("small", 1, 1, 1, notes=on(0)))
-    assert got(shared.place(asks("p", 2, 20, 10))) == (
+    shared.place(with_limits("small", 1, 1, 1, notes=on(0)))
+    assert got(shared.place(with_limits("p", 2, 20, 10))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     )
 
@@ -108,59 +108,59 @@ def test_7_an_empty_slot_for_a_container_without_an_mlu() -> None:
     ],
 )
 def test_8_lists_of_ids_and_models(model: str | None, notes: dict[str, str], answer: str) -> None:
-    found = got(yard(model=model).place(asks("p", 1, 20, 10, notes=notes)))
+    found = got(yard(model=model).place(with_limits("p", 1, 20, 10, notes=notes)))
     assert found == (answer if "Mismatch" in answer else (answer, f"{answer[1]}_10_20"))
 
 
 def test_9_no_cores_asked_where_none_are_left() -> None:
     used = yard()
     for index in (0, 1):
-        used.place(asks(f"full{index}", 1, 20, 100, notes=on(index)))
-    assert got(used.place(asks("p", 1, 20, 0))) == "2/2 CardComputeUnitsExhausted"
+        used.place(with_limits(f"full{index}", 1, 20, 100, notes=on(index)))
+    assert got(used.place(with_limits("p", 1, 20, 0))) == "2/2 CardComputeUnitsExhausted"
 
 
 def test_10_an_incomplete_card_is_one() -> None:
     fit = yard(250, 250)
-    assert got(fit.place(asks("p", 3))) == ("-2,MLU,25600,100:-1,MLU,25600,100:-0,MLU,25600,100:;", "2_100_100")
+    assert got(fit.place(with_limits("p", 3))) == ("-2,MLU,25600,100:-1,MLU,25600,100:-0,MLU,25600,100:;", "2_100_100")
 
 
 # 7: what isn't among the examples
 
 
 def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
-    assert got(yard().place(asks("p", 2, 92))) == "2/2 CardInsufficientMemory"
-    assert got(yard().place(asks("p", 2, 91))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
-    assert got(yard().place(asks("p", 3))) == "NodeInsufficientDevice"
-    assert got(yard(0, 0).place(asks("p"))) == "node unregistered"
+    assert got(yard().place(with_limits("p", 2, 92))) == "2/2 CardInsufficientMemory"
+    assert got(yard().place(with_limits("p", 2, 91))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
+    assert got(yard().place(with_limits("p", 3))) == "NodeInsufficientDevice"
+    assert got(yard(0, 0).place(with_limits("p"))) == "node unregistered"
 
 
 def test_four_equal_pods_spread_over_four_cards() -> None:
     """HAMi 2.5.0 put them all on the last card (#946)."""
     four = yard(400, 364)
-    records = [got(four.place(asks(f"p{number}", 1, 20, 10)))[0] for number in range(4)]
+    records = [got(four.place(with_limits(f"p{number}", 1, 20, 10)))[0] for number in range(4)]
     assert records == [f"-{index},MLU,5120,10:;" for index in (3, 2, 1, 0)]
 
 
 def test_binpack_fills_the_card_in_use() -> None:
     used = yard()
-    used.place(asks("first", 1, 20, 10, notes=on(0)))
+    used.place(with_limits("first", 1, 20, 10, notes=on(0)))
     binpack = {"hami.io/gpu-scheduler-policy": "binpack"}
-    assert got(used.place(asks("p", 1, 20, 10, notes=binpack))) == ("-0,MLU,5120,10:;", "0_10_20")
+    assert got(used.place(with_limits("p", 1, 20, 10, notes=binpack))) == ("-0,MLU,5120,10:;", "0_10_20")
 
 
 def test_a_card_in_use_is_neither_given_whole_nor_to_a_mutex_pod() -> None:
     used = yard(100, 91)
-    used.place(asks("idle", 1, 20, 0))
-    assert got(used.place(asks("p", 1, 20))) == "1/1 ExclusiveDeviceAllocateConflict"
+    used.place(with_limits("idle", 1, 20, 0))
+    assert got(used.place(with_limits("p", 1, 20))) == "1/1 ExclusiveDeviceAllocateConflict"
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert got(used.place(asks("p", 1, 20, 10, notes=mutex))) == "1/1 ExclusiveDeviceAllocateConflict"
+    assert got(used.place(with_limits("p", 1, 20, 10, notes=mutex))) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
 def test_a_hundred_slices_are_the_most() -> None:
     single = yard(100, 200)
     for number in range(100):
-        assert got(single.place(asks(f"p{number}", 1, 1, 0))) == ("-0,MLU,256,0:;", "0_0_1")
-    assert got(single.place(asks("p", 1, 1, 0))) == "1/1 CardTimeSlicingExhausted"
+        assert got(single.place(with_limits(f"p{number}", 1, 1, 0))) == ("-0,MLU,256,0:;", "0_0_1")
+    assert got(single.place(with_limits("p", 1, 1, 0))) == "1/1 CardTimeSlicingExhausted"
 
 
 # 10: quota
@@ -179,7 +179,12 @@ def debits(count: int, mem: int, cores: int) -> JSON:
 
 def test_quota_a_to_d() -> None:
     """B is refused at admission already: docs/spec/quota.md#5 charges a whole card the smallest one while it waits."""
-    pods = [asks("a", 1, 20, 10), asks("b", 1, None, 10), asks("c", 1, 50), asks("d", 1, 200)]
+    pods = [
+        with_limits("a", 1, 20, 10),
+        with_limits("b", 1, None, 10),
+        with_limits("c", 1, 50),
+        with_limits("d", 1, 200),
+    ]
     result = run(FOUR, hard(100, 150), pods)
     found = amounts(result)
     assert found[0] == debits(1, 20, 10)
@@ -191,33 +196,36 @@ def test_quota_a_to_d() -> None:
 
 def test_quota_b_where_admission_knew_of_no_card() -> None:
     fit_yard = Yard([node("m1", capacity={CORES: 400, MEM: 640})])
-    asking = Pod.from_object(asks("b", 1, None, 10))
-    ask, view = read_pod_request(asking, CHART, "spread"), fit_yard.state.view("m1")
+    incoming = Pod.from_object(with_limits("b", 1, None, 10))
+    ask, view = read_pod_request(incoming, CHART, "spread"), fit_yard.state.view("m1")
     assert ask is not None
     assert view is not None
     for left, answer in ((159, "4/4 ResourceQuotaNotFit"), (160, "NodeFit")):
-        found = fit_pod(view, ask, CHART, PodBudget({f"limits.{MEM}": left}, asking.kinds, CHART))
+        found = fit_pod(view, ask, CHART, PodBudget({f"limits.{MEM}": left}, incoming.kinds, CHART))
         assert answer in (str(found), type(found).__name__)
 
 
 def test_quota_e_the_product_is_declared() -> None:
-    result = run(FOUR, hard(60), [asks("e", 2, 40), asks("f", 1, 40)])
+    result = run(FOUR, hard(60), [with_limits("e", 2, 40), with_limits("f", 1, 40)])
     assert f"requested: limits.{MEM}=80, used: limits.{MEM}=0, limited: limits.{MEM}=60" in str(amounts(result)[0])
     assert amounts(result)[1] == debits(1, 40, 100)
 
 
 def test_quota_f_whole_cards_are_charged_as_placed() -> None:
-    result = run(FOUR, hard(None, 250), [asks("f", 2), asks("g", 1, 1, 60)])
+    result = run(FOUR, hard(None, 250), [with_limits("f", 2), with_limits("g", 1, 1, 60)])
     assert amounts(result)[0] == debits(2, 320, 200)
     assert f"limits.{CORES}=60, used: limits.{CORES}=200, limited: limits.{CORES}=250" in str(amounts(result)[1])
 
 
 def test_several_cards_with_memory_are_charged_whole_when_placed() -> None:
-    result = run(FOUR, hard(319), [asks("p", 2, 40)])
+    result = run(FOUR, hard(319), [with_limits("p", 2, 40)])
     assert amounts(result) == ["1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"]
-    assert amounts(run(FOUR, hard(320), [asks("p", 2, 40)])) == [debits(2, 320, 200)]
+    assert amounts(run(FOUR, hard(320), [with_limits("p", 2, 40)])) == [debits(2, 320, 200)]
 
 
 def test_units_are_rounded_up_once_for_the_pod() -> None:
     thirds = [node_object("m1", capacity={CORES: 300, MEM: 1000})]
-    assert amounts(run(thirds, {}, [asks("p", 1), asks("q", 2)])) == [debits(1, 334, 100), debits(2, 667, 200)]
+    assert amounts(run(thirds, {}, [with_limits("p", 1), with_limits("q", 2)])) == [
+        debits(1, 334, 100),
+        debits(2, 667, 200),
+    ]

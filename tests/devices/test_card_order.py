@@ -86,8 +86,8 @@ def test_on_a_fresh_node_the_last_registered_card_is_taken_first():
 def test_a_present_but_empty_policy_replaces_the_default():
     on = view(node(card("a"), card("b")), {"a": used(1, 100)})
     empty, absent = pod(one(gpumem=1), policy=""), pod(one(gpumem=1))
-    for asking, policy in ((empty, ()), (absent, ("binpack",))):
-        terms = read_pod_request(asking, vendors(), "binpack").terms["NVIDIA"]
+    for incoming, policy in ((empty, ()), (absent, ("binpack",))):
+        terms = read_pod_request(incoming, vendors(), "binpack").terms["NVIDIA"]
         assert tuple(item for item in terms.policy.items if item) == policy
     assert chosen(empty, on) == "b"
 
@@ -104,8 +104,8 @@ def test_a_present_but_empty_policy_replaces_the_default():
 )
 def test_the_pods_weights_say_what_counts_in_the_score(weights, expected):
     usage = {"a": used(5, 0, 0), "b": used(1, 0, 30), "c": used(1, 40000, 0)}
-    asking = pod(one(gpumem=1), policy="binpack", annotations=weights)
-    assert chosen(asking, view(node(*map(card, "abc")), usage)) == expected
+    incoming = pod(one(gpumem=1), policy="binpack", annotations=weights)
+    assert chosen(incoming, view(node(*map(card, "abc")), usage)) == expected
 
 
 def test_the_slot_that_the_container_would_take_is_in_the_score():

@@ -88,12 +88,12 @@ def test_cores_told_apart_are_joined_and_counted(data, kinds, init_finished):
 
 
 def test_pods_on_one_card_join_their_masks_and_a_container_adds_its_own():
-    asking = pod(container())
-    both = Usage.of((PodUsage(asking, 1, 0, 2, 0b0011), PodUsage(asking, 1, 0, 2, 0b0110)))
+    incoming = pod(container())
+    both = Usage.of((PodUsage(incoming, 1, 0, 2, 0b0011), PodUsage(incoming, 1, 0, 2, 0b0110)))
     assert (both.slots, both.cores, both.mask) == (2, 3, 0b0111)
     after = both.plus(DeviceReservation(0, 1, mask=0b1000))
     assert (after.slots, after.cores, after.mask) == (3, 4, 0b1111)
-    shares = Usage.of((PodUsage(asking, 1, 0, 30), PodUsage(asking, 1, 0, 40))).plus(DeviceReservation(0, 20))
+    shares = Usage.of((PodUsage(incoming, 1, 0, 30), PodUsage(incoming, 1, 0, 40))).plus(DeviceReservation(0, 20))
     assert (shares.slots, shares.cores, shares.mask) == (3, 90, 0)
 
 
@@ -115,8 +115,8 @@ def test_a_row_beyond_the_containers_counts_as_an_app_container():
     ],
 )
 def test_what_a_pod_holds_is_read_from_its_record(text, expected):
-    asking = pod(init(), container("log"), container("a"), annotations={ALLOCATED: text})
-    found = read_placed(nvidia(), asking)
+    incoming = pod(init(), container("log"), container("a"), annotations={ALLOCATED: text})
+    found = read_placed(nvidia(), incoming)
     assert (found and found.debit(init_finished=False)) == (expected and Debit(*expected))
 
 
@@ -137,8 +137,8 @@ def test_a_pod_without_a_record_holds_nothing():
 )
 def test_a_placement_counts_while_it_is_bound_or_young(bound, node, time, now, counts):
     notes = {"hami.io/vgpu-node": node, "hami.io/vgpu-time": time}
-    asking = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
-    assert placement_counts(asking, now, 300) is counts
+    incoming = pod(container(), annotations={k: v for k, v in notes.items() if v is not None}, nodeName=bound)
+    assert placement_counts(incoming, now, 300) is counts
 
 
 @pytest.mark.parametrize(

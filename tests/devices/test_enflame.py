@@ -243,11 +243,11 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
         (share(25, count=2), "NodeInsufficientDevice"),
     ],
 )
-def test_a_node_without_the_wanted_form_has_too_few_cards(asking: dict[str, Any], reason: str) -> None:
-    assert went(Yard([drs_node()]), asking) == reason
-    assert went(Yard([node("n")]), asking) == "node unregistered"
+def test_a_node_without_the_wanted_form_has_too_few_cards(incoming: dict[str, Any], reason: str) -> None:
+    assert went(Yard([drs_node()]), incoming) == reason
+    assert went(Yard([node("n")]), incoming) == "node unregistered"
     others = node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
-    assert went(Yard([others]), asking) == "NodeInsufficientDevice"
+    assert went(Yard([others]), incoming) == "NodeInsufficientDevice"
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
@@ -344,9 +344,9 @@ def test_drs_amounts_end_up_in_limits_and_requests(
 
 
 @pytest.mark.parametrize("asking", [share(None), slices(1)])
-def test_slices_in_an_init_container_are_warned_of(asking: dict[str, Any]) -> None:
+def test_slices_in_an_init_container_are_warned_of(incoming: dict[str, Any]) -> None:
     yard = Yard([drs_node(), shared_node()])
-    (app,) = asking["spec"]["containers"]
+    (app,) = incoming["spec"]["containers"]
     assert yard.admit(pod(app)).warnings == []
     for init in (app, app | {"restartPolicy": "Always"}):
         moved = pod(container("app"), init=[init])

@@ -15,11 +15,11 @@ NANOSECONDS = str(int(NOW) * 10**9)
 
 def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
     yard = Yard([shared_node("node1", 2, 4)])
-    asking = share(25, **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
-    admitted = yard.admit(asking)
+    incoming = share(25, **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
+    admitted = yard.admit(incoming)
     assert admitted.limits() == {R.VGCU: "1", R.PERCENT: "25", R.SHARED_GCU: "1"}
     assert admitted.warnings == []
-    placed = yard.place(asking)
+    placed = yard.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node1",
@@ -50,9 +50,9 @@ def test_2_percentages_are_rounded_up_to_slices(f: int, written: int | None, per
     admitted = Yard([shared_node(f=f)]).admit(share(written))
     assert admitted.limits() == {R.VGCU: "1", R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
     assert admitted.requests() == {R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
-    told = written is not None and written != percent
+    reported = written is not None and written != percent
     assert list(admitted.warnings) == (
-        [f"container main: {R.PERCENT} {written} becomes {percent}, as a card has {f} slices"] if told else []
+        [f"container main: {R.PERCENT} {written} becomes {percent}, as a card has {f} slices"] if reported else []
     )
 
 
@@ -132,8 +132,8 @@ def test_6_drs_by_need_gets_the_smallest_profile_that_serves(
 @pytest.mark.parametrize("amount", [49152, 41, 80, "41Gi"])
 def test_6_what_no_profile_serves_fits_nowhere(amount: object) -> None:
     yard = Yard([drs_node()])
-    told = yard.admit(pod(**{R.MEMORY: amount})).warnings
-    assert told == ["container main: no profile of the nodes serves this; there are 1g.6gb, 3g.20gb, 6g.40gb"]
+    reported = yard.admit(pod(**{R.MEMORY: amount})).warnings
+    assert reported == ["container main: no profile of the nodes serves this; there are 1g.6gb, 3g.20gb, 6g.40gb"]
     assert went(yard, pod(**{R.MEMORY: amount})) == "1/1 ModeNotFit"
 
 
@@ -167,8 +167,8 @@ def test_9_the_card_follows_the_policy(policy: str, card: int) -> None:
 
 
 def test_10_two_containers_get_one_card() -> None:
-    asking = pod(container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
-    placed = Yard([drs_node(cards=2)]).place(asking)
+    incoming = pod(container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
+    placed = Yard([drs_node(cards=2)]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == (
         "node-a-enflame-drs-1,Enflame,6144,17:;node-a-enflame-drs-1,Enflame,20480,50:;"
@@ -230,8 +230,8 @@ def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
 
 
 def test_annotations_of_a_pod_without_cards_in_some_containers() -> None:
-    asking = pod(container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
-    placed = Yard([drs_node()]).place(asking)
+    incoming = pod(container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
+    placed = Yard([drs_node()]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == ";;node-a-enflame-drs-0,Enflame,6144,17:;"
     assert list(json.loads(placed.annotations["assigned-containers"])) == ["works"]

@@ -35,8 +35,8 @@ def test_slices_rounded_for_other_nodes_dont_fit(size: int | None, per_card: int
     [({R.PERCENT: 26}, "50,0"), ({R.PERCENT: 0}, "25,0"), ({}, "100,0"), ({R.PERCENT: 26, R.SHARED_GCU: 2}, "50,0")],
 )
 def test_a_percentage_admission_has_not_seen_is_rounded_at_placement(amounts: dict[str, object], record: str) -> None:
-    asking = pod(**({R.VGCU: 1} | amounts))
-    assert went(Yard([shared_node("n", 1, 4)]), asking, admit=False) == f"n-enflame-0,Enflame,{record}:;"
+    incoming = pod(**({R.VGCU: 1} | amounts))
+    assert went(Yard([shared_node("n", 1, 4)]), incoming, admit=False) == f"n-enflame-0,Enflame,{record}:;"
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_an_init_container_uses_the_card_of_the_apps() -> None:
     yard = Yard([drs_node("n", 2)])
     yard.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
     notes = {"hami.io/gpu-scheduler-policy": "binpack"}
-    asking = pod(container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
-    assert went(yard, asking) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
+    incoming = pod(container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
+    assert went(yard, incoming) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
     usage = next(yard.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
     assert (usage.slots, usage.memory) == (6, 40960)
 
 
 def test_none_of_the_forms_adds_to_the_node_score() -> None:
     yard = Yard([drs_node("n", 1, capacity={R.GCU: 1})])
-    for asking in (slices(1), pod(**{R.GCU: 1})):
-        placed = yard.place(asking, keep=False)
+    for incoming in (slices(1), pod(**{R.GCU: 1})):
+        placed = yard.place(incoming, keep=False)
         assert isinstance(placed, Placed)
         assert placed.score == 0
 

@@ -123,12 +123,12 @@ def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
     sign = 1 if policy == "spread" else -1
     order = sorted(range(len(used)), key=lambda index: (sign * score(index), -index))
     expected = next((index for index in order if takes(used[index])), None)
-    asking = pod(
+    incoming = pod(
         *(container(f"a{n}", **{R.SLICES: size}) for n, size in enumerate(apps)),
         init=[container(f"i{n}", **{R.SLICES: size}) for n, size in enumerate(inits)],
         annotations={"hami.io/gpu-scheduler-policy": policy},
     )
-    placed = yard.place(asking)
+    placed = yard.place(incoming)
     if expected is None:
         assert not isinstance(placed, Placed)
         return
@@ -168,11 +168,11 @@ def test_no_card_is_oversold_or_in_two_modes(
     notes = {DRS_CAPACITY: text, "enflame.com/gcu-shared-capacity": healthy}
     yard = Yard([node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
     for number, ((form, amounts), remove, policy, list_key) in enumerate(coming):
-        asking = _asking(f"p{number}", form, amounts, policy, list_key)
-        placed = yard.place(asking)
+        incoming = _asking(f"p{number}", form, amounts, policy, list_key)
+        placed = yard.place(incoming)
         if isinstance(placed, Placed):
             rows = CHART["Enflame-DRS" if form == "drs" else "Enflame"].decode(
-                Pod.from_object({**asking, "metadata": {**asking["metadata"], "annotations": placed.annotations}})
+                Pod.from_object({**incoming, "metadata": {**incoming["metadata"], "annotations": placed.annotations}})
             )
             assert rows is not None
             uuids = [{entry.uuid for entry in row} for row in rows]

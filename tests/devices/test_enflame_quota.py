@@ -55,12 +55,12 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
         (pod(container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
     ],
 )
-def test_the_waiting_charge_is_what_placement_will_debit(asking: dict[str, Any], debit: dict[str, int]) -> None:
+def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any], debit: dict[str, int]) -> None:
     yard = Yard([drs_node(), shared_node("shared", 2, 4), node("whole", capacity={R.GCU: 2})])
-    admitted = yard.admit(asking).pod
+    admitted = yard.admit(incoming).pod
     assert admitted is not None
     assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit
-    placed = yard.place(asking)
+    placed = yard.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.debits == debit
 
@@ -79,11 +79,11 @@ def test_the_waiting_charge_is_what_placement_will_debit(asking: dict[str, Any],
     ],
 )
 def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can_be(
-    asking: dict[str, Any], nowhere: dict[str, int], differing: dict[str, int]
+    incoming: dict[str, Any], nowhere: dict[str, int], differing: dict[str, int]
 ) -> None:
     for nodes, debit in (([], nowhere), ([drs_node(), OTHER], differing)):
         yard = Yard(nodes)
-        admitted = yard.admit(asking).pod
+        admitted = yard.admit(incoming).pod
         assert admitted is not None
         assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit
 
@@ -104,10 +104,10 @@ TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
 )
 def test_a_node_whose_profile_overflows_the_quota_is_refused(room: dict[str, int], where: str | None) -> None:
     yard = Yard([drs_node(), TWENTY_PERCENT])
-    asking = Pod.from_object(pod(**{R.CORE: 40}))
-    ask = read_pod_request(asking, CHART, "spread")
+    incoming = Pod.from_object(pod(**{R.CORE: 40}))
+    ask = read_pod_request(incoming, CHART, "spread")
     assert ask is not None
-    budget = PodBudget(room, asking.kinds, CHART)
+    budget = PodBudget(room, incoming.kinds, CHART)
     found = {view.name: fit_pod(view, ask, CHART, budget) for view in yard.state.views()}
     if where != "node-a":
         assert str(found["node-a"]) == "1/1 ResourceQuotaNotFit"

@@ -182,8 +182,8 @@ def yard(row: Row) -> Yard:
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_the_finest_share_there_is_can_be_had_and_is_what_is_booked(row: Row) -> None:
     where = yard(row)
-    asking = row.names.pod("p", *row.least, notes=row.notes)
-    assert booked(row.vendor, where.place(asking), where) == [row.finest]
+    incoming = row.names.pod("p", *row.least, notes=row.notes)
+    assert booked(row.vendor, where.place(incoming), where) == [row.finest]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
@@ -200,11 +200,11 @@ def test_what_does_not_exist_is_refused_by_name(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_several_cards_are_split_or_given_whole_as_the_vendor_can(row: Row) -> None:
     where = yard(row)
-    asking = row.names.pod("p", *row.two, notes=row.notes)
+    incoming = row.names.pod("p", *row.two, notes=row.notes)
     if isinstance(row.of_two, str):
-        assert row.of_two in where.admit(asking).message
+        assert row.of_two in where.admit(incoming).message
         return
-    placed = where.place(asking)
+    placed = where.place(incoming)
     assert booked(row.vendor, placed, where) == [row.of_two] * 2
     another = where.place(row.names.pod("next", *row.least, notes=row.notes))
     if row.alone:
@@ -246,7 +246,7 @@ def test_a_priority_is_for_run_time_and_moves_no_pod(level: int) -> None:
     admitted = where.admit(with_priority)
     assert admitted.pod is not None
     assert admitted.pod["spec"]["containers"][0]["env"] == [{"name": "CUDA_TASK_PRIORITY", "value": str(level)}]
-    placed, without = (where.place(asking, keep=False) for asking in (with_priority, SMALL))
+    placed, without = (where.place(incoming, keep=False) for incoming in (with_priority, SMALL))
     assert isinstance(placed, Placed)
     assert placed == without
 

@@ -56,7 +56,7 @@ def containers(key):
     return st.tuples(st.sampled_from([1, 1, 1, 2, 3]), st.none() | st.sampled_from(UNITS), cores)
 
 
-def asking(key, *wanted, init=(), notes=None):
+def pod_with_limits(key, *wanted, init=(), notes=None):
     """The pod after admission; `init` are pairs of a sidecar's mark and what it wants."""
 
     def made(name, amounts, *, sidecar=False):
@@ -151,7 +151,7 @@ def test_the_first_cards_that_pass_are_taken_in_scan_order(data):
     notes = {"hami.io/gpu-scheduler-policy": policy}
     notes |= {name: ",".join(items) for name, items in zip(LISTS[key], (use, nouse), strict=True) if items}
     allowed = {uuid for uuid in uuids if (not use or uuid in use) and uuid not in (nouse or ())}
-    fit = fitted(key, view, asking(key, wanted, notes=notes))
+    fit = fitted(key, view, pod_with_limits(key, wanted, notes=notes))
     expected = plainly(key, view, wanted, policy, allowed)
     if isinstance(fit, Rejection):
         assert str(fit) == expected
@@ -167,7 +167,7 @@ def test_no_card_is_oversold_and_what_is_written_is_what_was_given(data):
     inits = data.draw(st.lists(st.tuples(st.booleans(), containers(key)), max_size=2))
     apps = data.draw(st.lists(containers(key), min_size=1, max_size=3))
     hard = data.draw(st.none() | st.integers(1, 500))
-    manifest = asking(key, *apps, init=inits)
+    manifest = pod_with_limits(key, *apps, init=inits)
     vendor = VENDORS[key][key]
     limits = {} if hard is None else {f"limits.{vendor.memory_name}": hard}
     budget = PodBudget(limits, manifest.kinds, VENDORS[key]) if limits else None

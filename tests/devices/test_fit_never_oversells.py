@@ -92,15 +92,15 @@ pods = st.builds(
 
 
 @given(worlds(), pods, st.none() | st.integers(8000, 90000))
-def test_a_placement_keeps_within_every_card_and_every_rule(on, asking, memory):
-    budget = None if memory is None else room(asking, memory=memory)
-    fit = fitted(asking, on, budget)
+def test_a_placement_keeps_within_every_card_and_every_rule(on, incoming, memory):
+    budget = None if memory is None else room(incoming, memory=memory)
+    fit = fitted(incoming, on, budget)
     if isinstance(fit, Rejection):
         assert str(fit)
         return
     cards = {device.uuid: device for device in on.inventories["NVIDIA"].devices}
     holds = fit.holds()
-    for (vendor, uuid), debit in per_device(holds, asking.kinds).items():
+    for (vendor, uuid), debit in per_device(holds, incoming.kinds).items():
         device, used = cards[uuid], on.used(vendor, uuid)
         assert used.slots < device.slots
         assert used.memory + debit.memory <= device.memory
@@ -112,20 +112,20 @@ def test_a_placement_keeps_within_every_card_and_every_rule(on, asking, memory):
     if budget is not None:
         assert budget.admits(holds)
     assert all(hold.memory > 0 for hold in holds)
-    bound = asking.annotations.get("nvidia.com/numa-bind") == "true"
-    for item, row in zip(asking.containers, fit.rows, strict=True):
+    bound = incoming.annotations.get("nvidia.com/numa-bind") == "true"
+    for item, row in zip(incoming.containers, fit.rows, strict=True):
         count = int(item.limits["nvidia.com/gpu"])
         assert len(row["NVIDIA"].devices if row else ()) == count
         shared = [d.uuid for d in (row["NVIDIA"].devices if row else ()) if cards[d.uuid].mode != "mig"]
         assert len(set(shared)) == len(shared)
         if bound and row:
             assert len({cards[d.uuid].numa for d in row["NVIDIA"].devices}) == 1
-    instances_stay_apart(on, asking, fit)
+    instances_stay_apart(on, incoming, fit)
 
 
-def instances_stay_apart(on, asking, fit):
+def instances_stay_apart(on, incoming, fit):
     """No two MIG instances that exist at one time overlap."""
-    kinds = asking.kinds
+    kinds = incoming.kinds
     for device in on.inventories["NVIDIA"].devices:
         before = [mark.placement for mark in on.used("NVIDIA", device.uuid).marks]
         cacheable, sidecars = [], []
@@ -146,11 +146,11 @@ def disjoint(placements):
 
 
 @given(worlds(), pods)
-def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, asking):
+def test_the_cost_of_a_pod_without_limit_is_enough_for_it(on, incoming):
     """A budget of exactly what an unlimited placement costs changes nothing."""
-    free = fitted(asking, on)
+    free = fitted(incoming, on)
     if isinstance(free, Rejection):
         return
-    total = sum(per_device(free.holds(), asking.kinds).values(), Debit())
-    again = fitted(asking, on, room(asking, memory=total.memory, slots=total.slots, cores=total.cores))
+    total = sum(per_device(free.holds(), incoming.kinds).values(), Debit())
+    again = fitted(incoming, on, room(incoming, memory=total.memory, slots=total.slots, cores=total.cores))
     assert not isinstance(again, Rejection)

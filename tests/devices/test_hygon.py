@@ -198,10 +198,10 @@ UNLIMITED = (
     ],
 )
 def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
-    asking = pod(container(**amounts))
-    admitted = Yard([]).admit(asking)
+    incoming = pod(container(**amounts))
+    admitted = Yard([]).admit(incoming)
     assert admitted.warnings == warnings
-    assert admitted.pod == asking  # nothing in the container is changed
+    assert admitted.pod == incoming  # nothing in the container is changed
 
 
 # 6: extraction
@@ -227,13 +227,13 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str])
     ],
 )
 def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
-    for asking in (pod(container(**amounts)), pod(container(requests=amounts))):
-        assert DCU.request(Pod.from_object(asking).containers[0]) == request_
+    for incoming in (pod(container(**amounts)), pod(container(requests=amounts))):
+        assert DCU.request(Pod.from_object(incoming).containers[0]) == request_
 
 
 def test_limits_come_before_requests_and_memory_is_in_units() -> None:
-    asking = pod(container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
-    assert UNITS["DCU"].request(Pod.from_object(asking).containers[0]) == Request(1, FixedMemory(1600), 7)
+    incoming = pod(container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
+    assert UNITS["DCU"].request(Pod.from_object(incoming).containers[0]) == Request(1, FixedMemory(1600), 7)
 
 
 # 9: what placement writes

@@ -21,7 +21,7 @@ ALLOCATED, TO_ALLOCATE = "hami.io/dcu-devices-allocated", "hami.io/dcu-devices-t
 
 
 NAMES = Names(COUNT, MEM, CORES)
-asks, one = NAMES.pod, NAMES.container
+with_limits, one = NAMES.pod, NAMES.container
 
 
 def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, health: str = "true") -> str:
@@ -45,14 +45,14 @@ def on(uuid: str) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
-    placed = yard().place(asks("p", 1, 2000, 60))
+    placed = yard().place(with_limits("p", 1, 2000, 60))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "DCU-B,DCU,2000,60:;"
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
 
 
 def test_2_a_count_alone_is_the_whole_card() -> None:
-    assert got(yard().place(asks())) == "DCU-B,DCU,65520,100:;"
+    assert got(yard().place(with_limits())) == "DCU-B,DCU,65520,100:;"
 
 
 @pytest.mark.parametrize(
@@ -62,22 +62,22 @@ def test_2_a_count_alone_is_the_whole_card() -> None:
 def test_3_cores_that_are_left(cores: int | None, answer: str) -> None:
     both = yard()
     for uuid in ("DCU-A", "DCU-B"):
-        assert got(both.place(asks(uuid, 1, 2000, 60, notes=on(uuid)))) == f"{uuid},DCU,2000,60:;"
-    assert got(both.place(asks("p", 1, 2000, cores))) == answer
+        assert got(both.place(with_limits(uuid, 1, 2000, 60, notes=on(uuid)))) == f"{uuid},DCU,2000,60:;"
+    assert got(both.place(with_limits("p", 1, 2000, cores))) == answer
 
 
 def test_4_memory_alone_is_exclusive() -> None:
     one_ill = yard(A, card("DCU-B", 1, health="false"))
-    assert got(one_ill.place(asks("a", 1, 2000, 0))) == "DCU-A,DCU,2000,0:;"
-    assert got(one_ill.place(asks("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
+    assert got(one_ill.place(with_limits("a", 1, 2000, 0))) == "DCU-A,DCU,2000,0:;"
+    assert got(one_ill.place(with_limits("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
 
 
 def test_5_several_cards_come_whole() -> None:
     idle = yard()
-    assert got(idle.place(asks("p", 2, 2000, 30))) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    assert got(idle.place(with_limits("p", 2, 2000, 30))) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
     shared = yard()
-    shared.place(asks("small", 1, 1, 1, notes=on("DCU-A")))
-    assert got(shared.place(asks("p", 2, 2000, 30))) == (
+    shared.place(with_limits("small", 1, 1, 1, notes=on("DCU-A")))
+    assert got(shared.place(with_limits("p", 2, 2000, 30))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     )
 
@@ -98,13 +98,13 @@ def test_5_several_cards_come_whole() -> None:
 )
 def test_6_type_lists(use: str | None, nouse: str | None, fits: bool) -> None:
     lists = {"hygon.com/use-dcutype": use, "hygon.com/nouse-dcutype": nouse}
-    asking = asks(notes={key: text for key, text in lists.items() if text is not None})
-    assert got(yard().place(asking)) == ("DCU-B,DCU,65520,100:;" if fits else "2/2 CardTypeMismatch")
+    incoming = with_limits(notes={key: text for key, text in lists.items() if text is not None})
+    assert got(yard().place(incoming)) == ("DCU-B,DCU,65520,100:;" if fits else "2/2 CardTypeMismatch")
 
 
 def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
     longer = Yard([node("n1", **{REGISTER: "L,4,9,100,DCU-Z100L,0,true:"})])
-    assert got(longer.place(asks(notes={"hygon.com/use-dcutype": "Z100"}))) == "L,DCU,9,100:;"
+    assert got(longer.place(with_limits(notes={"hygon.com/use-dcutype": "Z100"}))) == "L,DCU,9,100:;"
 
 
 @pytest.mark.parametrize(
@@ -119,24 +119,26 @@ def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
 )
 def test_7_uuid_lists(use: str | None, nouse: str | None, answer: str) -> None:
     lists = {"hygon.com/use-gpuuuid": use, "hygon.com/nouse-gpuuuid": nouse}
-    assert got(yard().place(asks(notes={key: text for key, text in lists.items() if text is not None}))) == answer
+    assert (
+        got(yard().place(with_limits(notes={key: text for key, text in lists.items() if text is not None}))) == answer
+    )
 
 
 def test_8_cores_beyond_a_card_and_none_at_all() -> None:
-    assert got(yard(A).place(asks("p", 1, 2000, 120))) == "DCU-A,DCU,2000,100:;"
+    assert got(yard(A).place(with_limits("p", 1, 2000, 120))) == "DCU-A,DCU,2000,100:;"
     taken = yard(A, B)
-    taken.place(asks("full", 1, 2000, 100, notes=on("DCU-B")))
-    assert got(taken.place(asks("p", 1, 1, 0, notes=on("DCU-B")))) == (
+    taken.place(with_limits("full", 1, 2000, 100, notes=on("DCU-B")))
+    assert got(taken.place(with_limits("p", 1, 1, 0, notes=on("DCU-B")))) == (
         "1/2 CardComputeUnitsExhausted, 1/2 CardUuidMismatch"
     )
 
 
 def test_9_more_cards_than_there_are() -> None:
-    assert got(yard().place(asks("p", 3))) == "NodeInsufficientDevice"
+    assert got(yard().place(with_limits("p", 3))) == "NodeInsufficientDevice"
 
 
 def test_10_eight_fields_are_no_registration() -> None:
-    assert got(yard("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:").place(asks())) == "node unregistered"
+    assert got(yard("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:").place(with_limits())) == "node unregistered"
 
 
 def test_11_an_empty_slot_for_a_container_without_a_dcu() -> None:
@@ -149,18 +151,18 @@ def test_11_an_empty_slot_for_a_container_without_a_dcu() -> None:
 
 def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
     unequal = yard(A, B, card("DCU-C", 2, memory=32752))
-    assert got(unequal.place(asks("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    assert got(unequal.place(asks("p", 3, 40000))) == (
+    assert got(unequal.place(with_limits("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
+    assert got(unequal.place(with_limits("p", 3, 40000))) == (
         "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
     )
-    assert got(unequal.place(asks("p", 3, 32752))).count("DCU,") == 3
+    assert got(unequal.place(with_limits("p", 3, 32752))).count("DCU,") == 3
 
 
 def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
     only = yard(A)
     for number in range(4):
-        assert got(only.place(asks(f"p{number}", 1, 100, 10))) == "DCU-A,DCU,100,10:;"
-    assert got(only.place(asks("p", 1, 100, 10))) == "1/1 CardTimeSlicingExhausted"
+        assert got(only.place(with_limits(f"p{number}", 1, 100, 10))) == "DCU-A,DCU,100,10:;"
+    assert got(only.place(with_limits("p", 1, 100, 10))) == "1/1 CardTimeSlicingExhausted"
 
 
 @pytest.mark.parametrize(
@@ -174,30 +176,30 @@ def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
 )
 def test_the_device_policy_orders_the_cards(policy: str, answer: str) -> None:
     used = yard()
-    used.place(asks("first", 1, 100, 10, notes=on("DCU-A")))
-    assert got(used.place(asks("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": policy}))) == answer
+    used.place(with_limits("first", 1, 100, 10, notes=on("DCU-A")))
+    assert got(used.place(with_limits("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": policy}))) == answer
 
 
 def test_mutex_takes_no_card_in_use() -> None:
     used = yard(A)
-    used.place(asks("first", 1, 100, 10))
-    asking = asks("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": "mutex"})
-    assert got(used.place(asking)) == "1/1 ExclusiveDeviceAllocateConflict"
+    used.place(with_limits("first", 1, 100, 10))
+    incoming = with_limits("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": "mutex"})
+    assert got(used.place(incoming)) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
 def test_init_containers_are_tried_alone_and_come_first() -> None:
-    asking = pod(one(1, 2000, 60), init=[one(1, 60000, 50, name="prepare")])
+    incoming = pod(one(1, 2000, 60), init=[one(1, 60000, 50, name="prepare")])
     single = yard(A)
-    placed = single.place(asking)
+    placed = single.place(incoming)
     assert got(placed) == "DCU-A,DCU,60000,50:;DCU-A,DCU,2000,60:;"
     assert isinstance(placed, Placed)
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 60000, f"limits.{CORES}": 60}
 
 
 def test_containers_of_a_pod_see_each_other() -> None:
-    asking = pod(one(1, 2000, 60, name="a"), one(1, 2000, 60, name="b"))
-    assert got(yard().place(asking)) == "DCU-B,DCU,2000,60:;DCU-A,DCU,2000,60:;"
-    assert got(yard(A).place(asking)) == "1/1 CardInsufficientCore"
+    incoming = pod(one(1, 2000, 60, name="a"), one(1, 2000, 60, name="b"))
+    assert got(yard().place(incoming)) == "DCU-B,DCU,2000,60:;DCU-A,DCU,2000,60:;"
+    assert got(yard(A).place(incoming)) == "1/1 CardInsufficientCore"
 
 
 # 10: quota
@@ -220,67 +222,67 @@ def exceeded(requested: str, used: str, limited: str) -> str:
 
 
 def test_quota_a_to_d() -> None:
-    pods = [asks("a", 1, 2000, 60), asks("b"), asks("c", 1, 3000), asks("d", 1, 2000, 20)]
+    pods = [with_limits("a", 1, 2000, 60), with_limits("b"), with_limits("c", 1, 3000), with_limits("d", 1, 2000, 20)]
     result = run(DCUS, hard(70000, 200), pods)
-    told = exceeded(
+    reported = exceeded(
         f"limits.{CORES}=100,limits.{MEM}=3000",
         f"limits.{CORES}=160,limits.{MEM}=67520",
         f"limits.{CORES}=200,limits.{MEM}=70000",
     )
-    assert amounts(result) == [debits(1, 2000, 60), debits(1, 65520, 100), told, debits(1, 2000, 20)]
+    assert amounts(result) == [debits(1, 2000, 60), debits(1, 65520, 100), reported, debits(1, 2000, 20)]
     assert result.quotas[0]["used"] == {f"limits.{MEM}": 69520, f"limits.{CORES}": 180}
 
 
 def test_quota_e_is_declared_at_admission_and_found_too_large_at_placement() -> None:
-    result = run(DCUS, hard(100000), [asks("e", 2, 2000)])
+    result = run(DCUS, hard(100000), [with_limits("e", 2, 2000)])
     assert amounts(result) == ["1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"]
     assert result.quotas[0]["used"] == {f"limits.{MEM}": 4000}
     assert result.pods[0].allowed
-    assert amounts(run(DCUS, hard(131040), [asks("e", 2, 2000)])) == [debits(2, 131040, 200)]
+    assert amounts(run(DCUS, hard(131040), [with_limits("e", 2, 2000)])) == [debits(2, 131040, 200)]
 
 
 def test_quota_counts_cards_too() -> None:
-    result = run(DCUS, hard(count=2), [asks("a", 2), asks("b", 1, 100, 10)])
+    result = run(DCUS, hard(count=2), [with_limits("a", 2), with_limits("b", 1, 100, 10)])
     assert amounts(result)[1] == exceeded(f"limits.{COUNT}=1", f"limits.{COUNT}=2", f"limits.{COUNT}=2")
 
 
 def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
     """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
     unequal = [node_object("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
-    told = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
-    assert amounts(run(unequal, hard(29999), [asks("p")])) == [told]
-    told = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
-    assert amounts(run(unequal, hard(50000), [asks("p", notes=on("DCU-A"))])) == [told]
-    assert amounts(run(unequal, hard(30000), [asks("p")])) == [debits(1, 30000, 100)]
-    assert run(NOTHING_KNOWN, hard(1), [asks("p")]).quotas[0]["used"] == {f"limits.{MEM}": 1}
+    reported = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
+    assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
+    reported = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
+    assert amounts(run(unequal, hard(50000), [with_limits("p", notes=on("DCU-A"))])) == [reported]
+    assert amounts(run(unequal, hard(30000), [with_limits("p")])) == [debits(1, 30000, 100)]
+    assert run(NOTHING_KNOWN, hard(1), [with_limits("p")]).quotas[0]["used"] == {f"limits.{MEM}": 1}
 
 
 def test_quota_in_units_of_the_factor() -> None:
     vendors = configured(
         f"hygon: {{resourceCountName: {COUNT}, resourceMemoryName: {MEM}, resourceCoreName: {CORES}, memoryFactor: 2}}"
     )
-    result = run(DCUS, hard(1000), [asks("a", 1, 800), asks("b", 1, 1200)], vendors=vendors)
-    told = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000")
-    assert amounts(result) == [debits(1, 800, 100), told]
+    result = run(DCUS, hard(1000), [with_limits("a", 1, 800), with_limits("b", 1, 1200)], vendors=vendors)
+    reported = exceeded(f"limits.{MEM}=1200", f"limits.{MEM}=800", f"limits.{MEM}=1000")
+    assert amounts(result) == [debits(1, 800, 100), reported]
     assert result.pods[0].placement is not None
     assert result.pods[0].placement["annotations"][ALLOCATED] == "DCU-B,DCU,1600,100:;"
 
 
 def test_a_quota_of_nothing_blocks() -> None:
-    told = exceeded(f"limits.{CORES}=10", f"limits.{CORES}=0", f"limits.{CORES}=0")
-    assert amounts(run(DCUS, hard(cores=0), [asks("p", 1, 100, 10)])) == [told]
+    reported = exceeded(f"limits.{CORES}=10", f"limits.{CORES}=0", f"limits.{CORES}=0")
+    assert amounts(run(DCUS, hard(cores=0), [with_limits("p", 1, 100, 10)])) == [reported]
 
 
 # 13: defects of HAMi that aren't to be had here
 
 
 def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> None:
-    async def told(register: str) -> list[str]:
+    async def reported(register: str) -> list[str]:
         cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
         notes = {REGISTER: register} if register else {}
         state.set_node(Node.from_object(node_object("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
-        stored = await cluster.create(Kind.PODS, asks("p", 3))
+        stored = await cluster.create(Kind.PODS, with_limits("p", 3))
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)
         assert isinstance(await placer.place(Pod.from_object(stored)), Unschedulable)
         assert placer.events is not None
@@ -291,5 +293,5 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
         "no live node registers DCUs in hami.io/node-dcu-register; HAMi's own DCU device plugin writes it, Hygon's, "
         "which offers hygon.com/dcu, does not"
     )
-    assert asyncio.run(told("")) == ["no available node, 1 nodes do not meet", hint]
-    assert hint not in asyncio.run(told(A + B))
+    assert asyncio.run(reported("")) == ["no available node, 1 nodes do not meet", hint]
+    assert hint not in asyncio.run(reported(A + B))

@@ -25,9 +25,9 @@ from .iluvatars import (
     VGPU,
     VMEM,
     A,
-    asks,
     chip_node,
     old_node,
+    with_limits,
     yard,
 )
 from .yard import CHART, NOW, Placed, Yard, configured, node, pod
@@ -126,13 +126,13 @@ def test_a_chips_register_annotation_is_read_whatever_the_type_says(text, cards)
 @pytest.mark.parametrize("text", ["", "junk", "a,1,2:", "a,10,8192,100,x,0,yes:", A + A])
 def test_an_undecodable_annotation_gives_no_devices_and_is_noted(text):
     where = yard(chip_node(text))
-    assert where.place(pod(asks(n=1))) == {"ilu-1": "node unregistered"}
+    assert where.place(pod(with_limits(n=1))) == {"ilu-1": "node unregistered"}
     assert [REGISTER in problem.text for problem in where.state.problems()] == [True]
 
 
 def test_a_card_of_another_type_serves_and_other_chips_cards_dont():
     where = Yard([node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
-    assert isinstance(where.place(pod(asks(n=1))), Placed)
+    assert isinstance(where.place(pod(with_limits(n=1))), Placed)
     assert where.place(pod(**{"iluvatar.ai/BI-V100-vgpu": 1})) == {"n": "NodeInsufficientDevice"}
 
 
@@ -178,7 +178,7 @@ def test_old_devices_come_from_capacity(core, memory, count, each):
 def test_old_devices_are_gone_with_the_capacity():
     where = yard(old_node())
     where.state.set_node(old_node(core=0), NOW)
-    assert where.place(pod(asks(old=True, n=1))) == {"old-1": "node unregistered"}
+    assert where.place(pod(with_limits(old=True, n=1))) == {"old-1": "node unregistered"}
 
 
 # 5: admission
@@ -205,7 +205,9 @@ def test_an_amount_that_cant_be_meant_is_refused(old, field, key, value, most):
     name = (OLD_AMOUNTS if old else AMOUNTS)[key]
     written = {"limits": {"n": 1}, "requests": {"n": 1}}
     written[field][key] = value
-    message = yard().admit(pod(asks("train", old=old, requests=written["requests"], **written["limits"]))).message
+    message = (
+        yard().admit(pod(with_limits("train", old=old, requests=written["requests"], **written["limits"]))).message
+    )
     assert f"invalid {name} value {value} in container train: must be a whole number" in message
     assert message.endswith(f"between 0 and {most}")
     assert ("256 MiB units (16 GiB is 64)" in message) == (key == "mem")
@@ -213,7 +215,7 @@ def test_an_amount_that_cant_be_meant_is_refused(old, field, key, value, most):
 
 @pytest.mark.parametrize(("amounts", "memory"), [({"mem": 8388607}, 8388607), ({"mem": 0}, 0), ({"core": 0}, None)])
 def test_the_largest_and_smallest_amounts_are_let_in(amounts, memory):
-    admitted = yard().admit(pod(asks(n=1, **amounts)))
+    admitted = yard().admit(pod(with_limits(n=1, **amounts)))
     assert admitted.message == ""
     assert admitted.limits().get(VMEM) == (None if memory is None else str(memory))
 
@@ -237,7 +239,7 @@ def env_of(admitted, index=0):
 )
 def test_several_cards_get_all_their_cores(old, limits, requests, after, requested):
     names = OLD_AMOUNTS if old else AMOUNTS
-    admitted = yard().admit(pod(asks(old=old, requests=requests, **limits)))
+    admitted = yard().admit(pod(with_limits(old=old, requests=requests, **limits)))
     assert admitted.limits() == {names[key]: value for key, value in after.items()}
     assert admitted.requests() == {names[key]: value for key, value in requested.items()}
 
@@ -259,15 +261,15 @@ def test_several_cards_get_all_their_cores(old, limits, requests, after, request
     ],
 )
 def test_the_runtime_is_told_the_containers_name(old, limits, env, after):
-    asking = asks(old=old, **limits)
+    incoming = with_limits(old=old, **limits)
     if env is not None:
-        asking["env"] = env
-    assert env_of(yard().admit(pod(asking))) == after
+        incoming["env"] = env
+    assert env_of(yard().admit(pod(incoming))) == after
 
 
 def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
-    nameless = asks("", n=1)
-    admitted = yard().admit(pod(nameless, init=[asks("prep", n=1)]))
+    nameless = with_limits("", n=1)
+    admitted = yard().admit(pod(nameless, init=[with_limits("prep", n=1)]))
     assert env_of(admitted) == []
     assert admitted.pod["spec"]["initContainers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "prep"}]
 
@@ -275,7 +277,7 @@ def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
 @pytest.mark.parametrize(("limits", "asked"), [({"n": 1}, True), ({"n": 0}, True), ({"mem": 8}, False), ({}, False)])
 def test_a_count_in_limits_asks_even_where_it_is_0(limits, asked):
     for requests in ({}, {"n": 1}):
-        draft = PodDraft(pod(asks(requests=requests, **limits)))
+        draft = PodDraft(pod(with_limits(requests=requests, **limits)))
         assert bool(normalise(draft, BOTH, NO_DEVICES)) is asked
 
 
@@ -294,14 +296,14 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize(("limits", "told"), WARNINGS)
-def test_what_is_hardly_meant_is_told_once(old, limits, told):
+@pytest.mark.parametrize(("limits", "reported"), WARNINGS)
+def test_what_is_hardly_meant_is_told_once(old, limits, reported):
     names = OLD_AMOUNTS if old else AMOUNTS
-    first = yard().admit(pod(asks(old=old, **limits)))
-    assert list(first.warnings) == ["container main: " + text.format_map(names) for text in told]
+    first = yard().admit(pod(with_limits(old=old, **limits)))
+    assert list(first.warnings) == ["container main: " + text.format_map(names) for text in reported]
 
 
 def test_gpu_manager_knows_no_init_containers():
-    told = yard().admit(pod(asks(old=True, n=1), init=[asks("prep", old=True, n=1)])).warnings
-    assert [("container prep" in text, "gpu-manager" in text) for text in told] == [(True, True)]
-    assert yard().admit(pod(asks(n=1), init=[asks("prep", n=1)])).warnings == []
+    reported = yard().admit(pod(with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
+    assert [("container prep" in text, "gpu-manager" in text) for text in reported] == [(True, True)]
+    assert yard().admit(pod(with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []

@@ -14,7 +14,7 @@ from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.kube.objects import Pod
 
 from . import xpus
-from .xpus import HALF, MEM, QUARTER, USE, VXPU, WHOLE, XPU, asks, card, chosen, entry, kl, server, slices
+from .xpus import HALF, MEM, QUARTER, USE, VXPU, WHOLE, XPU, card, chosen, entry, kl, server, slices, with_limits
 from .yard import CHART, NOW, Placed, Yard, configured, container, node, pod
 
 WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
@@ -85,7 +85,7 @@ def test_whole_cards_are_derived_from_capacity(count, numa):
 def test_whole_cards_go_with_their_capacity():
     yard = Yard([server(xpus=8)])
     yard.state.set_node(node(), NOW)
-    assert chosen(yard.place(asks(container(**{XPU: 1})))) == "node unregistered"
+    assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == "node unregistered"
 
 
 def test_the_register_annotation_of_the_page():
@@ -100,7 +100,7 @@ def test_the_register_annotation_of_the_page():
 
 def test_every_card_of_the_list_is_offered_whatever_its_type():
     yard = Yard([server(cards=[card(0, type="P800-OAM", mode="x", more=1), card(1, type=None)])])
-    placed = yard.place(asks(slices(2)))
+    placed = yard.place(with_limits(slices(2)))
     assert placed.annotations[xpus.ALLOCATED] == entry(0, WHOLE) + entry(1, WHOLE) + ";"
 
 
@@ -122,8 +122,8 @@ def test_a_repeated_index_is_told_and_only_its_first_card_used():
     found = VXPUS.inventory(server(cards=bare))
     assert found.warnings == (f"{xpus.REGISTER}: card KL-UUID-01 isn't used, as another has its index 0",)
     yard = Yard([server(cards=bare)])
-    assert chosen(yard.place(asks(slices(2)))) == "1/2 NumaNotFit"
-    assert chosen(yard.place(asks(slices(1)))) == [0]
+    assert chosen(yard.place(with_limits(slices(2)))) == "1/2 NumaNotFit"
+    assert chosen(yard.place(with_limits(slices(1)))) == [0]
 
 
 def handshake(age):
@@ -152,7 +152,7 @@ def test_the_handshake(text, allocatable, health):
 def test_a_new_controller_reads_the_list_while_a_fresh_handshake_waits():
     cards = [card(0)]
     yard = Yard([server(cards=cards, **{xpus.HANDSHAKE: handshake(5)})])
-    assert chosen(yard.place(asks(slices(1)))) == [0]
+    assert chosen(yard.place(with_limits(slices(1)))) == [0]
 
 
 # 4: lists
@@ -184,7 +184,7 @@ def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
     for index in range(3):
         yard = Yard([server(xpus=3, cards=[card(each) for each in range(3)])])
         xpus.use_whole(yard, {0, 1, 2} - {index})
-        answer = chosen(yard.place(asks(container(**asked), **notes)))
+        answer = chosen(yard.place(with_limits(container(**asked), **notes)))
         got += str(index) if answer == [index] else ""
     assert got == allowed
 
@@ -213,8 +213,8 @@ def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
 )
 @pytest.mark.parametrize("init", [False, True])
 def test_memory_is_aligned_in_limits_and_requests(written, aligned, init):
-    asking = slices(1, written, "asks")
-    manifest = pod(container("other", cpu=1), init=[asking]) if init else asks(asking)
+    incoming = slices(1, written, "asks")
+    manifest = pod(container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
     admitted = Yard([]).admit(manifest)
     (found,) = admitted.pod["spec"]["initContainers" if init else "containers"]
     assert found["resources"] == {
@@ -226,8 +226,8 @@ def test_memory_is_aligned_in_limits_and_requests(written, aligned, init):
 
 
 def test_requests_that_differ_are_aligned_too():
-    asking = container(**{VXPU: 1, MEM: 30000}, requests={VXPU: 1, MEM: 10})
-    admitted = Yard([]).admit(asks(asking))
+    incoming = container(**{VXPU: 1, MEM: 30000}, requests={VXPU: 1, MEM: 10})
+    admitted = Yard([]).admit(with_limits(incoming))
     assert admitted.requests() == {VXPU: "1", MEM: "49152"}
 
 
@@ -236,7 +236,7 @@ def test_requests_that_differ_are_aligned_too():
 )
 def test_nothing_else_is_changed(limits):
     requests = {MEM: 24576} if limits.get(VXPU) and MEM in limits else None
-    manifest = asks(container(**limits, requests=requests))
+    manifest = with_limits(container(**limits, requests=requests))
     assert Yard([]).admit(manifest).pod == manifest
 
 
@@ -253,8 +253,8 @@ def test_nothing_else_is_changed(limits):
     ],
 )
 def test_what_cannot_be_meant_is_refused(limits, message):
-    assert Yard([]).admit(asks(container(**limits))).message.startswith(message)
-    assert Yard([]).admit(asks(container(requests=limits))).message.startswith(message)
+    assert Yard([]).admit(with_limits(container(**limits))).message.startswith(message)
+    assert Yard([]).admit(with_limits(container(requests=limits))).message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_what_cannot_be_meant_is_refused(limits, message):
     ],
 )
 def test_what_is_hardly_meant_is_told(limits, warnings):
-    assert Yard([]).admit(asks(container(**limits))).warnings == [f"container main: {text}" for text in warnings]
+    assert Yard([]).admit(with_limits(container(**limits))).warnings == [f"container main: {text}" for text in warnings]
 
 
 # 6: extraction
@@ -315,13 +315,13 @@ def test_what_is_hardly_meant_is_told(limits, warnings):
 )
 def test_extraction(vendor, limits, found):
     assert request(vendor, **limits) == found
-    (asking,) = Pod.from_object(pod(container(requests=limits))).containers
-    assert vendor.request(asking) == found
+    (incoming,) = Pod.from_object(pod(container(requests=limits))).containers
+    assert vendor.request(incoming) == found
 
 
 def test_limits_come_before_requests():
-    (asking,) = Pod.from_object(pod(container(**{VXPU: 1, MEM: 1}, requests={VXPU: 2, MEM: 30000}))).containers
-    assert VXPUS.request(asking) == Request(1, FixedMemory(QUARTER), 25)
+    (incoming,) = Pod.from_object(pod(container(**{VXPU: 1, MEM: 1}, requests={VXPU: 2, MEM: 30000}))).containers
+    assert VXPUS.request(incoming) == Request(1, FixedMemory(QUARTER), 25)
 
 
 # 9: outputs
@@ -329,7 +329,7 @@ def test_limits_come_before_requests():
 
 def test_a_container_without_slices_keeps_its_place_in_the_annotation():
     yard = xpus.use_slices(Yard([xpus.vxpu_server()]), {1: (1, HALF)})
-    placed = yard.place(asks(slices(1, QUARTER, "a"), container("b", cpu=1), slices(1, HALF, "c")))
+    placed = yard.place(with_limits(slices(1, QUARTER, "a"), container("b", cpu=1), slices(1, HALF, "c")))
     expected = entry(0, QUARTER) + ";;" + entry(1, HALF) + ";"
     assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == expected
     assert xpus.WHOLE_ALLOCATED not in placed.annotations
@@ -354,12 +354,12 @@ def test_the_indices_of_all_containers_are_written_once_each():
 
 def test_bus_ids_with_colons_are_counted_as_used():
     yard = Yard([server(cards=[card(index, id=f"0000:{index}b:00.0") for index in range(2)])])
-    first = yard.place(asks(slices(1), name="first"))
+    first = yard.place(with_limits(slices(1), name="first"))
     assert first.annotations[xpus.ALLOCATED] == "0000:0b:00.0,XPU,98304,100:;"
     assert first.debits == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
-    second = yard.place(asks(slices(1), name="second"))
+    second = yard.place(with_limits(slices(1), name="second"))
     assert second.annotations[xpus.ALLOCATED] == "0000:1b:00.0,XPU,98304,100:;"
-    only = asks(slices(1), **{USE: "0000:0b:00.0"})
+    only = with_limits(slices(1), **{USE: "0000:0b:00.0"})
     assert chosen(yard.place(only)) == "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"
 
 
@@ -383,13 +383,13 @@ def test_a_pod_of_hami_before_init_containers_is_read():
     old = pod(container(**{XPU: 1}), name="old", init=[container("c", cpu=1)], annotations=notes)
     old["spec"]["nodeName"] = "n1"
     yard.state.set_pod(Pod.from_object(old), NOW)
-    assert chosen(yard.place(asks(container(**{XPU: 1})))) == [0]
+    assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == [0]
     assert yard.state.view("n1").used("kunlun", "n1-kunlun-2").slots == 1
 
 
 def test_card_policies_other_than_mutex_change_nothing():
     for policy in ("binpack", "spread", "numa", "numa-first", "topology-aware", "binpack,numa"):
         yard = xpus.use_whole(Yard([server(xpus=8)]), [5])
-        placed = yard.place(asks(container(**{XPU: 2}), **{GPU_POLICY: policy}))
+        placed = yard.place(with_limits(container(**{XPU: 2}), **{GPU_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert chosen(placed) == [4, 6]

@@ -3,7 +3,7 @@
 import pytest
 
 from . import xpus
-from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, chosen, entry, kl, server, slices
+from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, chosen, entry, kl, server, slices, with_limits
 from .yard import Placed, Yard, container, pod
 
 
@@ -24,7 +24,7 @@ def vyard(**sizes):
 
 
 def test_1_two_whole_cards_of_an_idle_node():
-    placed = whole_yard().place(asks(whole(2)))
+    placed = whole_yard().place(with_limits(whole(2)))
     assert isinstance(placed, Placed)
     assert placed.annotations[xpus.WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:n1-kunlun-1,kunlun,98304,100:;"
     assert placed.annotations[xpus.INDICES] == "0,1"
@@ -34,14 +34,14 @@ def test_1_two_whole_cards_of_an_idle_node():
 
 @pytest.mark.parametrize(("count", "cards"), [(1, [4]), (2, [4, 6])])
 def test_2_the_tightest_sufficient_wing(count, cards):
-    assert chosen(whole_yard(5).place(asks(whole(count)))) == cards
+    assert chosen(whole_yard(5).place(with_limits(whole(count)))) == cards
 
 
 def test_3_a_pair_over_both_wings_is_linked():
-    placed = free(3, 7).place(asks(whole(2)))
+    placed = free(3, 7).place(with_limits(whole(2)))
     assert chosen(placed) == [3, 7]
     assert placed.annotations[xpus.INDICES] == "3,7"
-    assert chosen(free(3, 6).place(asks(whole(2)))) == "1/8 NumaNotFit"
+    assert chosen(free(3, 6).place(with_limits(whole(2)))) == "1/8 NumaNotFit"
 
 
 @pytest.mark.parametrize(
@@ -49,22 +49,22 @@ def test_3_a_pair_over_both_wings_is_linked():
     [((0, 1, 4, 5, 6), [0, 1, 4, 5]), ((1, 2, 3, 5, 6), [1, 2, 5, 6]), ((0, 1, 2, 4), "1/8 NumaNotFit")],
 )
 def test_4_four_over_both_wings_are_two_linked_pairs(cards, answer):
-    assert chosen(free(*cards).place(asks(whole(4)))) == answer
+    assert chosen(free(*cards).place(with_limits(whole(4)))) == answer
 
 
 def test_5_memory_is_aligned_at_admission():
     yard = vyard()
-    admitted = yard.admit(asks(slices(1, 20480)))
+    admitted = yard.admit(with_limits(slices(1, 20480)))
     assert admitted.limits() == {VXPU: "1", MEM: "24576"}
     assert admitted.requests() == {MEM: "24576"}
     assert admitted.warnings == [f"container main: {MEM} 20480 is aligned up to 24576 MiB, a quarter of a card"]
-    placed = yard.place(asks(slices(1, 20480)))
+    placed = yard.place(with_limits(slices(1, 20480)))
     assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == "KL-UUID-00,XPU,24576,25:;"
     assert placed.debits == {f"limits.{MEM}": 24576, f"limits.{VXPU}": 1}
 
 
 def test_6_without_memory_slices_are_whole_cards():
-    placed = vyard().place(asks(slices(2)))
+    placed = vyard().place(with_limits(slices(2)))
     assert placed.annotations[xpus.ALLOCATED] == "KL-UUID-00,XPU,98304,100:KL-UUID-01,XPU,98304,100:;"
     assert placed.debits == {f"limits.{MEM}": 196608, f"limits.{VXPU}": 2}
 
@@ -79,40 +79,43 @@ def test_6_without_memory_slices_are_whole_cards():
     ],
 )
 def test_7_the_driver_has_32_handles(count, size, answer):
-    assert chosen(vyard().place(asks(slices(count, size)))) == answer
+    assert chosen(vyard().place(with_limits(slices(count, size)))) == answer
 
 
 @pytest.mark.parametrize(("size", "answer"), [(QUARTER, [0]), (HALF, "1/8 NodeInsufficientHandle"), (None, [6])])
 def test_8_with_six_quarter_split_cards_the_others_are_only_used_whole(size, answer):
     yard = vyard()
-    yard.place(asks(slices(6, QUARTER), name="six"))
-    assert chosen(yard.place(asks(slices(1, size)))) == answer
+    yard.place(with_limits(slices(6, QUARTER), name="six"))
+    assert chosen(yard.place(with_limits(slices(1, size)))) == answer
 
 
 def test_9_several_slices_take_the_lowest_cards_of_the_tightest_wing():
     yard = vyard(c1=(2, QUARTER), c2=(1, QUARTER), c3=(1, HALF), c6=(1, QUARTER))
-    assert chosen(yard.place(asks(slices(2, QUARTER)))) == [0, 1]
+    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == [0, 1]
 
 
 def test_10_one_slice_prefers_a_card_that_is_split_alike():
-    assert chosen(vyard(c5=(1, QUARTER)).place(asks(slices(1, QUARTER)))) == [5]
+    assert chosen(vyard(c5=(1, QUARTER)).place(with_limits(slices(1, QUARTER)))) == [5]
 
 
 def test_11_a_card_is_split_one_way():
     yard = vyard(**{f"c{index}": (1, HALF) for index in range(8)})
-    assert chosen(yard.place(asks(slices(2, QUARTER)))) == "1/8 NumaNotFit"
-    assert chosen(yard.place(asks(slices(1, HALF), **{xpus.POLICY: "mutex"}))) == "8/8 ExclusiveDeviceAllocateConflict"
+    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == "1/8 NumaNotFit"
+    assert (
+        chosen(yard.place(with_limits(slices(1, HALF), **{xpus.POLICY: "mutex"})))
+        == "8/8 ExclusiveDeviceAllocateConflict"
+    )
 
 
 def test_12_uuid_lists():
-    only = asks(slices(1, QUARTER), **{xpus.USE: "KL-UUID-01,KL-UUID-03"})
+    only = with_limits(slices(1, QUARTER), **{xpus.USE: "KL-UUID-01,KL-UUID-03"})
     assert chosen(vyard().place(only)) == [1]
-    none = asks(slices(1, QUARTER), **{xpus.NOUSE: ",".join(kl(index) for index in range(8))})
+    none = with_limits(slices(1, QUARTER), **{xpus.NOUSE: ",".join(kl(index) for index in range(8))})
     assert chosen(vyard().place(none)) == "8/8 CardUuidMismatch"
 
 
 def test_13_containers_follow_each_other():
-    placed = whole_yard().place(asks(whole(1, "a"), whole(1, "b")))
+    placed = whole_yard().place(with_limits(whole(1, "a"), whole(1, "b")))
     assert placed.annotations[xpus.WHOLE_ALLOCATED] == "n1-kunlun-0,kunlun,98304,100:;n1-kunlun-1,kunlun,98304,100:;"
     assert placed.annotations[xpus.INDICES] == "0,1"
 
@@ -120,7 +123,7 @@ def test_13_containers_follow_each_other():
 @pytest.mark.parametrize(("policy", "better"), [("binpack", 3000), ("spread", -3000)])
 def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(policy, better):
     yard = xpus.use_whole(Yard([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
-    placed = yard.place(asks(whole(1), **{xpus.NODE_POLICY: policy}))
+    placed = yard.place(with_limits(whole(1), **{xpus.NODE_POLICY: policy}))
     assert (placed.node, placed.annotations[xpus.INDICES]) == ("n2", "0")
     base = 10 * (5 / 800 + 5 / 8 + 5 / 8)
     assert placed.score == pytest.approx(base + better)
@@ -131,7 +134,7 @@ def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(poli
 
 def test_quota_counts_slices_and_their_aligned_memory_while_waiting_and_placed():
     yard = vyard()
-    manifest = asks(slices(2, 20480))
+    manifest = with_limits(slices(2, 20480))
     assert xpus.charge(yard, yard.admit(manifest).pod).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
     assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
     assert yard.place(manifest).debits == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
@@ -139,7 +142,7 @@ def test_quota_counts_slices_and_their_aligned_memory_while_waiting_and_placed()
 
 def test_quota_knows_the_memory_of_a_slice_without_any_card():
     yard = Yard([])
-    found = xpus.charge(yard, asks(slices(1)))
+    found = xpus.charge(yard, with_limits(slices(1)))
     assert found.amounts == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
     assert found.derivable
     assert not found.floors
@@ -156,5 +159,5 @@ def test_quota_counts_the_peak_of_init_and_app():
 
 def test_quota_counts_whole_cards_only_by_number():
     yard = whole_yard()
-    assert xpus.charge(yard, asks(whole(4))).amounts == {f"limits.{XPU}": 4}
-    assert yard.place(asks(whole(4))).debits == {f"limits.{XPU}": 4}
+    assert xpus.charge(yard, with_limits(whole(4))).amounts == {f"limits.{XPU}": 4}
+    assert yard.place(with_limits(whole(4))).debits == {f"limits.{XPU}": 4}

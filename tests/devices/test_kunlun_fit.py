@@ -8,7 +8,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from . import xpus
-from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, asks, card, chosen, ids, kl, server, slices
+from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, card, chosen, ids, kl, server, slices, with_limits
 from .yard import CHART, Placed, Yard, container, node, pod
 
 
@@ -30,14 +30,14 @@ def all_but(*indices, sizes=None):
 
 @pytest.mark.parametrize("count", [3, 5, 6, 7])
 def test_whole_cards_come_by_1_2_4_and_8(count):
-    assert chosen(Yard([server(xpus=8)]).place(asks(whole(count)))) == "1/8 NumaNotFit"
-    assert chosen(vyard().place(asks(slices(count)))) == "1/8 NumaNotFit"
+    assert chosen(Yard([server(xpus=8)]).place(with_limits(whole(count)))) == "1/8 NumaNotFit"
+    assert chosen(vyard().place(with_limits(slices(count)))) == "1/8 NumaNotFit"
 
 
 @pytest.mark.parametrize("asking", [whole(9), slices(9, HALF)])
-def test_more_than_the_node_has(asking):
+def test_more_than_the_node_has(incoming):
     yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
-    assert chosen(yard.place(asks(asking))) == "NodeInsufficientDevice"
+    assert chosen(yard.place(with_limits(incoming))) == "NodeInsufficientDevice"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_more_than_the_node_has(asking):
 )
 def test_whole_cards_and_whole_slices_choose_alike(count, free, answer):
     used = [index for index in range(8) if index not in free]
-    assert chosen(xpus.use_whole(Yard([server(xpus=8)]), used).place(asks(whole(count)))) == answer
-    assert chosen(all_but(*free).place(asks(slices(count)))) == answer
+    assert chosen(xpus.use_whole(Yard([server(xpus=8)]), used).place(with_limits(whole(count)))) == answer
+    assert chosen(all_but(*free).place(with_limits(slices(count)))) == answer
 
 
 @pytest.mark.parametrize(
@@ -91,67 +91,67 @@ def test_whole_cards_and_whole_slices_choose_alike(count, free, answer):
     ],
 )
 def test_slices_come_in_other_counts_too(count, size, free, answer):
-    assert chosen(all_but(*free).place(asks(slices(count, size)))) == answer
+    assert chosen(all_but(*free).place(with_limits(slices(count, size)))) == answer
 
 
 def test_equal_requests_of_several_slices_stack():
     yard = vyard()
     for name in "abcd":
-        assert chosen(yard.place(asks(slices(2, QUARTER), name=name))) == [0, 1]
-    assert chosen(yard.place(asks(slices(2, QUARTER), name="e"))) == [2, 3]
+        assert chosen(yard.place(with_limits(slices(2, QUARTER), name=name))) == [0, 1]
+    assert chosen(yard.place(with_limits(slices(2, QUARTER), name="e"))) == [2, 3]
 
 
 def test_one_slice_prefers_cards_in_use_in_the_order_of_the_wings():
     """Left has four fitting cards, right three: the right wing comes first, but has no card in use."""
     yard = vyard({2: (1, HALF), 5: (1, WHOLE)})
-    assert chosen(yard.place(asks(slices(1, HALF)))) == [2]
+    assert chosen(yard.place(with_limits(slices(1, HALF)))) == [2]
     yard = vyard({2: (1, HALF), 5: (1, WHOLE), 7: (1, HALF), 3: (1, HALF)})
-    assert chosen(yard.place(asks(slices(1, HALF)))) == [7]
+    assert chosen(yard.place(with_limits(slices(1, HALF)))) == [7]
 
 
 def test_slices_of_one_pod_come_from_one_card():
     """Left has two fitting cards, right three, one of them in use: by the wings alone that one would come first."""
     yard = all_but(0, 1, 5, 6, 7, sizes={7: (1, QUARTER)})
-    assert chosen(yard.place(asks(slices(1, QUARTER)), keep=False)) == [7]
-    both = asks(slices(2, QUARTER, name="a"), slices(1, QUARTER, name="b"))
+    assert chosen(yard.place(with_limits(slices(1, QUARTER)), keep=False)) == [7]
+    both = with_limits(slices(2, QUARTER, name="a"), slices(1, QUARTER, name="b"))
     assert chosen(yard.place(both)) == [0, 1, 0]
 
 
 def test_four_quarters_fill_a_card():
     yard = all_but(3)
     for name in "abcd":
-        assert chosen(yard.place(asks(slices(1, QUARTER), name=name))) == [3]
-    assert chosen(yard.place(asks(slices(1, QUARTER), name="e"))) == "1/8 NumaNotFit, 8/8 CardInsufficientMemory"
+        assert chosen(yard.place(with_limits(slices(1, QUARTER), name=name))) == [3]
+    assert chosen(yard.place(with_limits(slices(1, QUARTER), name="e"))) == "1/8 NumaNotFit, 8/8 CardInsufficientMemory"
 
 
 @pytest.mark.parametrize("sizes", [(QUARTER, HALF), (HALF, QUARTER), (QUARTER, WHOLE), (HALF, WHOLE)])
 def test_a_card_carries_slices_of_one_size(sizes):
     yard = all_but(3, sizes={3: (1, sizes[0])})
-    assert "1/8 NumaNotFit" in chosen(yard.place(asks(slices(1, sizes[1]))))
+    assert "1/8 NumaNotFit" in chosen(yard.place(with_limits(slices(1, sizes[1]))))
 
 
 def test_a_card_outside_the_wings_is_no_candidate():
     yard = Yard([server(xpus=9, cards=[card(8)])])
-    assert chosen(yard.place(asks(slices(1)))) == "1/1 NumaNotFit"
+    assert chosen(yard.place(with_limits(slices(1)))) == "1/1 NumaNotFit"
     five = Yard([server(cards=[card(index) for index in (0, 1, 2, 3, 8)])])
-    assert chosen(five.place(asks(slices(5, HALF)))) == "1/5 NumaNotFit"
+    assert chosen(five.place(with_limits(slices(5, HALF)))) == "1/5 NumaNotFit"
     assert (
-        chosen(xpus.use_whole(yard, range(8)).place(asks(whole(1))))
+        chosen(xpus.use_whole(yard, range(8)).place(with_limits(whole(1))))
         == "1/9 NumaNotFit, 8/9 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_nodes_with_fewer_cards_work():
-    assert chosen(Yard([server(xpus=2)]).place(asks(whole(2)))) == [0, 1]
-    assert chosen(Yard([xpus.vxpu_server(count=3)]).place(asks(slices(3, QUARTER)))) == [0, 1, 2]
-    assert chosen(Yard([server(xpus=6)]).place(asks(whole(4)))) == [0, 1, 2, 3]
-    assert chosen(Yard([server(cards=[card(4), card(1), card(5), card(0)])]).place(asks(slices(2)))) == [0, 1]
+    assert chosen(Yard([server(xpus=2)]).place(with_limits(whole(2)))) == [0, 1]
+    assert chosen(Yard([xpus.vxpu_server(count=3)]).place(with_limits(slices(3, QUARTER)))) == [0, 1, 2]
+    assert chosen(Yard([server(xpus=6)]).place(with_limits(whole(4)))) == [0, 1, 2, 3]
+    assert chosen(Yard([server(cards=[card(4), card(1), card(5), card(0)])]).place(with_limits(slices(2)))) == [0, 1]
 
 
 def test_unhealthy_cards_take_nothing():
     yard = Yard([server(cards=[card(0, health=None), card(1)])])
-    assert chosen(yard.place(asks(slices(2, QUARTER)))) == "1/2 CardNotHealth, 1/2 NumaNotFit"
-    assert chosen(yard.place(asks(slices(1, QUARTER)))) == [1]
+    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == "1/2 CardNotHealth, 1/2 NumaNotFit"
+    assert chosen(yard.place(with_limits(slices(1, QUARTER)))) == [1]
 
 
 # handles
@@ -159,35 +159,35 @@ def test_unhealthy_cards_take_nothing():
 
 def test_a_node_with_seven_cards_can_split_six():
     seven = Yard([xpus.vxpu_server(count=7)])
-    assert chosen(seven.place(asks(slices(7, QUARTER)))) == "1/7 NodeInsufficientHandle"
-    assert chosen(seven.place(asks(slices(6, QUARTER)))) == [0, 1, 2, 3, 4, 5]
+    assert chosen(seven.place(with_limits(slices(7, QUARTER)))) == "1/7 NodeInsufficientHandle"
+    assert chosen(seven.place(with_limits(slices(6, QUARTER)))) == [0, 1, 2, 3, 4, 5]
 
 
 def test_handles_are_kept_over_several_pods_and_containers():
     yard = vyard()
-    placed = yard.place(asks(slices(4, QUARTER, "a"), slices(2, HALF, "b"), slices(2, HALF, "c"), name="first"))
+    placed = yard.place(with_limits(slices(4, QUARTER, "a"), slices(2, HALF, "b"), slices(2, HALF, "c"), name="first"))
     assert chosen(placed) == [0, 1, 2, 3, 4, 5, 4, 5]
     # 8 cards + 4 × 4 + 2 × 2 = 28 handles
-    assert chosen(yard.place(asks(slices(2, QUARTER), name="full"))) == [0, 1]
-    assert chosen(yard.place(asks(slices(2, HALF), name="halves"))) == [6, 7]
+    assert chosen(yard.place(with_limits(slices(2, QUARTER), name="full"))) == [0, 1]
+    assert chosen(yard.place(with_limits(slices(2, HALF), name="halves"))) == [6, 7]
     # 32 handles
-    assert chosen(yard.place(asks(slices(1, HALF), name="one"))) == [6]
+    assert chosen(yard.place(with_limits(slices(1, HALF), name="one"))) == [6]
 
 
 def test_where_handles_run_out_the_rule_is_tried_with_fewer_idle_cards():
     """Cards 0 to 2 are full of quarters, 4 has one: 8 + 4 × 4 = 24 handles, so two idle cards may be split."""
     sizes = dict.fromkeys((0, 1, 2), (4, QUARTER)) | {4: (1, QUARTER)}
-    assert chosen(vyard(sizes).place(asks(slices(2, QUARTER)))) == [4, 5]
+    assert chosen(vyard(sizes).place(with_limits(slices(2, QUARTER)))) == [4, 5]
     # of the four of the right wing three are idle; with 3 and 5 as the only idle ones no four go together
-    assert chosen(vyard(sizes).place(asks(slices(4, QUARTER)))) == "1/8 NodeInsufficientHandle"
+    assert chosen(vyard(sizes).place(with_limits(slices(4, QUARTER)))) == "1/8 NodeInsufficientHandle"
     # three of the right wing, 4 to 6, need two splits
-    assert chosen(vyard(sizes).place(asks(slices(3, QUARTER)))) == [4, 5, 6]
+    assert chosen(vyard(sizes).place(with_limits(slices(3, QUARTER)))) == [4, 5, 6]
 
 
 def test_the_retry_may_go_to_the_other_wing():
     """8 + 6 × 4 = 32 handles: the pair of idle cards, the tightest wing, can't be split."""
     sizes = dict.fromkeys((0, 1, 2), (1, QUARTER)) | dict.fromkeys((3, 4, 5), (4, QUARTER))
-    assert chosen(vyard(sizes).place(asks(slices(2, QUARTER)))) == [0, 1]
+    assert chosen(vyard(sizes).place(with_limits(slices(2, QUARTER)))) == [0, 1]
 
 
 # reasons
@@ -196,29 +196,29 @@ def test_the_retry_may_go_to_the_other_wing():
 def test_mutex_counts_cards_that_would_fit_if_they_need_not_be_idle():
     """Cards 0 to 3 would fit, 0 also if it weren't excluded; 4 and 5 are split otherwise, 6 and 7 are full."""
     sizes = dict.fromkeys(range(4), (1, HALF)) | dict.fromkeys((4, 5), (1, QUARTER)) | dict.fromkeys((6, 7), (1, WHOLE))
-    one = asks(slices(1, HALF), **{xpus.POLICY: "binpack,mutex", NOUSE: kl(0)})
+    one = with_limits(slices(1, HALF), **{xpus.POLICY: "binpack,mutex", NOUSE: kl(0)})
     assert chosen(vyard(sizes).place(one)) == (
         "1/8 CardUuidMismatch, 2/8 CardInsufficientMemory, 4/8 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_mutex_takes_idle_cards_only():
-    assert chosen(vyard({5: (1, QUARTER)}).place(asks(slices(1, QUARTER), **{xpus.POLICY: "mutex"}))) == [4]
+    assert chosen(vyard({5: (1, QUARTER)}).place(with_limits(slices(1, QUARTER), **{xpus.POLICY: "mutex"}))) == [4]
 
 
 def test_mutex_means_nothing_more_to_whole_cards():
     yard = xpus.use_whole(Yard([server(xpus=2)]), [0, 1])
     answer = "1/2 NumaNotFit, 2/2 ExclusiveDeviceAllocateConflict"
-    assert chosen(yard.place(asks(whole(1), **{xpus.POLICY: "mutex"}))) == answer
-    assert chosen(yard.place(asks(whole(1)))) == answer
+    assert chosen(yard.place(with_limits(whole(1), **{xpus.POLICY: "mutex"}))) == answer
+    assert chosen(yard.place(with_limits(whole(1)))) == answer
 
 
 def test_an_excluded_card_does_not_hide_what_else_is_wrong():
     yard = xpus.use_whole(Yard([server(xpus=4)]), [1, 2])
-    assert chosen(yard.place(asks(whole(2), **{NOUSE: ids([0])}))) == (
+    assert chosen(yard.place(with_limits(whole(2), **{NOUSE: ids([0])}))) == (
         "1/4 CardUuidMismatch, 2/4 ExclusiveDeviceAllocateConflict"
     )
-    apart = asks(whole(2), **{NOUSE: ids([0, 1, 2, 4, 5, 7])})
+    apart = with_limits(whole(2), **{NOUSE: ids([0, 1, 2, 4, 5, 7])})
     assert chosen(Yard([server(xpus=8)]).place(apart)) == "1/8 NumaNotFit, 6/8 CardUuidMismatch"
 
 
@@ -226,9 +226,9 @@ def test_an_excluded_card_does_not_hide_what_else_is_wrong():
 
 
 def budget(manifest, **limits):
-    asking = Pod.from_object(manifest)
+    incoming = Pod.from_object(manifest)
     named = {"xpu": XPU, "vxpu": VXPU, "mem": MEM}
-    return PodBudget({f"limits.{named[key]}": most for key, most in limits.items()}, asking.kinds, CHART)
+    return PodBudget({f"limits.{named[key]}": most for key, most in limits.items()}, incoming.kinds, CHART)
 
 
 def within(yard, manifest, **limits):
@@ -245,9 +245,9 @@ def within(yard, manifest, **limits):
 @pytest.mark.parametrize(
     ("manifest", "enough", "short"),
     [
-        (asks(slices(2, QUARTER)), {"mem": 2 * QUARTER}, {"mem": 2 * QUARTER - 1}),
-        (asks(slices(2, QUARTER)), {"vxpu": 2}, {"vxpu": 1}),
-        (asks(slices(2)), {"mem": 2 * WHOLE}, {"mem": 2 * WHOLE - 1}),
+        (with_limits(slices(2, QUARTER)), {"mem": 2 * QUARTER}, {"mem": 2 * QUARTER - 1}),
+        (with_limits(slices(2, QUARTER)), {"vxpu": 2}, {"vxpu": 1}),
+        (with_limits(slices(2)), {"mem": 2 * WHOLE}, {"mem": 2 * WHOLE - 1}),
     ],
 )
 def test_a_selection_beyond_the_quota_is_refused(manifest, enough, short):
@@ -258,8 +258,8 @@ def test_a_selection_beyond_the_quota_is_refused(manifest, enough, short):
 
 def test_whole_cards_beyond_the_quota_are_refused():
     yard = Yard([server(xpus=8)])
-    assert within(yard, asks(whole(2)), xpu=2) == [[0, 1]]
-    assert within(yard, asks(whole(2)), xpu=1) == "1/8 ResourceQuotaNotFit"
+    assert within(yard, with_limits(whole(2)), xpu=2) == [[0, 1]]
+    assert within(yard, with_limits(whole(2)), xpu=1) == "1/8 ResourceQuotaNotFit"
 
 
 def test_an_init_container_takes_its_pods_cards_where_quota_demands():
@@ -286,15 +286,15 @@ def both(**annotations):
 
 def test_a_whole_card_blocks_slices_of_its_index_and_vice_versa():
     yard = xpus.use_whole(both(), [0])
-    assert chosen(yard.place(asks(slices(1, QUARTER), name="a"))) == [1]
-    assert chosen(yard.place(asks(whole(1), name="b"))) == [2]
-    for asking, taken in ((slices(1, QUARTER), kl(0)), (whole(1), ids([1]))):
-        answer = chosen(yard.place(asks(asking, **{xpus.USE: taken})))
+    assert chosen(yard.place(with_limits(slices(1, QUARTER), name="a"))) == [1]
+    assert chosen(yard.place(with_limits(whole(1), name="b"))) == [2]
+    for incoming, taken in ((slices(1, QUARTER), kl(0)), (whole(1), ids([1]))):
+        answer = chosen(yard.place(with_limits(incoming, **{xpus.USE: taken})))
         assert answer == "1/8 ExclusiveDeviceAllocateConflict, 7/8 CardUuidMismatch"
 
 
 def test_both_kinds_in_one_container_get_different_cards():
-    placed = both().place(asks(container(**{XPU: 4, VXPU: 4, MEM: HALF})))
+    placed = both().place(with_limits(container(**{XPU: 4, VXPU: 4, MEM: HALF})))
     assert isinstance(placed, Placed)
     assert placed.annotations["BAIDU_COM_DEVICE_IDX"] == "4,5,6,7"
     assert chosen(placed) == [0, 1, 2, 3]
@@ -330,9 +330,9 @@ def test_the_score_compares_the_node_before_and_after(before, given, score):
 
 
 def test_vxpu_scores_nothing_and_other_cards_silence_the_score():
-    assert vyard().place(asks(slices(4))).score == 0
-    assert Yard([server(xpus=8)]).place(asks(whole(8))).score == 3000
-    assert both().place(asks(whole(8))).score == 0
+    assert vyard().place(with_limits(slices(4))).score == 0
+    assert Yard([server(xpus=8)]).place(with_limits(whole(8))).score == 3000
+    assert both().place(with_limits(whole(8))).score == 0
     gpu = '[{"id":"G","count":1,"devmem":9,"devcore":9,"type":"A10","health":true}]'
     mixed = node(capacity={XPU: 8}, **{"hami.io/node-nvidia-register": gpu})
-    assert Yard([mixed]).place(asks(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0
+    assert Yard([mixed]).place(with_limits(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0

@@ -14,7 +14,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import xpus
-from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, asks, card, kl, server, slices
+from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, card, kl, server, slices, with_limits
 from .yard import CHART, NOW, container, pod
 
 COUNTS = st.integers(1, 8)
@@ -121,7 +121,7 @@ def cards_of(fit, key="XPU"):
 @given(COUNTS, st.integers(1, 8), st.sets(st.integers(0, 7)))
 def test_whole_cards_are_chosen_by_the_rule(count, registered, used):
     usage = {("kunlun", f"n1-kunlun-{i}"): Usage(1, WHOLE, 100) for i in used}
-    found = placed(view_of(registered, usage=usage), asks(container(**{XPU: count})))
+    found = placed(view_of(registered, usage=usage), with_limits(container(**{XPU: count})))
     if count > registered:
         assert str(found) == "NodeInsufficientDevice"
         return
@@ -136,7 +136,7 @@ def test_whole_cards_are_chosen_by_the_rule(count, registered, used):
 def test_slices_are_chosen_by_the_rule_within_the_handles(count, size, registered, usages):
     usage = dict(zip(range(8), usages, strict=True))
     view = view_of(cards=[card(i) for i in registered], usage={("XPU", kl(i)): usage[i] for i in registered})
-    found = placed(view, asks(slices(count, size)))
+    found = placed(view, with_limits(slices(count, size)))
     if count > len(registered):
         assert str(found) == "NodeInsufficientDevice"
         return
@@ -162,7 +162,7 @@ def test_a_refusal_has_the_first_label_of_the_table(count, size, usages, denied,
         cards=[card(i, health=i not in sick) for i in range(8)], usage={("XPU", kl(i)): usage[i] for i in range(8)}
     )
     notes = {xpus.NOUSE: ",".join(map(kl, denied)), xpus.POLICY: "mutex" if mutex else "binpack"}
-    found = placed(view, asks(slices(count, size), **notes))
+    found = placed(view, with_limits(slices(count, size), **notes))
     if not isinstance(found, Rejection) or "NodeInsufficientHandle" in found.counts:
         return
     would = {
@@ -220,18 +220,18 @@ def world(usages, whole, twins):
 
 @given(worlds, pods)
 def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(state, manifest):
-    view, asking = world(*state), Pod.from_object(manifest)
+    view, incoming = world(*state), Pod.from_object(manifest)
     fit = placed(view, manifest)
     if isinstance(fit, Rejection):
         assert str(fit)
         return
     devices = {(key, d.uuid): d for key, inventory in view.inventories.items() for d in inventory.devices}
-    for (key, uuid), debit in per_device(fit.holds(), asking.kinds).items():
+    for (key, uuid), debit in per_device(fit.holds(), incoming.kinds).items():
         used = view.used(key, uuid)
         assert used.memory + debit.memory <= devices[key, uuid].memory
         assert key == "XPU" or used.slots == 0
     running = dict(view.usage)
-    for kind, row in zip(asking.kinds, fit.rows, strict=True):
+    for kind, row in zip(incoming.kinds, fit.rows, strict=True):
         then = dict(running)
         for key, allocation in row.items():
             assert len({d.uuid for d in allocation.devices}) == len(allocation.devices)

@@ -45,7 +45,7 @@ def command(acme: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> S
     return Simulate(tmp_path, capsys)
 
 
-def asking(name: str, notes: JSON | None = None, **amounts: int) -> JSON:
+def pod_with_limits(name: str, notes: JSON | None = None, **amounts: int) -> JSON:
     limits = {COUNT: 1, **{f"acme.example/{word}": amount for word, amount in amounts.items()}}
     return pod(name, {"name": "main", "image": "x", "resources": {"limits": limits}}, notes=notes)
 
@@ -74,12 +74,12 @@ def test_config_check_says_what_its_section_means(command: Simulate) -> None:
 def test_simulate_places_charges_and_refuses_its_pods(command: Simulate) -> None:
     config = command.file("acme.yaml", CONFIG)
     pods = [
-        asking("shares", memory=4000, cores=30),
-        asking("named", {"acme.example/use-uuid": "acme-0"}, memory=4000, cores=30),
-        asking("whole-card", cores=30),
-        asking("too-much", memory=12001, cores=30),
-        asking("forged", {"acme.example/plan": "mine"}),
-        asking("forged-too", {"acme.example/started": "now"}),
+        pod_with_limits("shares", memory=4000, cores=30),
+        pod_with_limits("named", {"acme.example/use-uuid": "acme-0"}, memory=4000, cores=30),
+        pod_with_limits("whole-card", cores=30),
+        pod_with_limits("too-much", memory=12001, cores=30),
+        pod_with_limits("forged", {"acme.example/plan": "mine"}),
+        pod_with_limits("forged-too", {"acme.example/started": "now"}),
     ]
     run = command(cluster(), *pods, flags=("--config", config))
     shares, named, whole, refused = (run.pod(each) for each in ("shares", "named", "whole-card", "too-much"))
@@ -95,7 +95,7 @@ def test_simulate_places_charges_and_refuses_its_pods(command: Simulate) -> None
 
 def test_explain_says_card_by_card_why_a_pod_has_none(command: Simulate) -> None:
     node, _ = cluster()
-    files = command.file("cluster.json", listed(node)), command.file("pod.json", asking("p", memory=16001))
+    files = command.file("cluster.json", listed(node)), command.file("pod.json", pod_with_limits("p", memory=16001))
     config = command.file("acme.yaml", CONFIG)
     run = command.main("explain", "--cluster", files[0], "-f", files[1], "--config", config, "-o", "json")
     assert (run.status, run.err) == (0, "")

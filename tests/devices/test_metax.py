@@ -26,13 +26,13 @@ from .metaxes import (
     SGPU_ALLOCATED,
     VCORE,
     VMEMORY,
-    asking,
     cards_of,
     chosen,
     g,
     gpu_node,
     one,
     placed,
+    pod_with_limits,
     sgpu_node,
     zoned,
 )
@@ -43,10 +43,10 @@ FIXED = {QOS: "fixed-share"}
 
 def test_1_basic() -> None:
     yard = Yard([sgpu_node(g("GPU-A"))])
-    admitted = yard.admit(asking(vcore=60, vmemory=4)).pod
+    admitted = yard.admit(pod_with_limits(vcore=60, vmemory=4)).pod
     assert admitted is not None
     assert admitted["metadata"]["annotations"] == {QOS: "best-effort"}
-    found = placed(yard, asking(vcore=60, vmemory=4))
+    found = placed(yard, pod_with_limits(vcore=60, vmemory=4))
     written = "GPU-A,Metax-SGPU,4096,60:;"
     assert found.annotations == {
         "hami.io/vgpu-node": "n1",
@@ -60,62 +60,62 @@ def test_1_basic() -> None:
 
 def test_2_qos() -> None:
     yard = Yard([sgpu_node(g("GPU-A", qosPolicy="fixed-share"))])
-    placed(yard, asking("first", FIXED, vcore=30, vmemory=8))
-    assert yard.place(asking("b", vcore=30, vmemory=4)) == {"n1": "1/1 CardQosPolicyMismatch"}
-    assert chosen(yard, asking("c", FIXED, vcore=30, vmemory=4), keep=False) == ["GPU-A"]
-    assert yard.place(asking("d", FIXED, vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
-    assert yard.place(asking("e", vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
+    placed(yard, pod_with_limits("first", FIXED, vcore=30, vmemory=8))
+    assert yard.place(pod_with_limits("b", vcore=30, vmemory=4)) == {"n1": "1/1 CardQosPolicyMismatch"}
+    assert chosen(yard, pod_with_limits("c", FIXED, vcore=30, vmemory=4), keep=False) == ["GPU-A"]
+    assert yard.place(pod_with_limits("d", FIXED, vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
+    assert yard.place(pod_with_limits("e", vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
 
 
 @pytest.mark.parametrize(
     ("count", "cards"), [(2, ["G2", "G1"]), (3, ["G5", "G4", "G3"]), (4, ["G2", "G1", "G5", "G4"])]
 )
 def test_3_the_smallest_zone(count: int, cards: list[str]) -> None:
-    assert chosen(Yard([sgpu_node(*zoned(1, 1, 2, 2, 2))]), asking(sgpu=count)) == cards
+    assert chosen(Yard([sgpu_node(*zoned(1, 1, 2, 2, 2))]), pod_with_limits(sgpu=count)) == cards
 
 
 def test_4_filled_up_from_unlinked_cards() -> None:
-    assert chosen(Yard([sgpu_node(*zoned(1, 1, 1, 0, 0))]), asking(sgpu=4)) == ["G3", "G2", "G1", "G5"]
+    assert chosen(Yard([sgpu_node(*zoned(1, 1, 1, 0, 0))]), pod_with_limits(sgpu=4)) == ["G3", "G2", "G1", "G5"]
 
 
 def test_5_loss_between_nodes() -> None:
     yard = Yard([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
-    found = placed(yard, asking(notes={AWARE: "true"}, sgpu=2), keep=False)
+    found = placed(yard, pod_with_limits(notes={AWARE: "true"}, sgpu=2), keep=False)
     assert (found.node, found.score) == ("b", 100 * 10000)
-    alone = placed(Yard(yard.nodes[:1]), asking(notes={AWARE: "true"}, sgpu=2))
+    alone = placed(Yard(yard.nodes[:1]), pod_with_limits(notes={AWARE: "true"}, sgpu=2))
     assert alone.score == 60 * 10000
     # without the annotation usage decides: of equals the first name, else the busier one
-    assert placed(yard, asking(sgpu=2), keep=False).node == "a"
-    placed(yard, asking("small", {"metax-tech.com/use-gpuuuid": "H1"}, vcore=1, vmemory=1))
-    assert placed(yard, asking(sgpu=1), keep=False).node == "b"
-    assert placed(yard, asking(notes={NODE_POLICY: "spread"}, sgpu=1), keep=False).node == "a"
+    assert placed(yard, pod_with_limits(sgpu=2), keep=False).node == "a"
+    placed(yard, pod_with_limits("small", {"metax-tech.com/use-gpuuuid": "H1"}, vcore=1, vmemory=1))
+    assert placed(yard, pod_with_limits(sgpu=1), keep=False).node == "b"
+    assert placed(yard, pod_with_limits(notes={NODE_POLICY: "spread"}, sgpu=1), keep=False).node == "a"
 
 
 def test_6_whole_cards() -> None:
     yard = Yard([gpu_node(6, losses={"1": 150, "2": 80}), gpu_node(6, "n2", losses={"1": 90, "2": 200})])
-    single = placed(yard, asking(gpu=1), keep=False)
+    single = placed(yard, pod_with_limits(gpu=1), keep=False)
     assert (single.node, single.score, cards_of(single, GPU_ALLOCATED)) == ("n2", 1910, [["n2-metax-5"]])
-    double = placed(yard, asking(gpu=2), keep=False)
+    double = placed(yard, pod_with_limits(gpu=2), keep=False)
     assert (double.node, double.score) == ("n1", 1920)
 
 
 def test_7_whole_cards_one_of_them_busy() -> None:
     yard = Yard([gpu_node(2)])
-    assert cards_of(placed(yard, asking("busy", gpu=1)), GPU_ALLOCATED) == [["n1-metax-1"]]
+    assert cards_of(placed(yard, pod_with_limits("busy", gpu=1)), GPU_ALLOCATED) == [["n1-metax-1"]]
     busy = {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
-    assert yard.place(asking("two", gpu=2)) == busy
-    assert yard.place(asking("three", gpu=3)) == {"n1": "NodeInsufficientDevice"}
+    assert yard.place(pod_with_limits("two", gpu=2)) == busy
+    assert yard.place(pod_with_limits("three", gpu=3)) == {"n1": "NodeInsufficientDevice"}
 
 
 def test_8_online() -> None:
     yard = Yard([sgpu_node(g("G1"), g("G2"))])
-    placed(yard, asking("on", {**ONLINE, "metax-tech.com/use-gpuuuid": "G1"}, vmemory=4))
-    placed(yard, asking("off", {**OFFLINE, "metax-tech.com/use-gpuuuid": "G2"}, vmemory=4, vcore=30))
-    found = placed(yard, asking("again", ONLINE, vmemory=4), keep=False)
+    placed(yard, pod_with_limits("on", {**ONLINE, "metax-tech.com/use-gpuuuid": "G1"}, vmemory=4))
+    placed(yard, pod_with_limits("off", {**OFFLINE, "metax-tech.com/use-gpuuuid": "G2"}, vmemory=4, vcore=30))
+    found = placed(yard, pod_with_limits("again", ONLINE, vmemory=4), keep=False)
     assert found.annotations[SGPU_ALLOCATED] == "G1,Metax-SGPU,4096,0:;"
     assert found.annotations[PLUGIN_ALLOCATED] == '[[{"uuid":"G1","vRam":4096}]]'
-    assert yard.place(asking("ordinary", vmemory=4)) == {"n1": "2/2 CardAppClassMismatch"}
-    assert chosen(yard, asking("off-2", OFFLINE, vmemory=4, vcore=30), keep=False) == ["G2"]
+    assert yard.place(pod_with_limits("ordinary", vmemory=4)) == {"n1": "2/2 CardAppClassMismatch"}
+    assert chosen(yard, pod_with_limits("off-2", OFFLINE, vmemory=4, vcore=30), keep=False) == ["G2"]
 
 
 def test_9_two_containers() -> None:
@@ -136,7 +136,7 @@ def test_9_two_containers() -> None:
 )
 def test_10_units(vmemory: str | None, mebibytes: int) -> None:
     amounts = {} if vmemory is None else {"vmemory": vmemory}
-    found = placed(Yard([sgpu_node(g("GPU-A"))]), asking(vcore=50, **amounts))
+    found = placed(Yard([sgpu_node(g("GPU-A"))]), pod_with_limits(vcore=50, **amounts))
     assert found.annotations[SGPU_ALLOCATED] == f"GPU-A,Metax-SGPU,{mebibytes},50:;"
 
 
@@ -162,7 +162,7 @@ def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> Non
 
 
 def test_a_whole_card_is_written_under_hamis_two_keys_only() -> None:
-    found = placed(Yard([gpu_node(4)]), asking(gpu=1))
+    found = placed(Yard([gpu_node(4)]), pod_with_limits(gpu=1))
     written = "n1-metax-3,Metax-GPU,65536,100:;"
     assert {key: text for key, text in found.annotations.items() if "metax" in key} == {
         "hami.io/metax-gpu-devices-to-allocate": written,
@@ -174,9 +174,9 @@ def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> Non
     """A node with both kinds: HAMi adds 2000 for the tables to a pod that asks for shared cards."""
     both = gpu_node(2, losses={"1": 0}).annotations | sgpu_node(g("A")).annotations
     yard = Yard([node("n1", capacity={GPU: 2}, **both)])
-    shared = placed(yard, asking("s", vcore=10, vmemory=1), keep=False)
+    shared = placed(yard, pod_with_limits("s", vcore=10, vmemory=1), keep=False)
     assert (shared.score, GPU_ALLOCATED in shared.annotations) == (0, False)
-    whole = placed(yard, asking("w", gpu=1), keep=False)
+    whole = placed(yard, pod_with_limits("w", gpu=1), keep=False)
     assert (whole.score, SGPU_ALLOCATED in whole.annotations, PLUGIN_TIME in whole.annotations) == (2000, False, False)
 
 
@@ -201,13 +201,13 @@ def test_the_quota_example() -> None:
     quota = books(vmemory="64", vcore="200")
     yard = Yard([sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID", totalVRam=65536))])
     mem, core = f"limits.{VMEMORY}", f"limits.{VCORE}"
-    first = placed(yard, asking("a", {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}, sgpu=2, vcore=40,
-                                vmemory=8))  # fmt: skip
+    notes = {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}
+    first = placed(yard, pod_with_limits("a", notes, sgpu=2, vcore=40, vmemory=8))
     assert (first.debits[mem], first.debits[core]) == (16, 80)
-    second = placed(yard, asking("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
+    second = placed(yard, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
     assert (second.debits[mem], second.debits[core]) == (32, 50)
     # only 64 GiB cards free: 49152 + 65536 MiB would be more than 64 GiB
-    third = Pod.from_object(asking("c", {QOS: "best-effort"}, vcore=50))
+    third = Pod.from_object(pod_with_limits("c", {QOS: "best-effort"}, vcore=50))
     budget = pod_budget(third, [quota], yard.state.pods_in("default"), CHART, yard.state, NOW, 300)
     ask = read_pod_request(third, CHART, "spread")
     assert ask is not None
@@ -215,7 +215,7 @@ def test_the_quota_example() -> None:
     refused = fit_pod(view, ask, CHART, budget)
     assert isinstance(refused, Rejection)
     assert str(refused) == "3/3 ResourceQuotaNotFit"
-    fourth = Pod.from_object(asking("d", vcore=80, vmemory=4))
+    fourth = Pod.from_object(pod_with_limits("d", vcore=80, vmemory=4))
     used = {mem: 48, core: 130}
     over = quota.with_increase("-", None, used).overrun(waiting_charge(fourth, CHART, yard.state))
     assert over == (core,)
@@ -236,7 +236,7 @@ def test_what_a_shared_card_costs_before_and_after_it_is_placed(
     notes: dict[str, str], amounts: dict[str, object], waiting: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
     yard = Yard([sgpu_node(g("SMALL", totalVRam=32768), name="n0"), sgpu_node(g("A"), g("B"))])
-    manifest = asking("p", notes, **amounts)
+    manifest = pod_with_limits("p", notes, **amounts)
     keys = [f"limits.{name}" for name in (SGPU, VMEMORY, VCORE)]
     before = waiting_charge(Pod.from_object(manifest), CHART, yard.state)
     assert tuple(before.amounts.get(key, 0) for key in keys) == waiting
@@ -246,25 +246,25 @@ def test_what_a_shared_card_costs_before_and_after_it_is_placed(
 
 
 def test_no_card_known_costs_a_unit_of_memory_a_device() -> None:
-    charge = waiting_charge(Pod.from_object(asking(sgpu=2, vcore=0)), CHART, Yard([]).state)
+    charge = waiting_charge(Pod.from_object(pod_with_limits(sgpu=2, vcore=0)), CHART, Yard([]).state)
     assert charge.amounts == {f"limits.{SGPU}": 2, f"limits.{VMEMORY}": 2}
 
 
 def test_whole_cards_cost_their_number_only() -> None:
     yard = Yard([gpu_node(4)])
-    waiting = waiting_charge(Pod.from_object(asking(gpu=3)), CHART, yard.state)
+    waiting = waiting_charge(Pod.from_object(pod_with_limits(gpu=3)), CHART, yard.state)
     assert (waiting.amounts, waiting.derivable) == ({f"limits.{GPU}": 3}, True)
-    assert placed(yard, asking(gpu=3)).debits == {f"limits.{GPU}": 3}
+    assert placed(yard, pod_with_limits(gpu=3)).debits == {f"limits.{GPU}": 3}
 
 
 @pytest.mark.parametrize(("hard", "fits"), [("6", True), ("5", False), ("5632Mi", True), ("5631Mi", False)])
 def test_a_memory_quota_is_in_gibibytes_or_in_bytes(hard: str, fits: bool) -> None:
-    charge = waiting_charge(Pod.from_object(asking(vmemory="5632Mi")), CHART, Yard([]).state)
+    charge = waiting_charge(Pod.from_object(pod_with_limits(vmemory="5632Mi")), CHART, Yard([]).state)
     assert (books(vmemory=hard).overrun(charge) == ()) is fits
 
 
 def test_a_quota_of_nothing_blocks_a_pod_that_names_no_memory() -> None:
-    charge = waiting_charge(Pod.from_object(asking()), CHART, Yard([]).state)
+    charge = waiting_charge(Pod.from_object(pod_with_limits()), CHART, Yard([]).state)
     assert books(vmemory="0Gi", sgpu="5").overrun(charge) == (f"limits.{VMEMORY}",)
 
 
@@ -280,7 +280,7 @@ def test_init_and_app_containers_combine_per_card() -> None:
 
 def test_a_placed_pod_costs_what_its_annotation_says() -> None:
     notes = {SGPU_ALLOCATED: "GPU-A,Metax-SGPU,1536,60:;", "hami.io/vgpu-node": "n1"}
-    manifest = asking("p", notes, vcore=10, vmemory=1)
+    manifest = pod_with_limits("p", notes, vcore=10, vmemory=1)
     manifest["spec"]["nodeName"] = "n1"
     charge = charge_of(Pod.from_object(manifest), CHART, Yard([]).state, NOW)
     assert (charge.placed, charge.amounts) == (

@@ -21,12 +21,12 @@ from .metaxes import (
     OFFLINE,
     ONLINE,
     QOS,
-    asking,
     cards_of,
     chosen,
     g,
     one,
     placed,
+    pod_with_limits,
     sgpu_node,
     tenant,
     used,
@@ -68,7 +68,7 @@ def test_labels_count_the_first_check_that_fails() -> None:
     }
     on = view(*(card for card, _ in cards.values()), **{name: taken for name, (_, taken) in cards.items()})
     notes = {"metax-tech.com/nouse-gpuuuid": "listed, memory-not", CARD_POLICY: "mutex"}
-    assert fitted(on, asking(notes=notes, vcore=50, vmemory=1)) == ", ".join(
+    assert fitted(on, pod_with_limits(notes=notes, vcore=50, vmemory=1)) == ", ".join(
         sorted(
             f"1/8 {label}"
             for label in (
@@ -103,22 +103,22 @@ def test_labels_count_the_first_check_that_fails() -> None:
     ],
 )
 def test_what_is_left_of_a_card(holders: list[PodUsage], amounts: JSON, answer: object) -> None:
-    assert fitted(view(g("A"), A=used(*holders)), asking(**amounts)) == answer
+    assert fitted(view(g("A"), A=used(*holders)), pod_with_limits(**amounts)) == answer
 
 
 def test_a_card_that_tells_no_slots_takes_nobody() -> None:
-    assert fitted(view(g("A", totalDevCount=None)), asking()) == "1/1 CardTimeSlicingExhausted"
+    assert fitted(view(g("A", totalDevCount=None)), pod_with_limits()) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_an_online_pod_needs_memory_and_a_slot_but_no_cores() -> None:
     full = used(tenant(100, app="online"))
     for vcore in (0, 60, 100, 150):
-        assert fitted(view(g("A"), A=full), asking(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
+        assert fitted(view(g("A"), A=full), pod_with_limits(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
         over = used(tenant(120, app="online"))
-        assert fitted(view(g("A"), A=over), asking(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
-    assert fitted(view(g("A"), A=full), asking(notes=ONLINE)) == "1/1 CardInsufficientMemory"
+        assert fitted(view(g("A"), A=over), pod_with_limits(notes=ONLINE, vcore=vcore, vmemory=4)) == [["A"]]
+    assert fitted(view(g("A"), A=full), pod_with_limits(notes=ONLINE)) == "1/1 CardInsufficientMemory"
     crowded = used(tenant(0, slots=16, app="online"))
-    assert fitted(view(g("A"), A=crowded), asking(notes=ONLINE, vmemory=4)) == "1/1 CardTimeSlicingExhausted"
+    assert fitted(view(g("A"), A=crowded), pod_with_limits(notes=ONLINE, vmemory=4)) == "1/1 CardTimeSlicingExhausted"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,16 @@ def test_an_online_pod_needs_memory_and_a_slot_but_no_cores() -> None:
     ],
 )
 def test_uuid_lists(notes: dict[str, str], fits: object) -> None:
-    assert fitted(view(g("A"), g("B")), asking(notes=notes)) == fits
+    assert fitted(view(g("A"), g("B")), pod_with_limits(notes=notes)) == fits
 
 
 def test_too_many_cards_wanted() -> None:
     on = view(g("A"), g("B"), A=used(tenant(memory=65536)))
-    assert fitted(on, asking(sgpu=3)) == "NodeInsufficientDevice"
-    assert fitted(on, asking(sgpu=2, vcore=10)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    assert fitted(on, pod_with_limits(sgpu=3)) == "NodeInsufficientDevice"
+    assert (
+        fitted(on, pod_with_limits(sgpu=2, vcore=10))
+        == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    )
 
 
 # classes and QoS
@@ -160,7 +163,7 @@ def test_too_many_cards_wanted() -> None:
 def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline: bool) -> None:
     on = view(g("A"), A=used(*(tenant(10, app=app) for app in there)))
     for notes, fits in (({}, ordinary), (ONLINE, online), (OFFLINE, offline)):
-        answer = fitted(on, asking(notes=notes, vcore=10, vmemory=1))
+        answer = fitted(on, pod_with_limits(notes=notes, vcore=10, vmemory=1))
         assert answer == ([["A"]] if fits else "1/1 CardAppClassMismatch")
 
 
@@ -184,7 +187,7 @@ def test_who_joins_whom(there: list[str], ordinary: bool, online: bool, offline:
 def test_one_kind_of_qos_at_a_time(registered: str, holders: list[PodUsage], takes: set[str]) -> None:
     on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(*holders))
     for qos in (BEST, FIXED, BURST):
-        answer = fitted(on, asking(notes={QOS: qos}, vcore=10, vmemory=1))
+        answer = fitted(on, pod_with_limits(notes={QOS: qos}, vcore=10, vmemory=1))
         assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
 
 
@@ -193,21 +196,21 @@ def test_where_no_pod_tells_the_qos_the_node_does(registered: str, takes: set[st
     """A card with 200 cores has room beside a pod that took 100."""
     on = view(g("A", qosPolicy=registered, totalCompute=200), A=used(tenant(100, qos=BURST)))
     for qos in (BEST, FIXED):
-        answer = fitted(on, asking(notes={QOS: qos}, vcore=10, vmemory=1))
+        answer = fitted(on, pod_with_limits(notes={QOS: qos}, vcore=10, vmemory=1))
         assert answer == ([["A"]] if qos in takes else "1/1 CardQosPolicyMismatch")
 
 
 def test_an_online_pods_qos_is_not_looked_at_neither_way() -> None:
     on = view(g("A", qosPolicy=FIXED), A=used(tenant(0, qos=BURST, app="online"), tenant(20, qos=FIXED, app="offline")))
-    assert fitted(on, asking(notes={**ONLINE, QOS: BEST}, vmemory=1)) == [["A"]]
+    assert fitted(on, pod_with_limits(notes={**ONLINE, QOS: BEST}, vmemory=1)) == [["A"]]
     alone = view(g("A", qosPolicy=FIXED), A=used(tenant(20, qos=BURST, app="offline")))
-    assert fitted(alone, asking(notes={**OFFLINE, QOS: BURST}, vcore=1, vmemory=1)) == [["A"]]
+    assert fitted(alone, pod_with_limits(notes={**OFFLINE, QOS: BURST}, vcore=1, vmemory=1)) == [["A"]]
 
 
 def test_a_pod_without_a_qos_is_best_effort() -> None:
     on = view(g("A"), A=used(tenant(qos=FIXED)))
-    assert fitted(on, asking(vcore=10, vmemory=1)) == "1/1 CardQosPolicyMismatch"
-    assert fitted(view(g("A"), A=used(tenant())), asking(vcore=10, vmemory=1)) == [["A"]]
+    assert fitted(on, pod_with_limits(vcore=10, vmemory=1)) == "1/1 CardQosPolicyMismatch"
+    assert fitted(view(g("A"), A=used(tenant())), pod_with_limits(vcore=10, vmemory=1)) == [["A"]]
 
 
 def test_a_second_container_joins_the_first_whatever_the_node_says() -> None:
@@ -230,10 +233,10 @@ def test_after_all_cores_a_card_has_no_qos_for_the_next_container() -> None:
 def test_the_qos_of_a_card_changes_with_its_pods() -> None:
     """Nothing about it is remembered: not after a restart, not when the pod is gone."""
     yard = Yard([sgpu_node(g("A", qosPolicy=BEST))])
-    placed(yard, asking("a", {QOS: FIXED}, vcore=10, vmemory=1))
-    assert yard.place(asking("b", {QOS: BURST}, vcore=10, vmemory=1)) == {"n1": "1/1 CardQosPolicyMismatch"}
+    placed(yard, pod_with_limits("a", {QOS: FIXED}, vcore=10, vmemory=1))
+    assert yard.place(pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1)) == {"n1": "1/1 CardQosPolicyMismatch"}
     yard.remove("a")
-    placed(yard, asking("b", {QOS: BURST}, vcore=10, vmemory=1))
+    placed(yard, pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1))
 
 
 # choice
@@ -241,11 +244,11 @@ def test_the_qos_of_a_card_changes_with_its_pods() -> None:
 
 def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_a_class() -> None:
     cards = zoned(2, 2, 1, 1, 1)
-    assert chosen(Yard([sgpu_node(*cards)]), asking(sgpu=2, vcore=99, vmemory=1)) == ["G5", "G4"]
-    assert chosen(Yard([sgpu_node(*cards)]), asking(notes=OFFLINE)) == ["G5"]
-    assert chosen(Yard([sgpu_node(*cards)]), asking()) == ["G2"]
+    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits(sgpu=2, vcore=99, vmemory=1)) == ["G5", "G4"]
+    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits(notes=OFFLINE)) == ["G5"]
+    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits()) == ["G2"]
     fewer = Yard([sgpu_node(*cards)])
-    assert chosen(fewer, asking(notes={CARD_POLICY: "binpack"}, sgpu=2, vcore=1, vmemory=1)) == ["G5", "G4"]
+    assert chosen(fewer, pod_with_limits(notes={CARD_POLICY: "binpack"}, sgpu=2, vcore=1, vmemory=1)) == ["G5", "G4"]
 
 
 @pytest.mark.parametrize(
@@ -261,14 +264,14 @@ def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_
     ],
 )
 def test_link_zones(zones: tuple[int, ...], count: int, cards: list[str]) -> None:
-    assert chosen(Yard([sgpu_node(*zoned(*zones))]), asking(sgpu=count)) == cards
+    assert chosen(Yard([sgpu_node(*zoned(*zones))]), pod_with_limits(sgpu=count)) == cards
 
 
 def test_zones_are_of_the_cards_that_may_be_had() -> None:
     """Zone 1 has three cards, but only one is free: zone 2 is the larger, and no longer the smallest that suffices."""
     on = view(*zoned(1, 1, 1, 2, 2), G1=used(tenant(1)), G2=used(tenant(1)))
-    assert fitted(on, asking(sgpu=1)) == [["G3"]]
-    assert fitted(on, asking(sgpu=2)) == [["G5", "G4"]]
+    assert fitted(on, pod_with_limits(sgpu=1)) == [["G3"]]
+    assert fitted(on, pod_with_limits(sgpu=2)) == [["G5", "G4"]]
 
 
 def test_an_online_pod_goes_where_it_disturbs_least() -> None:
@@ -276,7 +279,7 @@ def test_an_online_pod_goes_where_it_disturbs_least() -> None:
         names, found = sorted(usage), []
         while names:
             on = view(*(g(name) for name in names), **{name: usage[name] for name in names})
-            answer = fitted(on, asking(notes=ONLINE, vmemory=1))
+            answer = fitted(on, pod_with_limits(notes=ONLINE, vmemory=1))
             assert isinstance(answer, list)
             found.append(answer[0][0])
             names.remove(found[-1])
@@ -292,7 +295,7 @@ def test_an_online_pod_goes_where_it_disturbs_least() -> None:
         f=used(online),
         g=used(),
     ) == ["g", "f", "e", "d", "c", "a", "b"]
-    assert fitted(view(g("a"), g("b")), asking(notes=ONLINE, vmemory=1)) == [["b"]]
+    assert fitted(view(g("a"), g("b")), pod_with_limits(notes=ONLINE, vmemory=1)) == [["b"]]
 
 
 # quota in the choice
@@ -301,20 +304,20 @@ def test_an_online_pod_goes_where_it_disturbs_least() -> None:
 def test_a_zone_that_quota_forbids_is_left_for_one_it_allows() -> None:
     big, small = {"totalVRam": 65536}, {"totalVRam": 32768}
     on = view(g("A", 1, **big), g("B", 1, **big), g("C", 2, **small), g("D", 2, **small), g("E", 2, **big))
-    assert fitted(on, asking(sgpu=2)) == [["B", "A"]]
-    assert fitted(on, asking(sgpu=2), memory=100000) == [["E", "D"]]
-    assert fitted(on, asking(sgpu=2), memory=65536) == [["D", "C"]]
-    assert fitted(on, asking(sgpu=3), memory=140000) == [["E", "D", "C"]]
-    assert fitted(on, asking(sgpu=2), memory=65535) == "5/5 ResourceQuotaNotFit"
+    assert fitted(on, pod_with_limits(sgpu=2)) == [["B", "A"]]
+    assert fitted(on, pod_with_limits(sgpu=2), memory=100000) == [["E", "D"]]
+    assert fitted(on, pod_with_limits(sgpu=2), memory=65536) == [["D", "C"]]
+    assert fitted(on, pod_with_limits(sgpu=3), memory=140000) == [["E", "D", "C"]]
+    assert fitted(on, pod_with_limits(sgpu=2), memory=65535) == "5/5 ResourceQuotaNotFit"
 
 
 def test_the_cheapest_cards_over_all_zones_are_found() -> None:
     on = view(
         g("A", 1, totalVRam=40000), g("B", 2, totalVRam=65536), g("C", 0, totalVRam=10000), g("D", 0, totalVRam=10000)
     )
-    assert fitted(on, asking(sgpu=2), memory=20000) == [["D", "C"]]
+    assert fitted(on, pod_with_limits(sgpu=2), memory=20000) == [["D", "C"]]
     on = view(g("A", 1, totalVRam=12000), g("C", 0, totalVRam=8000), g("D", 0, totalVRam=8000))
-    assert fitted(on, asking(sgpu=2), memory=17000) == [["D", "C"]]
+    assert fitted(on, pod_with_limits(sgpu=2), memory=17000) == [["D", "C"]]
 
 
 # node score
@@ -369,13 +372,13 @@ AWARE_VENDORS = configured("metax: {resourceVCountName: metax-tech.com/sgpu, sgp
 )
 def test_who_decides_whether_topology_counts(notes: dict[str, str], aware: bool, merit: int) -> None:
     on = view(*zoned(1, 1, 1, 1))
-    assert scored(on, asking(notes=notes, sgpu=2), AWARE_VENDORS if aware else CHART) == merit * 10000
+    assert scored(on, pod_with_limits(notes=notes, sgpu=2), AWARE_VENDORS if aware else CHART) == merit * 10000
 
 
 @pytest.mark.parametrize(("policy", "sign"), [("binpack", 1), ("spread", -1), ("other", 1), ("Spread", 1)])
 def test_binpack_adds_and_spread_subtracts(policy: str, sign: int) -> None:
     on = view(*zoned(1, 1, 1, 1))
-    assert scored(on, asking(notes={AWARE: "1", NODE_POLICY: policy}, sgpu=2)) == sign * 600000
+    assert scored(on, pod_with_limits(notes={AWARE: "1", NODE_POLICY: policy}, sgpu=2)) == sign * 600000
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
@@ -385,17 +388,17 @@ def test_in_both_policies_the_better_linked_node_wins_whatever_its_usage(policy:
     tight = sgpu_node(*zoned(1, 1, 0, name="T"), name="b-tight")
     for busy in ("L3", "T3"):
         yard = Yard([loose, tight])
-        placed(yard, asking("busy", {"metax-tech.com/use-gpuuuid": busy}))
+        placed(yard, pod_with_limits("busy", {"metax-tech.com/use-gpuuuid": busy}))
         notes = {AWARE: "true", NODE_POLICY: policy}
-        assert placed(yard, asking("p", notes, sgpu=2), keep=False).node == "b-tight"
-        usage_decides = placed(yard, asking("q", {NODE_POLICY: policy}, sgpu=2), keep=False).node
+        assert placed(yard, pod_with_limits("p", notes, sgpu=2), keep=False).node == "b-tight"
+        usage_decides = placed(yard, pod_with_limits("q", {NODE_POLICY: policy}, sgpu=2), keep=False).node
         assert usage_decides == {"binpack": {"L3": "a-loose", "T3": "b-tight"},
                                  "spread": {"L3": "b-tight", "T3": "a-loose"}}[policy][busy]  # fmt: skip
 
 
 def test_only_cards_given_with_all_cores_count() -> None:
     on = view(*zoned(1, 1, 1, 1))
-    assert scored(on, asking(notes={AWARE: "1"}, sgpu=2, vcore=99)) == 0
+    assert scored(on, pod_with_limits(notes={AWARE: "1"}, sgpu=2, vcore=99)) == 0
     mixed = pod(one("a", sgpu=1, vcore=99, vmemory=1), one("b", sgpu=2, vcore=100), annotations={AWARE: "1"})
     assert scored(on, mixed) == 600000
 
@@ -404,7 +407,7 @@ def test_idle_are_cards_without_a_task_healthy_or_not() -> None:
     sick = [*zoned(1, 1), g("G3", 1, healthy=False), g("G4", 1), g("G5", 0)]
     on = view(*sick, G4=used(tenant(1)))
     # two taken of three idle: 100 less two pairs torn apart
-    assert scored(on, asking(notes={AWARE: "1"}, sgpu=2)) == 80 * 10000
+    assert scored(on, pod_with_limits(notes={AWARE: "1"}, sgpu=2)) == 80 * 10000
 
 
 @pytest.mark.parametrize(
@@ -421,7 +424,7 @@ def test_an_online_pod_scores_by_the_pods_there(holders: list[str], merit: int) 
     on = view(g("A", 1), g("B", 1), A=used(*(tenant(1, app=app) for app in holders)))
     for name, sign in (("binpack", 1), ("spread", -1)):
         notes = {**ONLINE, NODE_POLICY: name, AWARE: "true", "metax-tech.com/use-gpuuuid": "A"}
-        assert scored(on, asking(notes=notes, vmemory=1)) == sign * merit * 10000
+        assert scored(on, pod_with_limits(notes=notes, vmemory=1)) == sign * merit * 10000
 
 
 def test_an_online_pod_scores_each_card_once_and_not_itself() -> None:
@@ -432,6 +435,6 @@ def test_an_online_pod_scores_each_card_once_and_not_itself() -> None:
 
 def test_the_policy_called_topology_aware_leaves_the_choice_of_node_to_the_score() -> None:
     yard = Yard([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
-    assert placed(yard, asking(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
+    assert placed(yard, pod_with_limits(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
     notes = {CARD_POLICY: "topology-aware", AWARE: "true"}
-    assert cards_of(placed(yard, asking(notes=notes, sgpu=2)))[0] == ["H2", "H1"]
+    assert cards_of(placed(yard, pod_with_limits(notes=notes, sgpu=2)))[0] == ["H2", "H1"]

@@ -16,7 +16,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .cards import Room, room
-from .metaxes import APP_CLASS, CARD_POLICY, QOS, asking, g, one, sgpu_node
+from .metaxes import APP_CLASS, CARD_POLICY, QOS, g, one, pod_with_limits, sgpu_node
 from .yard import CHART, JSON, Yard, pod
 
 KEY = "Metax-SGPU"
@@ -29,7 +29,9 @@ def tenants(draw: st.DrawFn) -> PodUsage:
     app = draw(st.sampled_from(("", "", "", "online", "offline")))
     notes = {QOS: draw(st.sampled_from(KINDS)), **({APP_CLASS: app} if app else {})}
     cores = 0 if app == "online" else draw(st.sampled_from((0, 10, 50, 100)))
-    return PodUsage(Pod.from_object(asking("t", notes)), draw(st.integers(1, 2)), draw(st.integers(0, 20000)), cores)
+    return PodUsage(
+        Pod.from_object(pod_with_limits("t", notes)), draw(st.integers(1, 2)), draw(st.integers(0, 20000)), cores
+    )
 
 
 @st.composite
@@ -120,7 +122,7 @@ def test_a_card_is_refused_for_the_first_reason_of_the_table(
     amounts = {"vcore": cores} if gib is None else {"vcore": cores, "vmemory": gib}
     (device,) = on.inventories[KEY].devices
     label = may_have(on, device, app, qos, cores, None if gib is None else gib * 1024)
-    found = ask_fit(on, asking("p", notes, **amounts))
+    found = ask_fit(on, pod_with_limits("p", notes, **amounts))
     assert str(found) == f"1/1 {label}" if label else isinstance(found, NodeFit)
 
 
@@ -134,7 +136,7 @@ def tried(on: NodeView, app: str, cores: int, amounts: JSON, notes: dict[str, st
     by_uuid = {d.uuid: d for d in on.inventories[KEY].devices}
     while left:
         # an offline class isn't needed to see the order: below 100 cores the first in order is taken
-        found = ask_fit(on, asking("p", {**notes, "metax-tech.com/use-gpuuuid": ",".join(left)}, **amounts))
+        found = ask_fit(on, pod_with_limits("p", {**notes, "metax-tech.com/use-gpuuuid": ",".join(left)}, **amounts))
         if isinstance(found, Rejection):
             break
         uuid = found.rows[0][KEY].devices[0].uuid
@@ -171,11 +173,11 @@ def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, 
     on = sgpu_node(*cards)
     inventory = CHART[KEY].inventory(on)
     assert inventory is not None
-    holder = PodUsage(Pod.from_object(asking("t", {QOS: KINDS[0]})), 1, 1024, 10)
+    holder = PodUsage(Pod.from_object(pod_with_limits("t", {QOS: KINDS[0]})), 1, 1024, 10)
     view = NodeView(on, {KEY: inventory}, {(KEY, f"G{n}"): Usage(1, 1024, 10, (holder,)) for n in busy})
     free = [d for n, d in enumerate(inventory.devices) if n not in busy]
     order = sorted(free, key=lambda d: (-d.numa, -d.index))  # all free cards are equally idle
-    found = ask_fit(view, asking(sgpu=count))
+    found = ask_fit(view, pod_with_limits(sgpu=count))
     if len(order) < count:
         assert isinstance(found, Rejection)
         return
@@ -186,7 +188,7 @@ def test_whole_compute_follows_the_link_zone_tree(zones: list[int], count: int, 
 @given(nodes())
 def test_an_online_pod_takes_the_card_it_disturbs_least(on: NodeView) -> None:
     notes = {APP_CLASS: "online"}
-    found = ask_fit(on, asking("p", notes, vmemory=4))
+    found = ask_fit(on, pod_with_limits("p", notes, vmemory=4))
     fits = [d for d in on.inventories[KEY].devices if not may_have(on, d, "online", "", 0, 4096)]
     if not fits:
         assert isinstance(found, Rejection)
@@ -208,7 +210,7 @@ def test_a_share_of_compute_takes_the_first_cards_in_the_order_tried(on: NodeVie
     assert {d.uuid for d in order} == {
         d.uuid for d in on.inventories[KEY].devices if not may_have(on, d, "", KINDS[0], cores, 2048)
     }
-    found = ask_fit(on, asking("p", notes, sgpu=count, **amounts))
+    found = ask_fit(on, pod_with_limits("p", notes, sgpu=count, **amounts))
     if len(order) < count:
         assert isinstance(found, Rejection)
     else:

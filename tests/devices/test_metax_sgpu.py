@@ -43,9 +43,9 @@ from .metaxes import (
     SGPU_ALLOCATED,
     VCORE,
     VMEMORY,
-    asking,
     g,
     one,
+    pod_with_limits,
     sgpu_node,
 )
 from .yard import CHART, NOW, Yard, configured, container, node, pod
@@ -190,7 +190,7 @@ def admitted(manifest: dict[str, Any]) -> dict[str, str] | str:
     ],
 )
 def test_class_and_qos_at_admission(notes: dict[str, str], count: int, after: dict[str, str] | str) -> None:
-    assert admitted(asking(notes=notes, sgpu=count)) == after
+    assert admitted(pod_with_limits(notes=notes, sgpu=count)) == after
 
 
 def test_every_container_is_looked_at_init_containers_too() -> None:
@@ -209,7 +209,7 @@ def test_a_container_that_asks_for_no_card_is_left_alone(amounts: dict[str, obje
 @pytest.mark.parametrize("notes", [{QOS: "x"}, {**OFFLINE, QOS: ""}, {APP_CLASS: "x"}])
 def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> None:
     """By the validating path and, where that was missed, by Fit."""
-    stored = Pod.from_object(asking(notes=notes))
+    stored = Pod.from_object(pod_with_limits(notes=notes))
     with pytest.raises(Denied, match="must be set one of"):
         checked_requests(stored, CHART)
     with pytest.raises(BadRequest, match="must be set one of"):
@@ -225,11 +225,11 @@ def test_limits_and_requests_are_never_rewritten() -> None:
 
 def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card() -> None:
     yard = Yard([sgpu_node(g("A"))])
-    assert yard.admit(asking(vcore=101)).warnings == [
+    assert yard.admit(pod_with_limits(vcore=101)).warnings == [
         f"container main: {VCORE} 101 is more than the 100 that a card has"
     ]
-    assert yard.admit(asking(vcore=100)).warnings == []
-    assert yard.place(asking(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
+    assert yard.admit(pod_with_limits(vcore=100)).warnings == []
+    assert yard.place(pod_with_limits(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_only_limits_count() -> None:
 
 def test_an_online_pods_compute_is_not_counted() -> None:
     for notes, cores in ((ONLINE, 0), (OFFLINE, 60), ({}, 60), ({APP_CLASS: "Online"}, 60)):
-        asked = Pod.from_object(asking(notes=notes, vcore=60))
+        asked = Pod.from_object(pod_with_limits(notes=notes, vcore=60))
         request = SHARED.request_in_pod(asked.containers[0], asked)
         assert request is not None
         assert request.cores == cores
@@ -363,14 +363,14 @@ def test_what_is_written_is_read_back_and_the_plugin_is_told_the_same(rows: list
     written = SHARED.encode(
         [{"Metax-SGPU": Allocation("Metax-SGPU", tuple(row))} if row else {} for row in rows], sgpu_node(), NOW
     )
-    found = SHARED.decode(replace(Pod.from_object(asking()), annotations=written))
+    found = SHARED.decode(replace(Pod.from_object(pod_with_limits()), annotations=written))
     expected = [[(d.uuid, "Metax-SGPU", d.booking.memory, d.booking.cores) for d in row] for row in rows]
     read = [[(e.uuid, e.word, e.memory, e.cores) for e in row] for row in found or [[] for _ in rows]]
     assert read == expected
-    told = orjson.loads(written[PLUGIN_ALLOCATED])
-    assert [[(e["uuid"], e.get("vRam", 0), e.get("compute", 0)) for e in row] for row in told] == [
+    reported = orjson.loads(written[PLUGIN_ALLOCATED])
+    assert [[(e["uuid"], e.get("vRam", 0), e.get("compute", 0)) for e in row] for row in reported] == [
         [(uuid, memory, cores) for uuid, _, memory, cores in row] for row in expected
     ]
-    assert json.dumps(told, separators=(",", ":")) == written[PLUGIN_ALLOCATED]
-    assert 0 not in [amount for row in told for entry in row for amount in entry.values()]
+    assert json.dumps(reported, separators=(",", ":")) == written[PLUGIN_ALLOCATED]
+    assert 0 not in [amount for row in reported for entry in row for amount in entry.values()]
     assert written[SGPU_ALLOCATED] == written["hami.io/metax-sgpu-devices-to-allocate"]

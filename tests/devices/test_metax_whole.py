@@ -24,11 +24,11 @@ from .metaxes import (
     GPU_ALLOCATED,
     LOSSES,
     NODE_POLICY,
-    asking,
     cards_of,
     gpu_node,
     one,
     placed,
+    pod_with_limits,
 )
 from .yard import CHART, NOW, Yard, configured, container, node, pod
 
@@ -108,7 +108,7 @@ def test_a_table_that_cannot_be_read_is_told_and_leaves_the_cards() -> None:
 def test_the_node_score(policy: str | None, count: int, tables: bool, score: float) -> None:
     yard = Yard([gpu_node(7, losses=LOSS_TABLE, scores=SCORE_TABLE) if tables else gpu_node(7)])
     notes = {} if policy is None else {NODE_POLICY: policy}
-    assert placed(yard, asking(notes=notes, gpu=count)).score == score
+    assert placed(yard, pod_with_limits(notes=notes, gpu=count)).score == score
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_node_score(policy: str | None, count: int, tables: bool, score: flo
 def test_a_node_without_its_table_or_entry_is_the_last_to_be_taken(policy: str, tables: dict[str, object]) -> None:
     """Issues 2566 and 2572: half a table made a node the best of all in one policy."""
     yard = Yard([gpu_node(6, "bare", **tables), gpu_node(6, "full", losses={"1": 1999}, scores={"1": 1})])
-    assert placed(yard, asking(notes={NODE_POLICY: policy}, gpu=1)).node == "full"
+    assert placed(yard, pod_with_limits(notes={NODE_POLICY: policy}, gpu=1)).node == "full"
 
 
 def test_cards_are_counted_once_over_all_containers() -> None:
@@ -154,13 +154,13 @@ def test_two_containers_with_whole_cards_fit() -> None:
 def test_a_whole_card_is_never_shared_whatever_the_policy() -> None:
     for policy in ("binpack", "spread", "mutex", "topology-aware"):
         yard = Yard([gpu_node(1)])
-        placed(yard, asking("a", {CARD_POLICY: policy}, gpu=1))
-        assert yard.place(asking("b", {CARD_POLICY: policy}, gpu=1)) == {"n1": "1/1 CardTimeSlicingExhausted"}
+        placed(yard, pod_with_limits("a", {CARD_POLICY: policy}, gpu=1))
+        assert yard.place(pod_with_limits("b", {CARD_POLICY: policy}, gpu=1)) == {"n1": "1/1 CardTimeSlicingExhausted"}
 
 
 def test_uuid_lists_have_no_effect_as_the_ids_are_not_hardware() -> None:
     notes = {"metax-tech.com/use-gpuuuid": "x", "metax-tech.com/nouse-gpuuuid": "n1-metax-0"}
-    placed(Yard([gpu_node(1)]), asking(notes=notes, gpu=1))
+    placed(Yard([gpu_node(1)]), pod_with_limits(notes=notes, gpu=1))
 
 
 def test_broken_cards_are_not_given() -> None:
@@ -168,19 +168,21 @@ def test_broken_cards_are_not_given() -> None:
     yard = Yard(
         [Node.from_object({"metadata": {"name": "n1"}, "status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "2"}}})]
     )
-    assert yard.place(asking("three", gpu=3)) == {"n1": "2/4 AllocatedCardsInsufficientRequest, 2/4 CardNotHealth"}
-    placed(yard, asking("a", gpu=1))
-    assert yard.place(asking("two", gpu=2)) == {
+    assert yard.place(pod_with_limits("three", gpu=3)) == {
+        "n1": "2/4 AllocatedCardsInsufficientRequest, 2/4 CardNotHealth"
+    }
+    placed(yard, pod_with_limits("a", gpu=1))
+    assert yard.place(pod_with_limits("two", gpu=2)) == {
         "n1": "1/4 AllocatedCardsInsufficientRequest, 1/4 CardTimeSlicingExhausted, 2/4 CardNotHealth"
     }
     assert isinstance(yard.place(pod(one("x", gpu=1), one("y", gpu=1), name="xy")), dict)
-    placed(yard, asking("b", gpu=1))
-    assert yard.place(asking("c", gpu=1)) == {"n1": "2/4 CardNotHealth, 2/4 CardTimeSlicingExhausted"}
+    placed(yard, pod_with_limits("b", gpu=1))
+    assert yard.place(pod_with_limits("c", gpu=1)) == {"n1": "2/4 CardNotHealth, 2/4 CardTimeSlicingExhausted"}
 
 
 def test_capacity_without_allocatable_is_all_usable() -> None:
     bare = Node.from_object({"metadata": {"name": "n1"}, "status": {"capacity": {GPU: "2"}}})
-    placed(Yard([bare]), asking(gpu=2))
+    placed(Yard([bare]), pod_with_limits(gpu=2))
 
 
 # admission and extraction
@@ -188,17 +190,17 @@ def test_capacity_without_allocatable_is_all_usable() -> None:
 
 def test_admission_changes_nothing() -> None:
     yard = Yard([])
-    manifest = asking(gpu=2)
+    manifest = pod_with_limits(gpu=2)
     assert yard.admit(manifest).pod == manifest
     draft = PodDraft(manifest)
     assert WHOLE.admit(draft.containers[0], draft, NO_DEVICES) is True
-    zero = PodDraft(asking(gpu=0))
+    zero = PodDraft(pod_with_limits(gpu=0))
     assert WHOLE.admit(zero.containers[0], zero, NO_DEVICES) is False
 
 
 @pytest.mark.parametrize("amount", ["-1", "1.5", "2147483648", "x"])
 def test_a_count_that_cannot_be_meant_is_denied(amount: str) -> None:
-    message = Yard([]).admit(asking(gpu=amount)).message
+    message = Yard([]).admit(pod_with_limits(gpu=amount)).message
     assert message == (f"invalid {GPU} value {amount} in container main: must be an integer between 0 and 2147483647")
 
 

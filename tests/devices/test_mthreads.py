@@ -14,10 +14,10 @@ from .moore import (
     VENDOR,
     VGPU,
     admitted,
-    asks,
     mt_node,
     placed,
     short,
+    with_limits,
     yard,
 )
 from .yard import NOW, Placed, Yard, configured, node, pod
@@ -87,7 +87,7 @@ def test_a_capacity_no_node_can_have_is_refused():
 def test_devices_are_gone_with_the_capacity():
     where = yard()
     where.state.set_node(mt_node(core=0), NOW)
-    assert placed(where, pod(asks(n=1))) == "node unregistered"
+    assert placed(where, pod(with_limits(n=1))) == "node unregistered"
 
 
 # 5: admission
@@ -112,12 +112,12 @@ ADMISSION = [  # rules 3 to 6: limits, requests; limits and requests after
 
 @pytest.mark.parametrize(("limits", "requests", "after", "requested"), ADMISSION)
 def test_whole_cards_are_written_as_what_they_have(limits, requests, after, requested):
-    found = admitted(pod(asks(requests=requests, **limits)))
+    found = admitted(pod(with_limits(requests=requests, **limits)))
     assert (short(found.limits()), short(found.requests())) == (after, requested)
 
 
 def test_init_containers_are_admitted_too():
-    found = admitted(pod(asks(), init=[asks("prep", n=1)]))
+    found = admitted(pod(with_limits(), init=[with_limits("prep", n=1)]))
     assert short(found.pod["spec"]["initContainers"][0]["resources"]["limits"]) == {"n": "1", **WHOLE}
 
 
@@ -133,7 +133,7 @@ def test_init_containers_are_admitted_too():
     ],
 )
 def test_hamis_own_refusals(limits, requests, message):
-    assert admitted(pod(asks(requests=requests, **limits))).message == message
+    assert admitted(pod(with_limits(requests=requests, **limits))).message == message
 
 
 @pytest.mark.parametrize("field", ["limits", "requests"])
@@ -155,14 +155,14 @@ def test_hamis_own_refusals(limits, requests, message):
 def test_an_amount_that_cant_be_meant_is_refused(field, key, value, right):
     written = {"limits": {"n": 2}, "requests": {"n": 2}}
     written[field][key] = value
-    message = admitted(pod(asks("train", requests=written["requests"], **written["limits"]))).message
+    message = admitted(pod(with_limits("train", requests=written["requests"], **written["limits"]))).message
     assert f"invalid {NAMES[key]} value {value} in container train: must be " in message
     assert right in message
 
 
 def test_amounts_without_a_count_are_checked_but_not_asked():
-    assert "invalid" in admitted(pod(asks(mem=-1))).message
-    assert admitted(pod(asks(mem=3))).message == ""
+    assert "invalid" in admitted(pod(with_limits(mem=-1))).message
+    assert admitted(pod(with_limits(mem=3))).message == ""
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_amounts_without_a_count_are_checked_but_not_asked():
 )
 def test_the_number_of_cards_is_told_by_admission_alone(counts, given, after):
     notes = {} if given is None else {REQUESTED: given}
-    found = admitted(pod(*(asks(f"c{i}", n=n) for i, n in enumerate(counts)), annotations=notes))
+    found = admitted(pod(*(with_limits(f"c{i}", n=n) for i, n in enumerate(counts)), annotations=notes))
     assert found.pod["metadata"]["annotations"].get(REQUESTED) == after
 
 
 def test_a_pod_of_others_keeps_the_annotation():
-    found = admitted(pod(asks(mem=4), annotations={REQUESTED: "2"}))
+    found = admitted(pod(with_limits(mem=4), annotations={REQUESTED: "2"}))
     assert found.pod["metadata"]["annotations"] == {REQUESTED: "2"}
 
 
@@ -193,7 +193,7 @@ SEVERAL, ALONE = "several cards are given whole", f"without a limit of {MEM} the
 
 
 @pytest.mark.parametrize(
-    ("limits", "requests", "told"),
+    ("limits", "requests", "reported"),
     [
         ({"n": 1, "mem": 32, "core": 8}, {}, []),
         ({"n": 1}, {}, []),
@@ -205,10 +205,10 @@ SEVERAL, ALONE = "several cards are given whole", f"without a limit of {MEM} the
         ({"n": 1, "mem": 32}, {}, [f"no compute is reserved without {CORE}"]),
     ],
 )
-def test_what_is_hardly_meant_is_told(limits, requests, told):
-    first = admitted(pod(asks(requests=requests, **limits)))
-    assert list(first.warnings) == [f"container main: {text}" for text in told]
-    assert admitted(first.pod).warnings == [f"container main: {text}" for text in told if "reserved" in text]
+def test_what_is_hardly_meant_is_told(limits, requests, reported):
+    first = admitted(pod(with_limits(requests=requests, **limits)))
+    assert list(first.warnings) == [f"container main: {text}" for text in reported]
+    assert admitted(first.pod).warnings == [f"container main: {text}" for text in reported if "reserved" in text]
 
 
 NEVER = "no node will fit"
@@ -235,9 +235,11 @@ def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(apps, inits, war
 
     def made(kind, counts):
         return [
-            asks(f"{kind}{i}", sidecar=isinstance(n, str), **({"n": n} if n == 0 or int(n) > 1 else {"n": n, "mem": 4}))
+            with_limits(
+                f"{kind}{i}", sidecar=isinstance(n, str), **({"n": n} if n == 0 or int(n) > 1 else {"n": n, "mem": 4})
+            )
             if int(n)
-            else asks(f"{kind}{i}")
+            else with_limits(f"{kind}{i}")
             for i, n in enumerate(counts)
         ]
 

@@ -87,9 +87,9 @@ def test_step_2_an_amount_that_is_no_natural_number_is_denied_and_never_means_no
     given_amounts = {short: value} if where == "limits" else {"requests": {short: value}}
     sentence = f"invalid {RESOURCES[short]} value {value} in container main: must be {what}"
     assert refusal(**given_amounts) == sentence
-    for asking in (pod(container(**given_amounts)), pod(init("first"), container(**given_amounts))):
+    for incoming in (pod(container(**given_amounts)), pod(init("first"), container(**given_amounts))):
         with pytest.raises(BadRequest) as caught:
-            read_pod_request(asking, vendors(), "spread")
+            read_pod_request(incoming, vendors(), "spread")
         assert str(caught.value) == sentence
 
 

@@ -47,24 +47,24 @@ BOTH_SPELLINGS = pytest.mark.parametrize("spell", [int, str])
 
 
 def test_1_a_whole_card_goes_to_the_last_card_then_to_the_first_then_nowhere():
-    asking, _ = admitted(raw_pod(one()))
-    assert asking.containers[0].limits == {"nvidia.com/gpu": 1, "nvidia.com/gpucores": "100"}
+    incoming, _ = admitted(raw_pod(one()))
+    assert incoming.containers[0].limits == {"nvidia.com/gpu": 1, "nvidia.com/gpucores": "100"}
     idle = view(A_AND_B)
-    assert record(asking, idle) == "GPU-b,NVIDIA,40960,100:;"
-    assert debit(placed(asking, idle), asking.kinds) == (1, 40960, 100)
+    assert record(incoming, idle) == "GPU-b,NVIDIA,40960,100:;"
+    assert debit(placed(incoming, idle), incoming.kinds) == (1, 40960, 100)
     whole = used(1, 40960, 100)
-    assert record(asking, view(A_AND_B, {"GPU-b": whole})) == "GPU-a,NVIDIA,40960,100:;"
+    assert record(incoming, view(A_AND_B, {"GPU-b": whole})) == "GPU-a,NVIDIA,40960,100:;"
     full = {"GPU-a": whole, "GPU-b": whole}
-    assert record(asking, view(A_AND_B, full)) == "2/2 CardInsufficientMemory"
+    assert record(incoming, view(A_AND_B, full)) == "2/2 CardInsufficientMemory"
     single_slot = node(card("GPU-a", count=1), card("GPU-b", count=1))
-    assert record(asking, view(single_slot, full)) == "2/2 CardTimeSlicingExhausted"
+    assert record(incoming, view(single_slot, full)) == "2/2 CardTimeSlicingExhausted"
 
 
 def test_2_a_percentage_is_of_each_card_and_scores_of_unequal_cards_are_compared_exactly():
     on = view(node(card("GPU-a", devmem=24576), card("GPU-b")))
-    asking = pod(container(gpu=2, pct=50, gpucores=30))
-    assert record(asking, on) == "GPU-b,NVIDIA,20480,30:GPU-a,NVIDIA,12288,30:;"
-    assert debit(placed(asking, on), asking.kinds) == (2, 32768, 60)
+    incoming = pod(container(gpu=2, pct=50, gpucores=30))
+    assert record(incoming, on) == "GPU-b,NVIDIA,20480,30:GPU-a,NVIDIA,12288,30:;"
+    assert debit(placed(incoming, on), incoming.kinds) == (2, 32768, 60)
 
 
 def four_cards(spell: type) -> NodeView:
@@ -96,8 +96,8 @@ def test_the_documents_score_table_gives_one_of_the_worst_connected_cards_or_the
     assert set(chosen(pod(container(gpu=2), policy="topology-aware"), on).split()) == {"gpu2", "gpu3"}
 
 
-def best_node(asking: cards.Pod, *views: NodeView) -> str:
-    asked, known = ask(asking), cards.vendors()
+def best_node(incoming: cards.Pod, *views: NodeView) -> str:
+    asked, known = ask(incoming), cards.vendors()
     fits = []
     for on in views:
         fit = fit_pod(on, asked, known, None)
@@ -133,8 +133,8 @@ def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy, e
 
 @pytest.mark.parametrize(("count", "expected"), [(1, "a"), (2, "b")])
 def test_between_nodes_of_equal_size_the_links_decide(count, expected):
-    asking = pod(container(gpu=count, gpumem=1024), policy="topology-aware")
-    assert best_node(asking, view(linked_node("b", 4, 300)), view(linked_node("a", 4, 100))) == expected
+    incoming = pod(container(gpu=count, gpumem=1024), policy="topology-aware")
+    assert best_node(incoming, view(linked_node("b", 4, 300)), view(linked_node("a", 4, 100))) == expected
 
 
 def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
@@ -148,17 +148,17 @@ def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
 
 
 def test_6_init_and_app_containers_are_placed_apart_and_counted_by_their_peak():
-    asking = pod(
+    incoming = pod(
         init("dl", gpu=1, gpumem=8000),
         container("log"),
         container("a", gpu=1, gpumem=3000, gpucores=30),
         container("b", gpu=1, gpumem=5000),
     )
     on = view(A_AND_B)
-    assert record(asking, on) == "GPU-b,NVIDIA,8000,0:;;GPU-b,NVIDIA,3000,30:;GPU-a,NVIDIA,5000,0:;"
-    fit = placed(asking, on)
-    assert debit(fit, asking.kinds) == (2, 13000, 30)
-    assert debit(fit, asking.kinds, init_finished=True) == (2, 8000, 30)
+    assert record(incoming, on) == "GPU-b,NVIDIA,8000,0:;;GPU-b,NVIDIA,3000,30:;GPU-a,NVIDIA,5000,0:;"
+    fit = placed(incoming, on)
+    assert debit(fit, incoming.kinds) == (2, 13000, 30)
+    assert debit(fit, incoming.kinds, init_finished=True) == (2, 8000, 30)
 
 
 TWO_G = ("2g.10gb", 0, 2), ("2g.10gb", 2, 2)
@@ -166,15 +166,15 @@ TWO_G = ("2g.10gb", 0, 2), ("2g.10gb", 2, 2)
 
 def test_7_mig_instances_are_booked_with_their_profile():
     on = view(node(mig_card("GPU-m")))
-    asking = pod(container(gpu=2, gpumem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
-    fit = placed(asking, on)
+    incoming = pod(container(gpu=2, gpumem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
+    fit = placed(incoming, on)
     written = cards.nvidia().encode(fit.rows, on.node, 0)
     assert written["hami.io/vgpu-devices-allocated"] == "GPU-m,NVIDIA,10240,28:GPU-m,NVIDIA,10240,28:;"
     assert written[MIG_RECORDS] == (
         '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":0,"size":2}},'
         '{"containerIndex":0,"deviceIndex":1,"gpuUUID":"GPU-m","profile":"2g.10gb","placement":{"start":2,"size":2}}]'
     )
-    assert debit(fit, asking.kinds) == (2, 20480, 56)
+    assert debit(fit, incoming.kinds) == (2, 20480, 56)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_7_later_mig_pods_get_the_next_place_until_none_is_left(taken, memory, a
 
 
 def test_8_quota_refuses_at_placement_what_a_percentage_hid_at_admission():
-    asking, _ = admitted(raw_pod(one(pct=50)))
+    incoming, _ = admitted(raw_pod(one(pct=50)))
     on = view(node(card("GPU-a", devmem=24576)))
-    assert record(asking, on, room(asking, memory=10000)) == "1/1 ResourceQuotaNotFit"
-    assert record(asking, on, room(asking, memory=12288)) == "GPU-a,NVIDIA,12288,0:;"
+    assert record(incoming, on, room(incoming, memory=10000)) == "1/1 ResourceQuotaNotFit"
+    assert record(incoming, on, room(incoming, memory=12288)) == "GPU-a,NVIDIA,12288,0:;"
 
 
 @pytest.mark.parametrize(

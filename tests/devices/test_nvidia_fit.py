@@ -71,9 +71,9 @@ USE_UUID, NOUSE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 )
 def test_each_label_alone(fields, usage, amounts, extra, label):
     on = view(node(card("a", **fields), cordon=extra.get("cordon")), {"a": usage} if usage else None)
-    asking = pod(one(**{"gpumem": 1000, **amounts}), policy=extra.get("policy"), annotations=extra.get("notes"))
-    budget = room(asking, memory=extra["room"]) if "room" in extra else None
-    assert record(asking, on, budget) == f"1/1 {label}"
+    incoming = pod(one(**{"gpumem": 1000, **amounts}), policy=extra.get("policy"), annotations=extra.get("notes"))
+    budget = room(incoming, memory=extra["room"]) if "room" in extra else None
+    assert record(incoming, on, budget) == f"1/1 {label}"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_each_label_alone(fields, usage, amounts, extra, label):
 )
 def test_a_card_at_the_edge_still_fits(fields, usage, amounts, extra):
     on = view(node(card("a", **fields)), {"a": usage} if usage else None)
-    asking = pod(one(**{"gpumem": 1000, **amounts}), policy=extra.get("policy"), annotations=extra.get("notes"))
-    assert chosen(asking, on, room(asking, memory=extra["room"]) if "room" in extra else None) == "a"
+    incoming = pod(one(**{"gpumem": 1000, **amounts}), policy=extra.get("policy"), annotations=extra.get("notes"))
+    assert chosen(incoming, on, room(incoming, memory=extra["room"]) if "room" in extra else None) == "a"
 
 
 LADDER = [
@@ -121,13 +121,13 @@ def test_the_first_check_that_fails_gives_the_label(first):
     wrong = {key: value for _, given in LADDER[first:] for key, value in given.items()}
     fields = {key: wrong[key] for key in ("health", "count", "devmem", "devcore", "mode") if key in wrong}
     on = view(node(card("a", **fields), cordon=wrong.get("cordon")), {"a": used(1, 0, 10)})
-    asking = pod(
+    incoming = pod(
         one(gpumem=1000, gpucores=60 if first < 9 else 30),
         policy=wrong.get("policy"),
         annotations={key: wrong[key] for key in (USE_TYPE, USE_UUID) if key in wrong},
     )
-    budget = room(asking, memory=wrong["room"]) if "room" in wrong else None
-    assert record(asking, on, budget) == f"1/1 {LADDER[first][0]}"
+    budget = room(incoming, memory=wrong["room"]) if "room" in wrong else None
+    assert record(incoming, on, budget) == f"1/1 {LADDER[first][0]}"
 
 
 def test_memory_comes_before_cores_and_cores_before_exclusiveness():
@@ -163,8 +163,8 @@ def test_the_number_collected_is_told_and_left_out_when_it_is_none():
 
 
 def test_the_labels_are_those_of_the_first_container_that_does_not_fit():
-    asking = pod(container("a", gpu=1, gpumem=1), container("b", gpu=1, gpumem=50000), container("c", gpu=9))
-    assert record(asking, view(node(*map(card, "abc")))) == "3/3 CardInsufficientMemory"
+    incoming = pod(container("a", gpu=1, gpumem=1), container("b", gpu=1, gpumem=50000), container("c", gpu=9))
+    assert record(incoming, view(node(*map(card, "abc")))) == "3/3 CardInsufficientMemory"
 
 
 def test_the_walk_stops_at_the_count_and_uses_a_card_once():
@@ -226,8 +226,8 @@ def test_numa_bound_cards_come_from_one_numa_node(notes, usage, count, answer):
 
 def test_a_card_that_fails_before_the_numa_check_starts_no_group():
     on = view(node(card("a"), card("b", type="V100"), card("c", numa=1), card("d", numa=1, health=False)))
-    asking = pod(container(gpu=2, gpumem=1), annotations={**BIND, USE_TYPE: "A100"})
-    assert record(asking, on) == (
+    incoming = pod(container(gpu=2, gpumem=1), annotations={**BIND, USE_TYPE: "A100"})
+    assert record(incoming, on) == (
         "1/4 AllocatedCardsInsufficientRequest, 1/4 CardNotHealth, 1/4 CardTypeMismatch, 1/4 NumaNotFit"
     )
     only_one = pod(container(gpu=2, gpumem=1), annotations={**BIND, USE_UUID: "a,b,c,d", NOUSE_TYPE: "V100"})
@@ -237,8 +237,8 @@ def test_a_card_that_fails_before_the_numa_check_starts_no_group():
 
 def test_a_card_that_fails_after_the_numa_check_has_started_its_group():
     on = view(node(card("a"), card("b", numa=1)))
-    asking = pod(container(gpu=2, gpumem=1), annotations={**BIND, NOUSE_UUID: "a"})
-    assert record(asking, on) == "1/2 CardUuidMismatch, 1/2 NumaNotFit"
+    incoming = pod(container(gpu=2, gpumem=1), annotations={**BIND, NOUSE_UUID: "a"})
+    assert record(incoming, on) == "1/2 CardUuidMismatch, 1/2 NumaNotFit"
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_numa_first_binds_if_it_can_and_spreads_over_numa_nodes_if_not(usage, co
 
 
 def test_numa_first_with_numa_bind_stays_bound():
-    asking = pod(container(gpu=3, gpumem=1), policy="numa-first", annotations=BIND)
-    assert record(asking, view(TWO_BY_TWO)) == "2/4 AllocatedCardsInsufficientRequest, 2/4 NumaNotFit"
+    incoming = pod(container(gpu=3, gpumem=1), policy="numa-first", annotations=BIND)
+    assert record(incoming, view(TWO_BY_TWO)) == "2/4 AllocatedCardsInsufficientRequest, 2/4 NumaNotFit"
 
 
 def test_numa_firsts_refusal_is_that_of_the_unbound_try():
@@ -263,9 +263,9 @@ def test_numa_firsts_refusal_is_that_of_the_unbound_try():
 # 7.7: MIG
 
 
-def instances(asking, on):
+def instances(incoming, on):
     """What a container got on MIG cards: (card, profile, start) each, or the refusal's text."""
-    result = fitted(asking, on)
+    result = fitted(incoming, on)
     if not isinstance(result, NodeFit):
         return str(result)
     return [(d.uuid, d.booking.profile, d.booking.mark.placement.start) for d in first_allocation(result).devices]
@@ -299,8 +299,8 @@ def test_the_smallest_profile_that_is_enough_is_placed_where_it_fits(amounts, us
 
 def test_a_full_profile_falls_through_to_the_next_larger_one():
     profiles = [profile("1g.5gb", 5120, 14, (0, 1)), profile("2g.10gb", 10240, 28, (2, 2))]
-    asking = pod(container(gpu=2, gpumem=5000))
-    fit = placed(asking, view(node(mig_card("m", profiles))))
+    incoming = pod(container(gpu=2, gpumem=5000))
+    fit = placed(incoming, view(node(mig_card("m", profiles))))
     assert [(d.booking.profile, d.booking.memory, d.booking.cores) for d in first_allocation(fit).devices] == [
         ("1g.5gb", 5120, 14),
         ("2g.10gb", 10240, 28),
@@ -357,13 +357,13 @@ def test_what_other_containers_hold_of_a_mig_card_counts_for_the_first_instance(
 @pytest.mark.parametrize(("wanted", "answer"), [("mig", "m"), ("hami-core", "h"), ("hami-core,mig", "h"), (None, "h")])
 def test_the_mode_chooses_between_mig_and_shared_cards(wanted, answer):
     on = view(node(mig_card("m"), card("h", mode="hami-core")))
-    asking = pod(one(gpumem=5000), annotations={} if wanted is None else {MODE: wanted})
-    assert chosen(asking, on) == answer
+    incoming = pod(one(gpumem=5000), annotations={} if wanted is None else {MODE: wanted})
+    assert chosen(incoming, on) == answer
 
 
 def test_containers_of_one_pod_see_each_others_instances():
-    asking = pod(container("a", gpu=1, gpumem=8000), container("b", gpu=1, gpumem=8000))
-    fit = placed(asking, view(node(mig_card("m"))))
+    incoming = pod(container("a", gpu=1, gpumem=8000), container("b", gpu=1, gpumem=8000))
+    fit = placed(incoming, view(node(mig_card("m"))))
     marks = [row["NVIDIA"].devices[0].booking.mark.placement for row in fit.rows]
     assert marks == [MigPlacement(0, 2), MigPlacement(2, 2)]
 
@@ -409,22 +409,22 @@ def test_containers_are_fitted_one_after_another(containers, answer):
 
 
 def test_a_pods_slots_are_its_app_containers_and_one_for_init():
-    asking = pod(init("i", gpu=1, gpumem=1), init("j", gpu=1, gpumem=1), container("a", gpu=1, gpumem=1))
-    fit = placed(asking, view(node(card("A", count=1))))
-    assert debit(fit, asking.kinds) == (1, 1, 0)
+    incoming = pod(init("i", gpu=1, gpumem=1), init("j", gpu=1, gpumem=1), container("a", gpu=1, gpumem=1))
+    fit = placed(incoming, view(node(card("A", count=1))))
+    assert debit(fit, incoming.kinds) == (1, 1, 0)
     two = pod(container("a", gpu=1, gpumem=1), container("b", gpu=1, gpumem=1))
     assert record(two, view(node(card("A", count=1)))) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_containers_without_cards_keep_their_slot_in_the_record():
-    asking = pod(init("i"), container("a"), container("b", gpu=1, gpumem=3000, gpucores=30), container("c"))
-    assert record(asking, view(node(card("G")))) == ";;G,NVIDIA,3000,30:;;"
+    incoming = pod(init("i"), container("a"), container("b", gpu=1, gpumem=3000, gpucores=30), container("c"))
+    assert record(incoming, view(node(card("G")))) == ";;G,NVIDIA,3000,30:;;"
 
 
 def test_a_mig_record_counts_containers_init_first():
-    asking = pod(init("i", gpu=1, gpumem=1), container("a"), container("b", gpu=1, gpumem=8000))
+    incoming = pod(init("i", gpu=1, gpumem=1), container("a"), container("b", gpu=1, gpumem=8000))
     on = view(node(mig_card("m")))
-    written = nvidia().encode(placed(asking, on).rows, on.node, 0)["hami.io/vgpu-mig-allocations"]
+    written = nvidia().encode(placed(incoming, on).rows, on.node, 0)["hami.io/vgpu-mig-allocations"]
     assert '"containerIndex":0,"deviceIndex":0' in written
     assert '"containerIndex":2,"deviceIndex":0' in written
 

@@ -176,8 +176,8 @@ def plain_reading(vendor: str, world: World, wanted: dict[str, int], notes: dict
     return ", ".join(sorted(f"{n}/{len(world.devices)} {why}" for why, n in counted.items() if n))
 
 
-def fitted(asking: JSON, view: NodeView, budget: PodBudget | None = None) -> Any:
-    ask = read_pod_request(Pod.from_object(asking), CHART, "spread")
+def fitted(incoming: JSON, view: NodeView, budget: PodBudget | None = None) -> Any:
+    ask = read_pod_request(Pod.from_object(incoming), CHART, "spread")
     assert ask is not None
     return fit_pod(view, ask, CHART, budget)
 
@@ -187,13 +187,13 @@ def fitted(asking: JSON, view: NodeView, budget: PodBudget | None = None) -> Any
 def test_the_choice_is_that_of_a_plain_reading(vendor: str, data: st.DataObject) -> None:
     world, wanted = data.draw(worlds(vendor)), data.draw(wants(vendor))
     notes, policy = data.draw(lists(vendor)), data.draw(st.sampled_from(POLICIES))
-    asking = pod(annotations={**notes, "hami.io/gpu-scheduler-policy": policy}, **limits(vendor, wanted))
-    found = fitted(asking, world.view(vendor))
-    told: object = str(found)
+    incoming = pod(annotations={**notes, "hami.io/gpu-scheduler-policy": policy}, **limits(vendor, wanted))
+    found = fitted(incoming, world.view(vendor))
+    message: object = str(found)
     if isinstance(found, NodeFit):
         devices = found.rows[0][vendor].devices
-        told = [DeviceEntry(d.uuid, vendor, d.booking.memory, d.booking.cores) for d in devices]
-    assert told == plain_reading(vendor, world, wanted, notes, policy)
+        message = [DeviceEntry(d.uuid, vendor, d.booking.memory, d.booking.cores) for d in devices]
+    assert message == plain_reading(vendor, world, wanted, notes, policy)
 
 
 @BOTH
@@ -205,12 +205,12 @@ def test_a_placement_keeps_within_every_card_and_the_quota(vendor: str, data: st
     inits = data.draw(st.integers(0, len(boxes) - 1))
     if inits and data.draw(st.booleans()):
         boxes[0]["restartPolicy"] = "Always"
-    asking = pod(*boxes[inits:], init=boxes[:inits])
-    kinds = Pod.from_object(asking).kinds
+    incoming = pod(*boxes[inits:], init=boxes[:inits])
+    kinds = Pod.from_object(incoming).kinds
     hard = {f"limits.{NAMES[vendor][1]}": data.draw(st.integers(0, 40))} if data.draw(st.booleans()) else {}
     budget = PodBudget(hard, kinds, CHART)
     view = world.view(vendor)
-    fit = fitted(asking, view, budget)
+    fit = fitted(incoming, view, budget)
     if not isinstance(fit, NodeFit):
         assert str(fit)
         return
@@ -285,6 +285,6 @@ def test_quota_is_asked_behind_the_pods_own_wishes_and_before_what_is_free(
     vendor: str, used: Usage, policy: str, label: str
 ) -> None:
     world = World((Device(vendor, "c0", 0, 4, 10**6, 100, vendor),), {"c0": used})
-    asking = pod(annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(vendor, {"count": 1, "memory": 1}))
-    nothing = PodBudget({f"limits.{NAMES[vendor][1]}": 0}, Pod.from_object(asking).kinds, CHART)
-    assert str(fitted(asking, world.view(vendor), nothing)) == f"1/1 {label}"
+    incoming = pod(annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(vendor, {"count": 1, "memory": 1}))
+    nothing = PodBudget({f"limits.{NAMES[vendor][1]}": 0}, Pod.from_object(incoming).kinds, CHART)
+    assert str(fitted(incoming, world.view(vendor), nothing)) == f"1/1 {label}"

@@ -39,23 +39,23 @@ UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=
     ],
 )
 def test_cards_are_tried_once_more_cheapest_first_where_quota_left_a_container_short(memory, answer):
-    asking = pod(container(gpu=2, pct=100))
-    assert chosen(asking, view(UNEQUAL), room(asking, memory=memory)) == answer
+    incoming = pod(container(gpu=2, pct=100))
+    assert chosen(incoming, view(UNEQUAL), room(incoming, memory=memory)) == answer
 
 
 def test_the_labels_are_those_of_the_first_try():
     # first try: z (12288), then nothing more; second try: x and y, and then nothing more
-    asking = pod(container(gpu=3, pct=100))
-    assert record(asking, view(UNEQUAL), room(asking, memory=15000)) == (
+    incoming = pod(container(gpu=3, pct=100))
+    assert record(incoming, view(UNEQUAL), room(incoming, memory=15000)) == (
         "1/3 AllocatedCardsInsufficientRequest, 2/3 ResourceQuotaNotFit"
     )
 
 
 def test_a_failure_for_other_reasons_is_not_tried_again():
     on = view(UNEQUAL, {"x": used(1, 1), "y": used(1, 1)})
-    asking = pod(container(gpu=2, pct=100))
-    counted = Counting(room(asking, memory=10**6))
-    assert record(asking, on, counted) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
+    incoming = pod(container(gpu=2, pct=100))
+    counted = Counting(room(incoming, memory=10**6))
+    assert record(incoming, on, counted) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
     assert counted.costed == 0
 
 
@@ -85,67 +85,69 @@ def test_the_cheapest_first_try_stays_inside_a_numa_node():
             card("d", devmem=4500, numa=1),
         )
     )
-    asking = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
-    assert chosen(asking, on, room(asking, memory=9500)) == "a b"
+    incoming = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    assert chosen(incoming, on, room(incoming, memory=9500)) == "a b"
     free = pod(container(gpu=2, pct=100))
     assert chosen(free, on, room(free, memory=8500)) == "d a"
 
 
 def test_a_dropped_numa_nodes_cards_no_longer_count_against_the_quota():
     on = view(node(card("a", devmem=4000), card("b", devmem=4000), card("d", devmem=5000, numa=1)))
-    asking = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
-    assert chosen(asking, on, room(asking, memory=8500)) == "b a"
+    incoming = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    assert chosen(incoming, on, room(incoming, memory=8500)) == "b a"
 
 
 def test_the_quota_sees_what_the_pod_holds_already():
-    asking = pod(container("a", gpu=1, gpumem=3000), container("b", gpu=1, gpumem=2000))
+    incoming = pod(container("a", gpu=1, gpumem=3000), container("b", gpu=1, gpumem=2000))
     on = view(node(card("x"), card("y")))
-    assert chosen(asking, on, room(asking, memory=5000)) == "y"
-    assert record(asking, on, room(asking, memory=4999)) == "2/2 ResourceQuotaNotFit"
+    assert chosen(incoming, on, room(incoming, memory=5000)) == "y"
+    assert record(incoming, on, room(incoming, memory=4999)) == "2/2 ResourceQuotaNotFit"
 
 
 def test_slots_and_cores_count_too():
-    asking = pod(container(gpu=2, gpumem=1, gpucores=30))
+    incoming = pod(container(gpu=2, gpumem=1, gpucores=30))
     on = view(node(card("x"), card("y")))
-    assert chosen(asking, on, room(asking, slots=2, cores=60)) == "y x"
+    assert chosen(incoming, on, room(incoming, slots=2, cores=60)) == "y x"
     for limits in ({"slots": 1}, {"cores": 59}):
-        assert record(asking, on, room(asking, **limits)) == (
+        assert record(incoming, on, room(incoming, **limits)) == (
             "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
         )
 
 
 def test_the_quota_is_asked_with_the_mig_profile_and_not_with_the_request():
-    asking = pod(one(gpumem=8000))
+    incoming = pod(one(gpumem=8000))
     on = view(node(mig_card("m")))
-    assert record(asking, on, room(asking, memory=9000)) == "1/1 ResourceQuotaNotFit"
-    assert record(asking, on, room(asking, memory=10240, cores=28)) == "m,NVIDIA,10240,28:;"
+    assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
+    assert record(incoming, on, room(incoming, memory=10240, cores=28)) == "m,NVIDIA,10240,28:;"
 
 
 def test_the_quota_is_asked_before_free_memory_and_after_slots():
-    asking = pod(one(gpumem=8000))
+    incoming = pod(one(gpumem=8000))
     assert record(
-        asking, view(node(card("a"), card("b")), {"a": used(10), "b": used(1, 40000)}), room(asking, memory=1)
+        incoming,
+        view(node(card("a"), card("b")), {"a": used(10), "b": used(1, 40000)}),
+        room(incoming, memory=1),
     ) == ("1/2 CardTimeSlicingExhausted, 1/2 ResourceQuotaNotFit")
 
 
 @pytest.mark.parametrize("policy", ["spread", "binpack", "topology-aware"])
 def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(policy):
-    asking = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=5000), policy=policy)
+    incoming = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=5000), policy=policy)
     on = view(node(card("a"), card("b")))
-    fit = placed(asking, on, room(asking, memory=8000))
+    fit = placed(incoming, on, room(incoming, memory=8000))
     assert len({hold.uuid for hold in fit.holds()}) == 1
-    assert debit(fit, asking.kinds) == (1, 8000, 0)
-    assert debit(fit, asking.kinds, init_finished=True) == (1, 5000, 0)
+    assert debit(fit, incoming.kinds) == (1, 8000, 0)
+    assert debit(fit, incoming.kinds, init_finished=True) == (1, 5000, 0)
 
 
 def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that_cannot_move():
     # the app fits b only; init by itself would go to c
     on = view(node(card("b"), card("c", devmem=8400)), {"b": used(3, 30000)})
-    asking = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=8500))
-    assert record(asking, on) == "c,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
-    assert record(asking, on, room(asking, memory=8500)) == "b,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
+    incoming = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=8500))
+    assert record(incoming, on) == "c,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
+    assert record(incoming, on, room(incoming, memory=8500)) == "b,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
     # the labels of the first try: init found room, the app did not
-    assert record(asking, on, room(asking, memory=8499)) == "2/2 ResourceQuotaNotFit"
+    assert record(incoming, on, room(incoming, memory=8499)) == "2/2 ResourceQuotaNotFit"
 
 
 @pytest.mark.parametrize(
@@ -156,20 +158,24 @@ def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that
     ],
 )
 def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containers, total):
-    asking = pod(*containers, container(gpu=1, gpumem=3000))
+    incoming = pod(*containers, container(gpu=1, gpumem=3000))
     on = view(node(card("a"), card("b")))
-    fit = placed(asking, on, room(asking, memory=total))
-    assert debit(fit, asking.kinds)[1] == total
-    assert debit(fit, asking.kinds, init_finished=True)[1] == 5000
-    assert "ResourceQuotaNotFit" in record(asking, on, room(asking, memory=total - 1))
+    fit = placed(incoming, on, room(incoming, memory=total))
+    assert debit(fit, incoming.kinds)[1] == total
+    assert debit(fit, incoming.kinds, init_finished=True)[1] == 5000
+    assert "ResourceQuotaNotFit" in record(incoming, on, room(incoming, memory=total - 1))
 
 
 def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
     profiles = [{"name": "2g.10gb", "memoryMB": 9984, "core": 29, "sliceCount": 2, "placements": [{"size": 2}]}]
-    asking = pod(one(gpumem=8000))
+    incoming = pod(one(gpumem=8000))
     on = view(node(mig_card("m", profiles)))
-    assert record(asking, on, room(asking, memory=9000)) == "1/1 ResourceQuotaNotFit"
-    assert debit(placed(asking, on, room(asking, memory=10000)), asking.kinds) == (1, 9984, 29)
+    assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
+    assert debit(placed(incoming, on, room(incoming, memory=10000)), incoming.kinds) == (
+        1,
+        9984,
+        29,
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,21 +190,21 @@ def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
     ],
 )
 def test_the_worked_numbers_of_section_10(amounts, section, cards, expected):
-    asking = pod(container(**amounts))
+    incoming = pod(container(**amounts))
     on = view(node(*(card(str(i), devmem=memory) for i, memory in enumerate(cards))))
-    assert debit(placed(asking, on, **section), asking.kinds) == expected
+    assert debit(placed(incoming, on, **section), incoming.kinds) == expected
 
 
 def test_a_mig_allocation_costs_its_profile():
-    asking = pod(one(gpumem=8000))
-    assert debit(placed(asking, view(node(mig_card("m")))), asking.kinds) == (1, 10240, 28)
+    incoming = pod(one(gpumem=8000))
+    assert debit(placed(incoming, view(node(mig_card("m")))), incoming.kinds) == (1, 10240, 28)
 
 
 def test_core_example_f_takes_the_only_card_small_enough():
     on = view(node(*(card(str(memory), devmem=memory) for memory in (2000, 8000, 4000, 6000))))
-    asking = pod(one(gpucores=100))
-    assert chosen(asking, on, room(asking, memory=2000, cores=100)) == "2000"
-    assert record(asking, on, room(asking, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
+    incoming = pod(one(gpucores=100))
+    assert chosen(incoming, on, room(incoming, memory=2000, cores=100)) == "2000"
+    assert record(incoming, on, room(incoming, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
 
 
 def test_core_examples_d_and_e_init_peak_and_sidecar_order():
@@ -210,10 +216,10 @@ def test_core_examples_d_and_e_init_peak_and_sidecar_order():
         ([sidecar(gpu=1, gpumem=2000), init(gpu=1, gpumem=20000)], 22000),
         ([init(gpu=1, gpumem=20000), sidecar(gpu=1, gpumem=2000)], 20000),
     ):
-        asking = pod(*parts, container(gpu=1, gpumem=10000))
-        fit = placed(asking, view(node(card("G", devmem=24000))))
-        assert debit(fit, asking.kinds)[1] == total
-        assert debit(fit, asking.kinds, init_finished=True)[1] == 12000
+        incoming = pod(*parts, container(gpu=1, gpumem=10000))
+        fit = placed(incoming, view(node(card("G", devmem=24000))))
+        assert debit(fit, incoming.kinds)[1] == total
+        assert debit(fit, incoming.kinds, init_finished=True)[1] == 12000
 
 
 def test_a_budget_is_asked_with_holds_in_the_containers_rows():

@@ -321,9 +321,9 @@ def test_where_only_the_quota_forbids_the_linked_cards_it_is_named():
             scores={("a", "b"): 900, ("c", "d"): 10},
         )
     )
-    asking = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=REQUIRED)
-    assert set(chosen(asking, on, room(asking, memory=24000)).split()) == {"a", "b"}
-    assert record(asking, on, room(asking, memory=23999)) == "4/4 ResourceQuotaNotFit"
+    incoming = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=REQUIRED)
+    assert set(chosen(incoming, on, room(incoming, memory=24000)).split()) == {"a", "b"}
+    assert record(incoming, on, room(incoming, memory=23999)) == "4/4 ResourceQuotaNotFit"
 
 
 @pytest.mark.parametrize("text", ["yes", "", "tru", "2"])
@@ -386,18 +386,18 @@ def test_sets_that_break_the_quota_are_skipped():
             scores={("a", "b"): 900, ("a", "c"): 500, ("c", "d"): 100},
         )
     )
-    asking = pod(container(gpu=2, pct=100), policy="topology-aware")
-    assert set(chosen(asking, on, room(asking, memory=24000)).split()) == {"a", "b"}
-    assert set(chosen(asking, on, room(asking, memory=23999)).split()) == {"a", "c"}
-    assert set(chosen(asking, on, room(asking, memory=8000)).split()) == {"c", "d"}
-    assert record(asking, on, room(asking, memory=7999)) == "4/4 ResourceQuotaNotFit"
+    incoming = pod(container(gpu=2, pct=100), policy="topology-aware")
+    assert set(chosen(incoming, on, room(incoming, memory=24000)).split()) == {"a", "b"}
+    assert set(chosen(incoming, on, room(incoming, memory=23999)).split()) == {"a", "c"}
+    assert set(chosen(incoming, on, room(incoming, memory=8000)).split()) == {"c", "d"}
+    assert record(incoming, on, room(incoming, memory=7999)) == "4/4 ResourceQuotaNotFit"
 
 
 def test_where_each_card_passes_alone_but_no_set_does_all_count_under_the_quota():
-    asking = topology(2)
+    incoming = topology(2)
     on = view(FOUR)
-    assert record(asking, on, room(asking, memory=1999)) == "4/4 ResourceQuotaNotFit"
-    assert record(asking, on, room(asking, memory=999)) == "4/4 ResourceQuotaNotFit"
+    assert record(incoming, on, room(incoming, memory=1999)) == "4/4 ResourceQuotaNotFit"
+    assert record(incoming, on, room(incoming, memory=999)) == "4/4 ResourceQuotaNotFit"
     single = topology(1)
     assert chosen(single, on, room(single, memory=1000)) == "d"
 
@@ -412,9 +412,9 @@ def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
             scores={("a", "b"): 900},
         )
     )
-    asking = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=BIND)
-    assert set(chosen(asking, on).split()) == {"a", "b"}
-    assert set(chosen(asking, on, room(asking, memory=10000)).split()) == {"c", "d"}
+    incoming = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=BIND)
+    assert set(chosen(incoming, on).split()) == {"a", "b"}
+    assert set(chosen(incoming, on, room(incoming, memory=10000)).split()) == {"c", "d"}
 
 
 # with MIG
@@ -435,18 +435,18 @@ def test_different_cards_are_preferred_and_further_instances_taken_only_where_ne
 
 def test_further_instances_stay_inside_their_numa_node_and_the_quota():
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
-    asking = topology(3, gpumem=8000, annotations=BIND)
-    assert chosen(asking, on) == "n n n"
-    assert chosen(asking, on, room(asking, memory=30720)) == "n n n"
-    assert record(asking, on, room(asking, memory=30719)) == (
+    incoming = topology(3, gpumem=8000, annotations=BIND)
+    assert chosen(incoming, on) == "n n n"
+    assert chosen(incoming, on, room(incoming, memory=30720)) == "n n n"
+    assert record(incoming, on, room(incoming, memory=30719)) == (
         "2/2 AllocatedCardsInsufficientRequest, 2/2 NumaNotFit, 2/2 ResourceQuotaNotFit"
     )
 
 
 def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_was_looked_at_since():
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
-    asking = topology(2, gpumem=8000, annotations=BIND)
-    assert record(asking, on, room(asking, memory=20479)) == (
+    incoming = topology(2, gpumem=8000, annotations=BIND)
+    assert record(incoming, on, room(incoming, memory=20479)) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 NumaNotFit, 2/2 ResourceQuotaNotFit"
     )
 

@@ -29,8 +29,8 @@ def card(uuid: str, **fields: Any) -> dict[str, Any]:
 
 
 def die(uuid: str, aic: Any = None, **fields: Any) -> dict[str, Any]:
-    told = {"DeviceStrategy": "die", **({} if aic is None else {"AIC": aic})}
-    return card(uuid, **{"devmem": 16384, "custominfo": told, **fields})
+    reported = {"DeviceStrategy": "die", **({} if aic is None else {"AIC": aic})}
+    return card(uuid, **{"devmem": 16384, "custominfo": reported, **fields})
 
 
 def vastai(*cards: dict[str, Any], name: str = "n1") -> Node:
@@ -42,7 +42,7 @@ def dies(aics: Mapping[str, Any], name: str = "n1", **fields: Any) -> Node:
     return vastai(*(die(uuid, aic, **fields) for uuid, aic in aics.items()), name=name)
 
 
-def asks(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
+def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
     return pod(name=name, annotations=annotations, **{COUNT: count})
 
 
@@ -57,7 +57,7 @@ def with_used(on: Node, *uuids: str) -> Yard:
     """The node with one pod on each of the devices."""
     yard = Yard([on])
     for uuid in uuids:
-        manifest = asks(1, f"on-{uuid}", **{"vastaitech.com/use-gpuuuid": uuid})
+        manifest = with_limits(1, f"on-{uuid}", **{"vastaitech.com/use-gpuuuid": uuid})
         assert chosen(yard, manifest) == uuid
     return yard
 
@@ -72,34 +72,37 @@ SIX_DIES = dies({"d0": "1", "d1": "1", "d2": "1", "d3": "2", "d4": "2", "d5": "3
 
 def test_example_1_full_cards() -> None:
     yard = Yard([TWO_CARDS])
-    placed = yard.place(asks(1))
+    placed = yard.place(with_limits(1))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "7-0,Vastai,0,0:;"
-    assert chosen(with_used(TWO_CARDS, "7-0"), asks(1)) == "6-0"
-    assert chosen(with_used(TWO_CARDS, "7-0"), asks(2)) == (
+    assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(1)) == "6-0"
+    assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(2)) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
     )
 
 
 @pytest.mark.parametrize(("count", "answer"), [(2, "d1 d0"), (1, "d2"), (3, "d2 d1 d0")])
 def test_example_2_dies_of_two_cards(count: int, answer: str) -> None:
-    assert chosen(Yard([THREE_DIES]), asks(count)) == answer
+    assert chosen(Yard([THREE_DIES]), with_limits(count)) == answer
 
 
 @pytest.mark.parametrize(
     ("count", "answer"), [(4, "d2 d1 d0 d4"), (5, "d2 d1 d0 d4 d3"), (6, "d5 d4 d3 d2 d1 d0"), (2, "d2 d1"), (1, "d5")]
 )
 def test_example_3_dies_of_three_cards(count: int, answer: str) -> None:
-    assert chosen(Yard([SIX_DIES]), asks(count)) == answer
+    assert chosen(Yard([SIX_DIES]), with_limits(count)) == answer
 
 
 def test_example_4_mutex_looks_at_the_whole_card() -> None:
-    assert chosen(with_used(THREE_DIES, "d2"), asks(1, **MUTEX)) == "d1"
+    assert chosen(with_used(THREE_DIES, "d2"), with_limits(1, **MUTEX)) == "d1"
     one_card = {"d0": "1", "d1": "1"}
-    assert chosen(with_used(dies(one_card), "d0"), asks(1, **MUTEX)) == (
+    assert chosen(with_used(dies(one_card), "d0"), with_limits(1, **MUTEX)) == (
         "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
     )
-    assert chosen(with_used(dies(one_card, count=2), "d0"), asks(1, **MUTEX)) == "2/2 ExclusiveDeviceAllocateConflict"
+    assert (
+        chosen(with_used(dies(one_card, count=2), "d0"), with_limits(1, **MUTEX))
+        == "2/2 ExclusiveDeviceAllocateConflict"
+    )
 
 
 @pytest.mark.parametrize(("policy", "score"), [("binpack", 1.0), ("spread", -1.0)])
@@ -107,12 +110,12 @@ def test_example_4_mutex_looks_at_the_whole_card() -> None:
 def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: float, on_the_pod: bool) -> None:
     nodes = [dies({"d0": "1", "d1": "2"}, name="va-1"), dies({"d2": "1", "d3": "1"}, name="va-2")]
     if on_the_pod:
-        placed = Yard(nodes).place(asks(2, **{NODE_POLICY: policy}))
+        placed = Yard(nodes).place(with_limits(2, **{NODE_POLICY: policy}))
     else:
-        placed = Yard(nodes, policies=SchedulingPolicies(node=policy)).place(asks(2))
+        placed = Yard(nodes, policies=SchedulingPolicies(node=policy)).place(with_limits(2))
     assert isinstance(placed, Placed)
     assert (placed.node, placed.score) == ("va-2", score)
-    alone = Yard(nodes[:1]).place(asks(2, **{NODE_POLICY: policy}))
+    alone = Yard(nodes[:1]).place(with_limits(2, **{NODE_POLICY: policy}))
     assert isinstance(alone, Placed)
     assert alone.score == score / 2
 
@@ -144,22 +147,22 @@ def test_a_device_as_registered() -> None:
 @pytest.mark.parametrize("aic", [1, None, "", True, ["1"]])
 def test_a_die_without_an_aic_text_is_a_group_of_its_own(aic: Any) -> None:
     on = vastai(die("d0", "1"), die("d1", "1"), die("d2", aic), die("d3", aic), die("d4", aic))
-    assert chosen(Yard([on]), asks(2)) == "d1 d0"
-    assert chosen(with_used(on, "d0"), asks(2)) == "d4 d3"
+    assert chosen(Yard([on]), with_limits(2)) == "d1 d0"
+    assert chosen(with_used(on, "d0"), with_limits(2)) == "d4 d3"
 
 
 @pytest.mark.parametrize("custom", [None, "die", 7, [], {"DeviceStrategy": "card", "AIC": "1"}, {"AIC": "1"}])
 def test_without_a_die_the_first_that_pass_are_taken(custom: Any) -> None:
     on = vastai(*(card(f"c{i}", custominfo=custom) for i in range(2)), card("c2"))
-    assert chosen(Yard([on]), asks(2)) == "c2 c1"
-    assert chosen(with_used(on, "c0"), asks(2, **MUTEX)) == "c2 c1"
+    assert chosen(Yard([on]), with_limits(2)) == "c2 c1"
+    assert chosen(with_used(on, "c0"), with_limits(2, **MUTEX)) == "c2 c1"
 
 
 def test_one_die_makes_die_mode_wherever_it_stands() -> None:
     plain = {"AIC": "1"}
     on = vastai(card("c0", custominfo=plain), die("d1", "2"), card("c2", custominfo=plain), card("c3"))
-    assert chosen(Yard([on]), asks(2)) == "c2 c0"
-    assert chosen(with_used(on, "c0"), asks(3, **MUTEX)) == (
+    assert chosen(Yard([on]), with_limits(2)) == "c2 c0"
+    assert chosen(with_used(on, "c0"), with_limits(3, **MUTEX)) == (
         "1/4 CardTimeSlicingExhausted, 1/4 ExclusiveDeviceAllocateConflict, 2/4 AllocatedCardsInsufficientRequest"
     )
 
@@ -168,7 +171,7 @@ def test_one_die_makes_die_mode_wherever_it_stands() -> None:
 
 
 def test_a_request_is_the_count_alone() -> None:
-    manifest = asks(2, **{"vastaitech.com/use-va": "x", "vastaitech.com/nouse-va": "Vastai"})
+    manifest = with_limits(2, **{"vastaitech.com/use-va": "x", "vastaitech.com/nouse-va": "Vastai"})
     assert Yard([]).admit(manifest).pod == manifest
     found = VASTAI.request(Pod.from_object(manifest).containers[0])
     assert found is not None
@@ -196,15 +199,15 @@ def test_a_count_that_cant_be_meant_is_refused(amount: str) -> None:
 )
 def test_the_first_failure_counts(fields: Any, annotations: dict[str, str], answer: str) -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2"}, **fields)
-    assert chosen(Yard([on]), asks(2, **annotations)) == answer
+    assert chosen(Yard([on]), with_limits(2, **annotations)) == answer
 
 
 def test_more_than_the_node_has() -> None:
-    assert chosen(Yard([THREE_DIES]), asks(4)) == "NodeInsufficientDevice"
+    assert chosen(Yard([THREE_DIES]), with_limits(4)) == "NodeInsufficientDevice"
 
 
 def test_too_few_pass_in_die_mode() -> None:
-    assert chosen(with_used(THREE_DIES, "d0"), asks(3)) == (
+    assert chosen(with_used(THREE_DIES, "d0"), with_limits(3)) == (
         "1/3 CardTimeSlicingExhausted, 2/3 AllocatedCardsInsufficientRequest"
     )
 
@@ -221,7 +224,7 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
     yard = with_used(dies({"d0": "1", "d1": "1", "d2": "2"}, count=2), "d0")
     ill = vastai(die("d0", "1", health=False, count=2), die("d1", "1", count=2), die("d2", "2", health=False))
     yard.state.set_node(ill, 0.0)
-    assert chosen(yard, asks(1, **MUTEX)) == "1/3 ExclusiveDeviceAllocateConflict, 2/3 CardNotHealth"
+    assert chosen(yard, with_limits(1, **MUTEX)) == "1/3 ExclusiveDeviceAllocateConflict, 2/3 CardNotHealth"
 
 
 # C5
@@ -256,7 +259,7 @@ def test_difference_a_device_with_an_aic_and_no_strategy_is_scored_as_a_die() ->
 def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
     for memory, score in ((16384, 10 / 3), (0, 0.0)):
         yard = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
-        placed = yard.place(asks(1))
+        placed = yard.place(with_limits(1))
         assert isinstance(placed, Placed)
         assert placed.score == pytest.approx(score)
 
@@ -266,20 +269,20 @@ def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
 
 def test_usage_and_debits_are_slots() -> None:
     yard = Yard([THREE_DIES], hard={f"limits.{COUNT}": 2})
-    assert yard.place(asks(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
-    placed = yard.place(asks(2, "first"))
+    assert yard.place(with_limits(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
+    placed = yard.place(with_limits(2, "first"))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "d1,Vastai,0,0:d0,Vastai,0,0:;"
-    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(asks(2))
+    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(with_limits(2))
     assert yard.used("Vastai", "d1") == (1, 0, 0)
-    assert chosen(yard, asks(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
+    assert chosen(yard, with_limits(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
 
 
 def test_where_quota_is_short_an_init_container_gets_the_apps_dies() -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"}, count=2)
-    asking = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
-    assert chosen(Yard([on]), asking) == "d4 d3 d2 | d4 d3"
-    assert chosen(Yard([on], hard={f"limits.{COUNT}": 3}), asking) == "d4 d3 d2 | d4 d3"
+    incoming = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
+    assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3"
+    assert chosen(Yard([on], hard={f"limits.{COUNT}": 3}), incoming) == "d4 d3 d2 | d4 d3"
     used = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 2})])
     yard = Yard([on], hard={f"limits.{COUNT}": 2})
     assert chosen(yard, used) == "d4 d3 | d4 d3"
@@ -289,9 +292,9 @@ def test_a_die_the_quota_forbids_is_passed_over() -> None:
     """Five dies would be held together if every container kept to one card."""
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"})
     apps = [container("a", **{COUNT: 2}), container("b", **{COUNT: 2})]
-    asking = pod(*apps, init=[container("init", **{COUNT: 3})])
-    assert chosen(Yard([on]), asking) == "d4 d3 d2 | d4 d3 | d1 d0"
-    assert chosen(Yard([on], hard={f"limits.{COUNT}": 4}), asking) == "d4 d3 d2 | d4 d3 | d1 d2"
+    incoming = pod(*apps, init=[container("init", **{COUNT: 3})])
+    assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3 | d1 d0"
+    assert chosen(Yard([on], hard={f"limits.{COUNT}": 4}), incoming) == "d4 d3 d2 | d4 d3 | d1 d2"
 
 
 ways = st.lists(
@@ -331,7 +334,7 @@ def test_dies_are_chosen_as_the_rule_reads(cards: Any, count: int, policy: str, 
     }
     scanned = sorted(passing, key=keys[policy])
     room = hard is None or sum(used) + count <= hard
-    placed = yard.place(asks(count, **{POLICY: policy}))
+    placed = yard.place(with_limits(count, **{POLICY: policy}))
     assert isinstance(placed, Placed) == (len(scanned) >= count and room and count <= len(cards))
     if not isinstance(placed, Placed):
         return

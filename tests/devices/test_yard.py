@@ -6,28 +6,28 @@ CARD = '[{"id":"GPU-0","count":2,"devmem":8000,"devcore":100,"type":"NVIDIA A10"
 N1 = node("n1", capacity={"nvidia.com/gpu": 2}, **{"hami.io/node-nvidia-register": CARD})
 
 
-def asks(name: str, memory: int) -> dict[str, object]:
+def with_limits(name: str, memory: int) -> dict[str, object]:
     return pod(name=name, **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
 
 
 def test_a_placed_pod_takes_its_share_until_it_is_removed() -> None:
     yard = Yard([N1])
-    placed = yard.place(asks("a", 5000))
+    placed = yard.place(with_limits("a", 5000))
     assert isinstance(placed, Placed)
     assert placed.annotations["hami.io/vgpu-devices-allocated"] == "GPU-0,NVIDIA,5000,0:;"
     assert placed.debits == {"limits.nvidia.com/gpu": 1, "limits.nvidia.com/gpumem": 5000}
-    assert yard.place(asks("b", 5000)) == {"n1": "1/1 CardInsufficientMemory"}
+    assert yard.place(with_limits("b", 5000)) == {"n1": "1/1 CardInsufficientMemory"}
     yard.remove("a")
-    assert isinstance(yard.place(asks("b", 5000)), Placed)
+    assert isinstance(yard.place(with_limits("b", 5000)), Placed)
 
 
 def test_a_quota_holds_for_all_pods_together() -> None:
     yard = Yard([N1], hard={"limits.nvidia.com/gpumem": 5000})
-    assert yard.waiting(asks("a", 3000)) == {"limits.nvidia.com/gpu": 1, "limits.nvidia.com/gpumem": 3000}
-    assert isinstance(yard.place(asks("a", 3000)), Placed)
+    assert yard.waiting(with_limits("a", 3000)) == {"limits.nvidia.com/gpu": 1, "limits.nvidia.com/gpumem": 3000}
+    assert isinstance(yard.place(with_limits("a", 3000)), Placed)
     assert yard.used("NVIDIA", "GPU-0") == (1, 3000, 0)
-    assert yard.place(asks("b", 2001)) == {"n1": "1/1 ResourceQuotaNotFit"}
-    assert isinstance(yard.place(asks("b", 2000)), Placed)
+    assert yard.place(with_limits("b", 2001)) == {"n1": "1/1 ResourceQuotaNotFit"}
+    assert isinstance(yard.place(with_limits("b", 2000)), Placed)
 
 
 def test_admission_refuses_with_a_sentence() -> None:

@@ -59,14 +59,14 @@ def slices(count: int, memory: int | None = None, name: str = "main", **fields: 
     return container(name, **{VXPU: count}, **({} if memory is None else {MEM: memory}), **fields)
 
 
-def asks(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
+def with_limits(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
     return pod(*containers, name=name, annotations=annotations)
 
 
 def use_whole(yard: Yard, indices: Iterable[int], name: str = "n1") -> Yard:
     """Let a pod take each of these whole cards."""
     for index in indices:
-        taker = asks(container(**{XPU: 1}), name=f"on-{name}-{index}", **{USE: ids([index], name)})
+        taker = with_limits(container(**{XPU: 1}), name=f"on-{name}-{index}", **{USE: ids([index], name)})
         assert isinstance(yard.place(taker), Placed)
     return yard
 
@@ -75,7 +75,7 @@ def use_slices(yard: Yard, sizes: Mapping[int, tuple[int, int]]) -> Yard:
     """Let a pod take each slice: by card index how many, and of how many MiB."""
     for index, (count, size) in sizes.items():
         for n in range(count):
-            placed = yard.place(asks(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
+            placed = yard.place(with_limits(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
             assert isinstance(placed, Placed), placed
     return yard
 

@@ -110,8 +110,8 @@ class Names:
 
 def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
     """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
-    asking = pod(container(**amounts) if where == "limits" else container(requests=amounts))
-    return Yard([], CHART if vendors is None else vendors).admit(asking).message
+    incoming = pod(container(**amounts) if where == "limits" else container(requests=amounts))
+    return Yard([], CHART if vendors is None else vendors).admit(incoming).message
 
 
 @dataclass(frozen=True)
@@ -177,14 +177,14 @@ class Yard:
             admitted = self.admit(manifest)
             assert admitted.pod is not None, admitted.message
             manifest = admitted.pod
-        asking = Pod.from_object(manifest)
-        ask = read_pod_request(asking, self.vendors, self.policies.card)
+        incoming = Pod.from_object(manifest)
+        ask = read_pod_request(incoming, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
-        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(asking), self.policies)
+        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(incoming), self.policies)
         if not result.fits:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]
-        notes = placement_annotations(asking, best.fit, best.view, self.vendors, NOW)
+        notes = placement_annotations(incoming, best.fit, best.view, self.vendors, NOW)
         meta = {**manifest["metadata"], "annotations": {**manifest["metadata"]["annotations"], **notes}}
         bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
         if keep:
@@ -226,10 +226,10 @@ class Yard:
             held.update(charge_of(other, self.vendors, self.state, NOW).amounts)
         return held
 
-    def _budget(self, asking: Pod) -> PodBudget | None:
+    def _budget(self, incoming: Pod) -> PodBudget | None:
         held = self.charged()
         left = {key: amount - held[key] for key, amount in self.hard.items()}
-        return PodBudget(left, asking.kinds, self.vendors) if left else None
+        return PodBudget(left, incoming.kinds, self.vendors) if left else None
 
     def remove(self, name: str) -> None:
         """A pod of this name ends."""

@@ -186,17 +186,17 @@ def check_what_is_said(cluster: Cluster, *, granted: bool) -> None:
     kubectl = cluster.kubectl
     uid = the_pod(kubectl)["metadata"]["uid"]
     events = kubectl.get("events", "-n", HAMI, "--field-selector", f"involvedObject.uid={uid},type=Warning")["items"]
-    told = [(event["reason"], event["message"], event["count"]) for event in events if event["source"] == SOURCE]
+    reported = [(event["reason"], event["message"], event["count"]) for event in events if event["source"] == SOURCE]
     sentence = "no right to patch resourcequotas/status: quota is enforced from this process's memory"
     (log,) = (cluster.plane.folder / "pods").glob(f"{HAMI}_*_{uid}/vgpu-scheduler-extender.log")
     lines = [line for line in log.read_text().splitlines() if sentence in line]
     backend = "status" if granted else "memory"
     assert f'hami_webhook_quota_backend{{backend="{backend}"}} 1.0' in metrics(kubectl)
     if granted:
-        assert (told, lines) == ([], [])
+        assert (reported, lines) == ([], [])
         return
     assert len(lines) == 1
-    ((reason, message, count),) = told
+    ((reason, message, count),) = reported
     assert (reason, count) == ("QuotaStatusForbidden", 1)
     assert message.startswith(sentence)
     assert "manifests/in-hami-chart" in message

@@ -20,8 +20,8 @@ def test_the_overlay_is_accepted(plane: ControlPlane, overlay: str) -> None:
     # cert-manager's own kinds aren't known here
     known = [part for part in rendered.split("\n---\n") if "apiVersion: cert-manager.io" not in part]
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hami-system"}})
-    told = kubectl("apply", "--dry-run=server", "-f", "-", stdin="\n---\n".join(known))
-    assert len(told.splitlines()) == len(known)
+    message = kubectl("apply", "--dry-run=server", "-f", "-", stdin="\n---\n".join(known))
+    assert len(message.splitlines()) == len(known)
 
 
 def test_make_deploy_applies_and_says_what_is_wrong(plane: ControlPlane, tmp_path: Path) -> None:

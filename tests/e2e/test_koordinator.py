@@ -61,8 +61,8 @@ def test_a_share_is_charged_by_the_smallest_card_and_debited_as_placed(plane: Co
         path = f"/api/v1/namespaces/{space}/pods/p/binding"
         koordinator("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
         eventually(used, ["1", "50", "42949672960"])
-        told = kubectl("describe", "quota", "gpu-quota", "-n", space).split()
-        assert told[told.index(KEYS[2]) + 1 :][:2] == ["40Gi", "60Gi"]
+        message = kubectl("describe", "quota", "gpu-quota", "-n", space).split()
+        assert message[message.index(KEYS[2]) + 1 :][:2] == ["40Gi", "60Gi"]
 
         kubectl.apply(half_a_card(space, "q"))
         refused = kubectl.refused(half_a_card(space, "r"))

@@ -29,12 +29,12 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
 
 
-def large(namespace: str, name: str, containers: int, asking: int = 1, **more: Any) -> JSON:
+def large(namespace: str, name: str, containers: int, incoming: int = 1, **more: Any) -> JSON:
     """A pod of many containers, the first of which ask for a GPU each."""
     made = pod(namespace, name)
     limits = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}}
     made["spec"]["containers"] = [
-        {"name": f"c{number}", "image": "a", "resources": limits if number < asking else {}, **more}
+        {"name": f"c{number}", "image": "a", "resources": limits if number < incoming else {}, **more}
         for number in range(containers)
     ]
     made["spec"]["automountServiceAccountToken"] = False
@@ -43,21 +43,21 @@ def large(namespace: str, name: str, containers: int, asking: int = 1, **more: A
 
 @pytest.mark.parametrize(("containers", "asking"), [(14_000, 1), (7_000, 7_000)])
 def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
-    program: Deployment, plane: ControlPlane, tmp_path: Path, containers: int, asking: int
+    program: Deployment, plane: ControlPlane, tmp_path: Path, containers: int, incoming: int
 ) -> None:
     space = namespace(program.kubectl)
     user = tenant(program.kubectl, plane, tmp_path, space)
     # With managedFields such a pod is too large for etcd; the API server drops them and tries again, as another UID. So
     # it is charged twice until the first charge, whose pod never appears, expires.
-    program.kubectl.apply(quota(space, gpu=2 * asking, mem=2_000_000))
-    user("create", "-f", "-", stdin=json.dumps(large(space, "large", containers, asking)))
+    program.kubectl.apply(quota(space, gpu=2 * incoming, mem=2_000_000))
+    user("create", "-f", "-", stdin=json.dumps(large(space, "large", containers, incoming)))
 
     def used() -> JSON:
         return {key: parse_whole(value) for key, value in program.kubectl.used(space).items()}
 
-    eventually(used, {"gpu": asking, "gpumem": 100 * asking}, seconds=120)
+    eventually(used, {"gpu": incoming, "gpumem": 100 * incoming}, seconds=120)
     user("annotate", "pod", "large", "-n", space, "hami.io/gpu-scheduler-policy=binpack")
-    assert "exceeded quota" in user.refused(pod(space, "second", gpu=asking + 1, gpumem=100))
+    assert "exceeded quota" in user.refused(pod(space, "second", gpu=incoming + 1, gpumem=100))
 
 
 def test_what_is_too_large_for_a_review_is_refused_in_words_that_kubectl_shows(
@@ -123,7 +123,7 @@ def test_large_pods_of_a_tenant_hold_up_no_other_tenant(
     victim = tenant(program.kubectl, plane, tmp_path, victims)
     for space in (attackers, victims):
         program.kubectl.apply(quota(space, gpu=100_000_000))
-    pods = [large(attackers, f"large-{asking}-{n}", 10_000, asking) for asking in (1, 10_000) for n in range(2)]
+    pods = [large(attackers, f"large-{incoming}-{n}", 10_000, incoming) for incoming in (1, 10_000) for n in range(2)]
     unreviewed = [large(attackers, f"unreviewed-{n}", 10_000, 0) for n in range(4)]
     with creating(attacker, *unreviewed) as said:
         eventually(lambda: len(said) >= 2, seconds=120)

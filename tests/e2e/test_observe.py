@@ -44,7 +44,7 @@ def counted(program: Deployment, space: str) -> float:
     return sum(float(each.removeprefix(line)) for each in lines if each.startswith(line))
 
 
-def told(program: Deployment, space: str) -> int:
+def message(program: Deployment, space: str) -> int:
     """The number in events about the namespace's quota."""
     found = program.kubectl.get("events", "-n", space, "--field-selector", "reason=QuotaObserved")["items"]
     return sum(item["count"] for item in found)
@@ -63,7 +63,7 @@ def test_fifty_pods_pass_with_fifty_warnings_and_the_next_is_refused_once_it_is_
     kubectl("annotate", "quota", "gpu-quota", "-n", space, "--overwrite", f"{ENFORCEMENT}=enforce")
     refused = kubectl.refused(pod(space, "next", gpu=1, gpumem=1))
     assert f"exceeded quota: gpu-quota, requested: {GPU}=1, used: {GPU}=52, limited: {GPU}=2" in refused
-    eventually(lambda: told(program, space), 50)
+    eventually(lambda: message(program, space), 50)
     eventually(lambda: counted(program, space), 50.0)
     kubectl("delete", "pods", "--all", "-n", space, "--grace-period=0", "--force")
     eventually(lambda: kubectl.used(space), {"gpu": "0"})
@@ -79,7 +79,7 @@ def test_pods_over_the_limit_are_placed_and_debited(program: Deployment) -> None
     assert place_waiting(program.login("hami-scheduler"), space, ["card-24g"]) == {"a": "card-24g", "b": "card-24g"}
     eventually(lambda: kubectl.ledger(space), {})
     assert kubectl.used(space) == {"gpumem": "4k"}
-    eventually(lambda: told(program, space), 1)
+    eventually(lambda: message(program, space), 1)
     eventually(lambda: counted(program, space), 1.0)
 
 

@@ -52,7 +52,7 @@ def applied(kubectl: Kubectl, item: JSON) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("hard", "spec", "told"),
+    ("hard", "spec", "message"),
     [
         ({"requests.nvidia.com/gpumem": "16000"}, {}, "write limits.nvidia.com/gpumem"),
         ({"limits.nvidia.com/gpumen": "16000"}, {}, "did you mean limits.nvidia.com/gpumem?"),
@@ -64,12 +64,12 @@ def applied(kubectl: Kubectl, item: JSON) -> list[str]:
         ({MEM: "40000"}, {"scopes": ["VolumeAttributesClass"]}, "no pod is in all its scopes"),
     ],
 )
-def test_each_kind_is_a_warning_and_an_event(installed: Installed, hard: JSON, spec: JSON, told: str) -> None:
+def test_each_kind_is_a_warning_and_an_event(installed: Installed, hard: JSON, spec: JSON, message: str) -> None:
     kubectl = installed.program.kubectl
     space = namespace(kubectl)
     eventually(lambda: installed.program.metric("hami-webhook-0", "hami_gpu_memory_limit_bytes"), 24576 * 2.0**20)
     [warning] = applied(kubectl, quota(space, "q", hard, **spec))
-    assert told in warning
+    assert message in warning
     eventually(lambda: messages(kubectl, space), [warning])
 
 

@@ -66,8 +66,8 @@ def test_quota_holds_without_the_right_to_write_it(program: Deployment) -> None:
     kubectl.apply(quota(space, gpu=2))
     kubectl.apply(*(pod(space, f"p{number}", gpu=1, gpumem=100) for number in range(2)))
     late = pod(space, "p2", gpu=1, gpumem=100)
-    told = kubectl.refused(late)
-    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=2" in told
+    message = kubectl.refused(late)
+    assert "exceeded quota: gpu-quota, requested: limits.nvidia.com/gpu=1, used: limits.nvidia.com/gpu=2" in message
     labels = f'key="limits.nvidia.com/gpu",namespace="{space}",quota="gpu-quota"'
     assert program.metric(name, f"hami_webhook_quota_used{{{labels}}}") == 2
     kubectl("delete", "pod", "p0", "-n", space, "--grace-period=0", "--force")

@@ -38,8 +38,8 @@ def clone(folder: Path) -> Path:
     version = folder / "hami_webhook" / "__init__.py"
     version.write_text(re.sub(r'__version__ = ".*"', f'__version__ = "{VERSION}"', version.read_text()))
     changelog = folder / "CHANGELOG.md"
-    told = re.sub(r"^## Unreleased\n.*?(?=^## |\Z)", "", changelog.read_text(), flags=re.MULTILINE | re.DOTALL)
-    changelog.write_text(told + f"\n## {VERSION}\n\n### Upgrading\n\nNothing.\n")
+    message = re.sub(r"^## Unreleased\n.*?(?=^## |\Z)", "", changelog.read_text(), flags=re.MULTILINE | re.DOTALL)
+    changelog.write_text(message + f"\n## {VERSION}\n\n### Upgrading\n\nNothing.\n")
     run(folder, "git", "init", "-q")
     commit(folder)
     return folder

@@ -187,9 +187,9 @@ def test_a_vxpu_slice_is_aligned_stored_placed_and_debited(program: Deployment, 
     asked = pod(space, "slice")
     amounts = {"kunlunxin.com/vxpu": "1", "kunlunxin.com/vxpu-memory": "20480"}
     asked["spec"]["containers"][0]["resources"] = {"limits": amounts}
-    told = kubectl.run("create", "-f", "-", stdin=json.dumps(asked))
-    assert told.returncode == 0, told.stderr
-    assert "24576" in told.stderr  # kubectl prints the warning
+    message = kubectl.run("create", "-f", "-", stdin=json.dumps(asked))
+    assert message.returncode == 0, message.stderr
+    assert "24576" in message.stderr  # kubectl prints the warning
     resources = kubectl.get("pod", "slice", "-n", space)["spec"]["containers"][0]["resources"]
     assert resources["limits"] == resources["requests"] == amounts | {"kunlunxin.com/vxpu-memory": "24576"}
     assert place_waiting(scheduler, space, ["xpu-1"]) == {"slice": "xpu-1"}

@@ -24,14 +24,14 @@ def node(name: str, *memories: int) -> JSON:
     return {"metadata": meta, "status": {"allocatable": offers}}
 
 
-def asks(memory: int) -> JSON:
+def with_limits(memory: int) -> JSON:
     limits = {NUMBER: "1", MEMORY: str(memory)}
     return {"name": "main", "image": "cuda", "resources": {"limits": limits}}
 
 
 def test_the_nodes_are_judged_by_its_rules_and_it_is_said_who_places() -> None:
     found = explained(
-        pod("p", asks(3000), schedulerName="volcano", nodeSelector={"zone": "b"}),
+        pod("p", with_limits(3000), schedulerName="volcano", nodeSelector={"zone": "b"}),
         *(node("a", 16000), node("b", 16000, 16000), {"metadata": {"name": "c", "labels": {"zone": "b"}}}),
         QUOTA,
     )
@@ -47,7 +47,7 @@ def test_the_nodes_are_judged_by_its_rules_and_it_is_said_who_places() -> None:
 
 
 def test_nodes_that_are_too_small_say_so() -> None:
-    found = explained(pod("p", asks(17000)), node("a", 16000), node("b", 8000, 8000))
+    found = explained(pod("p", with_limits(17000)), node("a", 16000), node("b", 8000, 8000))
     assert found.verdict == "fits on none of 2 nodes"
     assert [node.reason for node in found.nodes] == ["1/1 CardInsufficientMemory", "2/2 CardInsufficientMemory"]
     assert found.notes[1] == "its scheduler is hami-scheduler, where volcano would choose cards for it"
@@ -65,10 +65,10 @@ def test_nodes_that_are_too_small_say_so() -> None:
     ],
 )
 def test_a_pod_on_a_node(notes: dict[str, str], verdict: str, expected: list[str]) -> None:
-    found = explained(pod("p", asks(3000), notes=notes, nodeName="a"), node("a", 16000))
+    found = explained(pod("p", with_limits(3000), notes=notes, nodeName="a"), node("a", 16000))
     assert (found.verdict, found.notes) == (verdict, expected)
 
 
 def test_what_admission_would_refuse_fits_nowhere() -> None:
-    found = explained(pod("p", asks(1 << 40)), node("a", 16000))
+    found = explained(pod("p", with_limits(1 << 40)), node("a", 16000))
     assert found.verdict.startswith("fits nowhere: invalid volcano.sh/vgpu-memory value 1099511627776")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduling.scenery import ALLOCATED, CORES, GPU, MEM, NOW, asks, card, node, pod, quota, running
+from scheduling.scenery import ALLOCATED, CORES, GPU, MEM, NOW, card, node, pod, quota, running, with_limits
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.report import Taken
@@ -14,7 +14,7 @@ PLACED = {"hami.io/vgpu-node": "n", "hami.io/vgpu-time": str(int(NOW) - 100), AL
 
 
 def placed(**spec: str) -> JSON:
-    return pod("p", asks(1, 3000, 30), inits=[asks(None)], notes=PLACED, **spec)
+    return pod("p", with_limits(1, 3000, 30), inits=[with_limits(None)], notes=PLACED, **spec)
 
 
 def test_a_bound_pod_says_where_it_is_what_it_has_and_what_it_costs() -> None:
@@ -68,14 +68,14 @@ def test_cards_of_one_node_on_another_are_told() -> None:
 
 
 REST = [
-    ("no device", pod("p", asks(None)),
+    ("no device", pod("p", with_limits(None)),
      "isn't placed and asks for no card of an enabled vendor: HAMi has no say in it"),
-    ("a foreign bind", pod("p", asks(1), nodeName="n"), "is bound to n and has no cards"),
-    ("an end", {**pod("p", asks(1)), "status": {"phase": "Succeeded"}},
+    ("a foreign bind", pod("p", with_limits(1), nodeName="n"), "is bound to n and has no cards"),
+    ("an end", {**pod("p", with_limits(1)), "status": {"phase": "Succeeded"}},
      "is over (Succeeded): it holds no cards and costs no quota"),
-    ("a bad amount", pod("p", asks("two")),
+    ("a bad amount", pod("p", with_limits("two")),
      "fits nowhere: invalid nvidia.com/gpu value two in container c0: must be an integer between 0 and 2147483647"),
-    ("bad weights", pod("p", asks(1), notes={"hami.io/device-scoring-weights": "x"}),
+    ("bad weights", pod("p", with_limits(1), notes={"hami.io/device-scoring-weights": "x"}),
      'can\'t be judged: calcScore failed invalid hami.io/device-scoring-weights annotation "x": '
      "expected slot, core, and memory weights for pod p"),
 ]  # fmt: skip
@@ -89,4 +89,4 @@ def test_what_needs_no_node_is_said_in_a_sentence(raw: JSON, verdict: str) -> No
 
 
 def test_a_cluster_without_nodes_is_said_to_be_one() -> None:
-    assert explained(pod("p", asks(1))).verdict == "fits nowhere: no node is known"
+    assert explained(pod("p", with_limits(1))).verdict == "fits nowhere: no node is known"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scheduling.preemption.extended import budget, high, low
 from scheduling.preemption.test_quota_room import giving_room
-from scheduling.scenery import MEM, asks, card, node, pod, quota
+from scheduling.scenery import MEM, card, node, pod, quota, with_limits
 
 from hami_webhook.cluster.api import JSON
 
@@ -20,53 +20,53 @@ NOBODY = "preemption evicts nobody for it: "
 @pytest.mark.parametrize(
     ("objects", "asking", "note"),
     [
-        ([ONE, FULL], high(asks(1, 10)), "preemption, where it is on, evicts 1 pod from node n1: default/x"),
+        ([ONE, FULL], high(with_limits(1, 10)), "preemption, where it is on, evicts 1 pod from node n1: default/x"),
         (
             [ONE, low("x", "n1", "a,NVIDIA,4000,0:;"), low("y", "n1", "a,NVIDIA,4000,0:;", 10)],
-            high(asks(1, 8000)),
+            high(with_limits(1, 8000)),
             NOBODY + "it wouldn't fit without all pods of lower priority either",
         ),
         (
             [ONE, low("x", "n1", "a,NVIDIA,8000,0:;", 10)],
-            high(asks(1, 10)),
+            high(with_limits(1, 10)),
             NOBODY + "no pod of lower priority holds such devices",
         ),
-        ([ONE, FULL], high(asks(1, 10), preemptionPolicy="Never"), NOBODY + "its preemptionPolicy is Never"),
-        ([ONE, FULL], pod("high", asks(1, 10)), ""),
+        ([ONE, FULL], high(with_limits(1, 10), preemptionPolicy="Never"), NOBODY + "its preemptionPolicy is Never"),
+        ([ONE, FULL], pod("high", with_limits(1, 10)), ""),
         (
             [ONE, TWO, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, OTHER, budget(0)],
-            high(asks(1, 10)),
+            high(with_limits(1, 10)),
             "preemption, where it is on, evicts 1 pod from node n2: default/y",
         ),
         (
             [ONE, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, budget(0)],
-            high(asks(1, 10)),
+            high(with_limits(1, 10)),
             "preemption, where it is on, evicts 1 pod from node n1: default/x, of which 1 against a "
             "PodDisruptionBudget",
         ),
         (
             [ONE, TWO, FULL, quota({MEM: 9000}, used={MEM: 12000})],
-            high(asks(1, 4000)),
+            high(with_limits(1, 4000)),
             NOBODY + 'a quota leaves it no room, and doesn\'t have the annotation hami.io/quota-preemption: "true"',
         ),
         (
             [ONE, TWO, FULL, giving_room(9000, 12000)],
-            high(asks(1, 4000)),
+            high(with_limits(1, 4000)),
             "preemption, where it is on, evicts 1 pod from node n1: default/x",
         ),
         (
             [ONE, TWO, FULL, giving_room(3000, 12000)],
-            high(asks(1, 4000)),
+            high(with_limits(1, 4000)),
             NOBODY + "its quotas wouldn't have room without all pods of lower priority either",
         ),
         (
             [ONE, {**FULL, "metadata": {**FULL["metadata"], "deletionTimestamp": "2026-01-01T00:00:30Z"}}],
-            high(asks(1, 10)),
+            high(with_limits(1, 10)),
             NOBODY + "pods that are ending are enough for a place on node n1",
         ),
     ],
 )
-def test_a_note_says_who_would_be_evicted(objects: list[JSON], asking: JSON, note: str) -> None:
-    explanation = explained(asking, *objects)
+def test_a_note_says_who_would_be_evicted(objects: list[JSON], incoming: JSON, note: str) -> None:
+    explanation = explained(incoming, *objects)
     notes = [each for each in explanation.notes if each.startswith("preemption")]
     assert notes == ([note] if note else [])

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene, asks, card, node, pod, quota, running
+from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene, card, node, pod, quota, running, with_limits
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.eviction_search import smallest_eviction
@@ -23,7 +23,7 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "the memory that is missing",
         [node("n", card("G")), FULL],
-        pod("p", asks(1, 3000)),
+        pod("p", with_limits(1, 3000)),
         [
             ["1000 MiB must become free on G of n (held by default/busy)"],
             ["container c0 could have 2000 MiB of a card instead of 3000, on n"],
@@ -32,13 +32,13 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "memory and cores of the card that lacks least",
         [node("n", card("G"), card("H")), FULL, running("more", "n", "H,NVIDIA,7000,90:;")],
-        pod("p", asks(1, 3000, 60)),
+        pod("p", with_limits(1, 3000, 60)),
         [["1000 MiB and 10 cores must become free on G of n (held by default/busy)"]],
     ),
     (
         "a card to itself",
         [node("n", card("G")), FULL],
-        pod("p", asks(1, 1000, 100)),
+        pod("p", with_limits(1, 1000, 100)),
         [
             ["G on n must become empty (held by default/busy)"],
             ["container c0 could have 50 cores of a card instead of 100, on n"],
@@ -47,7 +47,7 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "a limit that is too low for the cheapest placement",
         [node("n", card("G", 8000), card("H", 4000)), quota({MEM: 1000})],
-        pod("p", asks(1, percent=50)),
+        pod("p", with_limits(1, percent=50)),
         [
             [
                 f"{MEM} of quota q must be raised from 1000 to 2000, or other pods must give up 1000: "
@@ -59,7 +59,7 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "room and a limit",
         [node("n", card("G")), FULL, quota({MEM: 8500, GPU: 9}, used={MEM: 9000, GPU: 2})],
-        pod("p", asks(1, 3000)),
+        pod("p", with_limits(1, 3000)),
         [
             [
                 "1000 MiB must become free on G of n (held by default/busy)",
@@ -72,13 +72,13 @@ ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "fewer cards",
         [node("n", card("G"), card("H"))],
-        pod("p", asks(3, 3000)),
+        pod("p", with_limits(3, 3000)),
         [["container c0 could have 2 cards instead of 3, on n"]],
     ),
     (
         "another node",
         [node("n", card("G"), labels={"zone": "a"})],
-        pod("p", asks(1, 3000), nodeSelector={"zone": "b"}),
+        pod("p", with_limits(1, 3000), nodeSelector={"zone": "b"}),
         [["n lacks the labels zone=b of the pod's nodeSelector; it would fit there"]],
     ),
 ]
@@ -92,7 +92,7 @@ def test_the_least_that_helps_is_proposed(objects: list[JSON], raw: JSON, propos
 
 
 def test_a_quota_that_stands_in_the_way_is_shown_with_what_the_placement_would_cost() -> None:
-    explanation = explained(pod("p", asks(1, percent=50)), node("n", card("G")), quota({MEM: 1000, GPU: 2}))
+    explanation = explained(pod("p", with_limits(1, percent=50)), node("n", card("G")), quota({MEM: 1000, GPU: 2}))
     rows = {account.key: account for account in explanation.quotas}
     assert {key: (a.costs, a.most, a.stands_in_the_way) for key, a in rows.items()} == {
         GPU: (1, 2, False),
@@ -102,7 +102,7 @@ def test_a_quota_that_stands_in_the_way_is_shown_with_what_the_placement_would_c
 
 def test_the_nearest_node_comes_first() -> None:
     explanation = explained(
-        pod("p", asks(1, 7000)),
+        pod("p", with_limits(1, 7000)),
         node("a", card("A")),
         node("b", card("B")),
         running("x", "a", "A,NVIDIA,5000,0:;"),
@@ -112,7 +112,7 @@ def test_the_nearest_node_comes_first() -> None:
 
 
 def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
-    raw = pod("p", asks(1, 3000), schedulerName="default-scheduler")
+    raw = pod("p", with_limits(1, 3000), schedulerName="default-scheduler")
     gated = explained(raw, node("n", card("G")), FULL, gates=("wait",))
     assert steps(gated)[0] == [
         "its scheduling gates must be removed: wait",
@@ -143,7 +143,7 @@ def chance(seed: int) -> tuple[list[JSON], JSON]:
         notes["nvidia.com/numa-bind"] = "true"
 
     def one() -> JSON:
-        return asks(dice.randint(1, 3), dice.choice([None, 1000, 5000]), dice.choice([None, 20, 100]))
+        return with_limits(dice.randint(1, 3), dice.choice([None, 1000, 5000]), dice.choice([None, 20, 100]))
 
     inits = [one()] if dice.random() < 0.3 else []
     return objects, pod("p", *(one() for _ in range(dice.randint(1, 2))), inits=inits, notes=notes)
@@ -205,7 +205,7 @@ def test_a_state_is_left_as_it_was() -> None:
     state.set_pod(Pod.from_object({**FULL, "metadata": {**FULL["metadata"], "uid": "busy"}}), NOW)
     view = state.view("n")
     assert view is not None
-    pod_request = read_pod_request(Pod.from_object(pod("p", asks(1, 3000))), VENDORS, "spread")
+    pod_request = read_pod_request(Pod.from_object(pod("p", with_limits(1, 3000))), VENDORS, "spread")
     assert pod_request is not None
     assert smallest_eviction(view, pod_request, VENDORS) is not None
     assert state.view("n") is view

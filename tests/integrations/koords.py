@@ -44,7 +44,7 @@ def named(**amounts: object) -> JSON:
     return {_SHORT.get(name, name): amount for name, amount in amounts.items()}
 
 
-def asking(
+def pod_with_limits(
     name: str = "p",
     *containers: JSON,
     labels: Mapping[str, str] | None = None,
@@ -69,20 +69,22 @@ def box(name: str = "main", *, sidecar: bool = False, requests: JSON | None = No
 def seed_pod(name: str = "p", *, shared: int = 1, core: int = 50, ratio: int = 50, **more: Any) -> JSON:
     """The seed document's pod: all set, limits and requests alike."""
     amounts = named(shared=shared, core=core, ratio=ratio)
-    return asking(name, container(requests=amounts, **amounts), labels=ISOLATED, scheduler="koord-scheduler", **more)
+    return pod_with_limits(
+        name, container(requests=amounts, **amounts), labels=ISOLATED, scheduler="koord-scheduler", **more
+    )
 
 
 def card(minor: int, memory: int | str | None = "23040Mi", *, core: int | None = 100, ratio: int | None = 100,
          health: bool = True, spot: tuple[int, str] | None = None, labels: JSON | None = None) -> JSON:  # fmt: skip
     """`A10(minor)` unless told otherwise; `spot` is NUMA node and switch."""
-    told = {CORE: core, MEMORY: memory, RATIO: ratio}
+    reported = {CORE: core, MEMORY: memory, RATIO: ratio}
     made: JSON = {
         "type": "gpu",
         "id": f"GPU-{minor}",
         "minor": minor,
         "health": health,
         "labels": labels or {},
-        "resources": {name: str(amount) for name, amount in told.items() if amount is not None},
+        "resources": {name: str(amount) for name, amount in reported.items() if amount is not None},
     }
     if spot is not None:
         made["topology"] = {"socketID": -1, "nodeID": spot[0], "pcieID": spot[1], "busID": f"0000:0{minor}:07.0"}
@@ -98,8 +100,11 @@ def device(name: str, cards: Iterable[JSON], *, labels: JSON | None = None, part
 
 def share(minor: int, *, core: object = None, memory: object = None, ratio: object = None, id: str = "") -> JSON:
     """One entry of the annotation."""
-    told = {CORE: core, MEMORY: memory, RATIO: ratio}
-    entry: JSON = {"minor": minor, "resources": {name: amount for name, amount in told.items() if amount is not None}}
+    reported = {CORE: core, MEMORY: memory, RATIO: ratio}
+    entry: JSON = {
+        "minor": minor,
+        "resources": {name: amount for name, amount in reported.items() if amount is not None},
+    }
     return {**entry, "id": id} if id else entry
 
 
@@ -197,7 +202,7 @@ class Koords:
     def busy(self, minor: int, *, node: str = "n1", core: int = 0, ratio: int = 0, name: str = "") -> Koords:
         """A pod that has so much of a card."""
         entry = share(minor, core=str(core), ratio=str(ratio))
-        self.bind(asking(name or f"busy-{node}-{minor}"), node, json.dumps({"gpu": [entry]}))
+        self.bind(pod_with_limits(name or f"busy-{node}-{minor}"), node, json.dumps({"gpu": [entry]}))
         return self
 
     def minors(self, manifest: JSON) -> list[int]:

@@ -28,12 +28,12 @@ from .koords import (
     SHARED,
     Koords,
     a10s,
-    asking,
     box,
     card,
     configured,
     hint,
     named,
+    pod_with_limits,
     refused,
     seed_pod,
 )
@@ -58,12 +58,12 @@ def test_one_name_anywhere_makes_it_koordinators(name: str, where: str) -> None:
     amounts = {name: "1"}
     made = container(**amounts) if where == "limits" else container(requests=amounts)
     scheduler = a10s().scheduler
-    assert scheduler.named_by(Pod.from_object(asking("p", made)))
-    assert scheduler.named_by(Pod.from_object(asking("p", container(), init=[made])))
+    assert scheduler.named_by(Pod.from_object(pod_with_limits("p", made)))
+    assert scheduler.named_by(Pod.from_object(pod_with_limits("p", container(), init=[made])))
 
 
 def test_a_pod_of_whole_vendor_cards_is_not_koordinators() -> None:
-    done = a10s().admit(asking("p", container(**{"nvidia.com/gpu": 1})))
+    done = a10s().admit(pod_with_limits("p", container(**{"nvidia.com/gpu": 1})))
     assert done.warnings == []
     assert done.pod is not None
     assert "schedulerName" not in done.pod["spec"]
@@ -96,7 +96,7 @@ def test_5_1_a_pod_with_a_node_is_refused() -> None:
 
 
 def test_5_a_mirror_pod_is_left_alone_but_may_not_forge() -> None:
-    manifest = asking(core=7, notes={"kubernetes.io/config.mirror": "hash"})
+    manifest = pod_with_limits(core=7, notes={"kubernetes.io/config.mirror": "hash"})
     manifest["spec"]["nodeName"] = "n1"
     assert a10s().admit(manifest).pod == manifest
     manifest["metadata"]["annotations"][ALLOCATED] = "{}"
@@ -132,7 +132,7 @@ NORMAL = [
 def test_5_2_amounts_are_put_into_one_form_on_both_sides(written: JSON, normal: JSON | None, where: str) -> None:
     amounts = named(**written)
     limits, requests = ({} if where == "requests" else amounts), ({} if where == "limits" else amounts)
-    done = a10s().admit(asking("p", container(requests=requests, **limits)))
+    done = a10s().admit(pod_with_limits("p", container(requests=requests, **limits)))
     if normal is None:
         assert "exceeds 100 per GPU" in done.message
         return
@@ -141,27 +141,27 @@ def test_5_2_amounts_are_put_into_one_form_on_both_sides(written: JSON, normal: 
 
 
 def test_5_2_other_resources_stay() -> None:
-    done = a10s().admit(asking("p", container(cpu="4", requests={"cpu": "2"}, **named(ratio=50))))
+    done = a10s().admit(pod_with_limits("p", container(cpu="4", requests={"cpu": "2"}, **named(ratio=50))))
     assert (done.limits()["cpu"], done.requests()["cpu"]) == ("4", "2")
 
 
 @pytest.mark.parametrize(("alias", "proper"), sorted(ALIASES.items()))
 def test_5_2_aliases_are_renamed(alias: str, proper: str) -> None:
     others = {"memory": 1} if proper in (SHARED, CORE) else {"shared": 1}
-    done = a10s().admit(asking("p", container(**{alias: 1}, **named(**others)), **QUIET))
+    done = a10s().admit(pod_with_limits("p", container(**{alias: 1}, **named(**others)), **QUIET))
     spelt = {CORE: "1", RATIO: "1"} if proper == GPU else {proper: "1"}
     assert done.limits() == done.requests() == {**spelt, SHARED: "1", **dict.fromkeys(named(**others), "1")}
     assert done.warnings == [f"[koordinator/alias] container main: {alias} is read as {proper}"]
 
 
 def test_5_2_an_alias_beside_the_proper_name_is_dropped() -> None:
-    done = a10s().admit(asking("p", container(**{"kubernetes.io/gpu-memory-ratio": 7}, **named(ratio=50))))
+    done = a10s().admit(pod_with_limits("p", container(**{"kubernetes.io/gpu-memory-ratio": 7}, **named(ratio=50))))
     assert done.limits() == named(ratio="50", shared="1")
 
 
 def test_5_2_init_containers_stay_as_they_are() -> None:
     init = box("init", core=50, ratio=50)
-    done = a10s().admit(asking("p", box(core=50, ratio=50), init=[init]))
+    done = a10s().admit(pod_with_limits("p", box(core=50, ratio=50), init=[init]))
     assert done.pod is not None, done.message
     assert done.pod["spec"]["initContainers"] == [init]
 
@@ -177,7 +177,7 @@ def test_5_2_init_containers_stay_as_they_are() -> None:
     ],
 )
 def test_5_2_what_the_shorthand_can_not_be(value: object, text: str) -> None:
-    assert text in refused(asking(gpu=value))
+    assert text in refused(pod_with_limits(gpu=value))
 
 
 # 5.3
@@ -188,7 +188,7 @@ def test_5_2_what_the_shorthand_can_not_be(value: object, text: str) -> None:
                             ("HAMi", "HAMi"), ("hami_core", "hami_core"), ("", "")],
 )  # fmt: skip
 def test_5_3_only_the_case_of_the_label_is_put_right(written: str, stored: str) -> None:
-    done = a10s().admit(asking(ratio=50, labels={ISOLATION: written, "app": "a"}))
+    done = a10s().admit(pod_with_limits(ratio=50, labels={ISOLATION: written, "app": "a"}))
     assert done.pod is not None
     assert done.pod["metadata"]["labels"] == {ISOLATION: stored, "app": "a"}
 
@@ -200,10 +200,10 @@ def test_5_3_only_the_case_of_the_label_is_put_right(written: str, stored: str) 
 )  # fmt: skip
 def test_5_3_parts_of_cards_are_labelled_where_that_is_wanted(amounts: JSON, label: str | None) -> None:
     koords = a10s(vendors=configured(inject_isolation_label=True))
-    done = koords.admit(asking(**amounts))
+    done = koords.admit(pod_with_limits(**amounts))
     assert done.pod is not None
     assert done.pod["metadata"]["labels"].get(ISOLATION) == label
-    unasked = a10s().admit(asking(**amounts))
+    unasked = a10s().admit(pod_with_limits(**amounts))
     assert unasked.pod is not None
     assert unasked.pod["metadata"]["labels"] == {}
 
@@ -221,7 +221,7 @@ def test_5_3_parts_of_cards_are_labelled_where_that_is_wanted(amounts: JSON, lab
 )
 def test_5_3_whose_pod_it_is(written: str, inject: bool, stored: str | None) -> None:
     koords = a10s(vendors=configured(inject_scheduler_name=inject))
-    done = koords.admit(asking(ratio=50, scheduler=written))
+    done = koords.admit(pod_with_limits(ratio=50, scheduler=written))
     assert done.pod is not None
     assert done.pod["spec"].get("schedulerName") == stored
 
@@ -229,7 +229,7 @@ def test_5_3_whose_pod_it_is(written: str, inject: bool, stored: str | None) -> 
 @pytest.mark.parametrize(("name", "scheduler"), [("nvidia.com/gpu", None), ("volcano.sh/vgpu-number", "volcano")])
 def test_5_3_a_pod_of_two_managers_is_not_given_to_koordinator(name: str, scheduler: str | None) -> None:
     koords = a10s(vendors=configured(mixed_name_sets="warn"))
-    done = koords.admit(asking("p", container("a", **{name: 1}), box("b", ratio=50)))
+    done = koords.admit(pod_with_limits("p", container("a", **{name: 1}), box("b", ratio=50)))
     assert done.pod is not None, done.message
     assert done.pod["spec"].get("schedulerName") == scheduler
 
@@ -241,7 +241,7 @@ def test_5_3_what_only_the_scheduler_may_write_is_removed() -> None:
         "scheduling.koordinator.sh/gpu-minors": "0,1",
         "mine": "x",
     }
-    done = a10s().admit(asking(ratio=50, notes=notes))
+    done = a10s().admit(pod_with_limits(ratio=50, notes=notes))
     assert done.pod is not None
     assert done.pod["metadata"]["annotations"] == {"mine": "x"}
 
@@ -287,19 +287,19 @@ def test_4_annotations_that_it_can_read(key: str, value: object) -> None:
 def test_4_priority_becomes_a_variable(level: str) -> None:
     amounts = {"nvidia.com/priority": level}
     made = container(requests=amounts, **amounts, **named(ratio=50))
-    done = a10s().admit(asking("p", made, **QUIET))
+    done = a10s().admit(pod_with_limits("p", made, **QUIET))
     assert done.pod is not None, done.message
     assert "nvidia.com/priority" not in {**done.limits(), **done.requests()}
     assert done.pod["spec"]["containers"][0]["env"] == [{"name": "CUDA_TASK_PRIORITY", "value": level}]
     made["env"] = [{"name": "CUDA_TASK_PRIORITY", "value": "9"}]
-    kept = a10s().admit(asking("p", made))
+    kept = a10s().admit(pod_with_limits("p", made))
     assert kept.pod is not None
     assert kept.pod["spec"]["containers"][0]["env"] == made["env"]
 
 
 @pytest.mark.parametrize("level", ["2", "-1", "x"])
 def test_4_other_priorities_are_refused(level: str) -> None:
-    text = refused(asking("p", container(**{"nvidia.com/priority": level}, **named(ratio=50))))
+    text = refused(pod_with_limits("p", container(**{"nvidia.com/priority": level}, **named(ratio=50))))
     assert f"invalid nvidia.com/priority value {level} in container main" in text
     assert "PriorityClasses" in text
 
@@ -331,25 +331,25 @@ DOUBTS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("asked", "expected"), DOUBTS)
 def test_5_6_what_is_hardly_meant(asked: dict[str, Any], expected: list[str]) -> None:
-    assert codes(asking("p", **asked)) == expected
+    assert codes(pod_with_limits("p", **asked)) == expected
 
 
 def test_5_6_isolation_that_no_node_has() -> None:
     bare = Koords().node("n1", card(0), labels={ISOLATION: "other"})
-    assert codes(asking(ratio=50, **QUIET), bare) == ["koordinator/isolation-node"]
-    assert codes(asking(gpu=100, scheduler="koord-scheduler"), bare) == []
+    assert codes(pod_with_limits(ratio=50, **QUIET), bare) == ["koordinator/isolation-node"]
+    assert codes(pod_with_limits(gpu=100, scheduler="koord-scheduler"), bare) == []
 
 
 def test_5_6_every_running_container_gets_the_cards() -> None:
     main = box(ratio=50)
-    assert codes(asking("p", main, container("other"), **QUIET)) == ["koordinator/containers"]
-    assert codes(asking("p", main, init=[box("s", sidecar=True)], **QUIET)) == ["koordinator/containers"]
-    assert codes(asking("p", main, init=[box("i")], **QUIET)) == []
+    assert codes(pod_with_limits("p", main, container("other"), **QUIET)) == ["koordinator/containers"]
+    assert codes(pod_with_limits("p", main, init=[box("s", sidecar=True)], **QUIET)) == ["koordinator/containers"]
+    assert codes(pod_with_limits("p", main, init=[box("i")], **QUIET)) == []
 
 
 def test_5_6_a_scheduler_that_is_not_injected_is_warned_of() -> None:
     koords = a10s(vendors=configured(inject_scheduler_name=False))
-    done = koords.admit(asking(ratio=50, labels=ISOLATED))
+    done = koords.admit(pod_with_limits(ratio=50, labels=ISOLATED))
     assert len(done.warnings) == 1
     assert done.warnings[0].startswith("[koordinator/scheduler] default-scheduler would bind the pod")
 
@@ -367,7 +367,7 @@ def test_9_its_scheduler_may_label_its_pods_for_hamis_monitor() -> None:
     )
 
     def write(made: JSON, user: str = "koord-scheduler", **after: JSON) -> None:
-        before, later = (Pod.from_object(asking("p", made, **more)) for more in ({}, after))
+        before, later = (Pod.from_object(pod_with_limits("p", made, **more)) for more in ({}, after))
         validate_update(before, later, User(user), CHART, rules)
 
     write(own, labels=named_node)

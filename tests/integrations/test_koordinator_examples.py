@@ -12,7 +12,21 @@ from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, evaluate_batch
 from hami_webhook.quota.pricing import waiting_charge
 
-from .koords import A10, ALLOCATED, ISOLATED, ISOLATION, JSON, Koords, a10s, asking, box, card, named, seed_pod, share
+from .koords import (
+    A10,
+    ALLOCATED,
+    ISOLATED,
+    ISOLATION,
+    JSON,
+    Koords,
+    a10s,
+    box,
+    card,
+    named,
+    pod_with_limits,
+    seed_pod,
+    share,
+)
 
 GIB = 2**30
 HALF_A10 = A10 // 2
@@ -66,7 +80,7 @@ def test_1_with_ten_percent_in_use_the_other_card_is_taken() -> None:
 
 
 def test_2_the_shorthand_is_spelt_out() -> None:
-    done = a10s().admit(asking(gpu=50))
+    done = a10s().admit(pod_with_limits(gpu=50))
     assert done.pod is not None
     assert done.limits() == done.requests() == named(shared="1", core="50", ratio="50")
     assert done.pod["spec"]["schedulerName"] == "koord-scheduler"
@@ -74,18 +88,18 @@ def test_2_the_shorthand_is_spelt_out() -> None:
 
 
 def test_2_one_card_and_a_half_is_refused() -> None:
-    assert "koordinator.sh/gpu 150 in container main" in a10s().admit(asking(gpu=150)).message
+    assert "koordinator.sh/gpu 150 in container main" in a10s().admit(pod_with_limits(gpu=150)).message
 
 
 def test_2_two_whole_cards() -> None:
     koords = a10s()
-    assert koords.admit(asking(gpu=200)).limits() == named(shared="2", core="200", ratio="200")
-    placed = koords.place(asking(gpu=200))
+    assert koords.admit(pod_with_limits(gpu=200)).limits() == named(shared="2", core="200", ratio="200")
+    placed = koords.place(pod_with_limits(gpu=200))
     assert placed.parts == {0: (Part("GPU-0", 23040, 100), Part("GPU-1", 23040, 100))}
 
 
 def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
-    why = a10s().busy(1, core=50).refusal(asking(gpu=200))
+    why = a10s().busy(1, core=50).refusal(pod_with_limits(gpu=200))
     assert why == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientCore"
 
 
@@ -94,7 +108,7 @@ def test_2_two_whole_cards_are_refused_where_one_is_in_use() -> None:
 
 def test_3_two_shared_cards_have_half_of_it_each() -> None:
     koords = a10s()
-    placed = koords.place(asking(shared=2, core=100, ratio=100, labels=ISOLATED))
+    placed = koords.place(pod_with_limits(shared=2, core=100, ratio=100, labels=ISOLATED))
     assert placed.parts == {0: (Part("GPU-0", 11520, 50), Part("GPU-1", 11520, 50))}
     assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [
         share(minor, core="50", memory="11520Mi", ratio="50", id=f"GPU-{minor}") for minor in (0, 1)
@@ -110,7 +124,7 @@ def test_3_two_shared_cards_have_half_of_it_each() -> None:
     ],
 )
 def test_3_what_does_not_divide_or_is_too_much_is_refused(amounts: JSON, text: str) -> None:
-    assert text in a10s().admit(asking(**amounts)).message
+    assert text in a10s().admit(pod_with_limits(**amounts)).message
 
 
 # 4
@@ -118,7 +132,7 @@ def test_3_what_does_not_divide_or_is_too_much_is_refused(amounts: JSON, text: s
 
 def test_4_memory_without_cores() -> None:
     koords = a10s()
-    placed = koords.place(asking(shared=1, memory="8Gi", labels=ISOLATED))
+    placed = koords.place(pod_with_limits(shared=1, memory="8Gi", labels=ISOLATED))
     assert json.loads(placed.annotations[ALLOCATED])["gpu"] == [share(0, memory="8Gi", ratio="35", id="GPU-0")]
     assert koords.debits() == {"shared": 1, "ratio": 35, "memory": 8589934592, "gpu": 35}
 
@@ -131,14 +145,14 @@ def test_4_memory_without_cores() -> None:
     ],
 )
 def test_4_two_memories_and_none_are_refused(amounts: JSON, text: str) -> None:
-    assert text in a10s().admit(asking(**amounts)).message
+    assert text in a10s().admit(pod_with_limits(**amounts)).message
 
 
 # 5
 
 
 def test_5_the_label_as_older_documents_have_it() -> None:
-    written = asking(ratio=50, labels={ISOLATION: "hami-core"})
+    written = pod_with_limits(ratio=50, labels={ISOLATION: "hami-core"})
     done = a10s().admit(written)
     assert done.pod is not None
     assert done.pod["metadata"]["labels"] == ISOLATED
@@ -156,7 +170,7 @@ def test_5_the_label_as_older_documents_have_it() -> None:
     ],
 )
 def test_6_what_the_scheduler_would_not_take_together_is_refused(containers: tuple[JSON, ...]) -> None:
-    assert "invalid resource device requests" in a10s().admit(asking("p", *containers)).message
+    assert "invalid resource device requests" in a10s().admit(pod_with_limits("p", *containers)).message
 
 
 # 7
@@ -169,8 +183,8 @@ def test_7_what_koordinator_wrote_is_the_debit() -> None:
     debits = koords.debits("running")
     assert debits == {"memory": 12079595520, "ratio": 50, "core": 50, "shared": 1, "gpu": 50}
     hard, used = {"memory": "20Gi"}, {"memory": debits["memory"]}
-    assert charged(koords, asking("new", memory="8Gi"), hard, used) == {"memory": 20669530112}
-    refused = charged(koords, asking("new", memory="9Gi"), hard, used)
+    assert charged(koords, pod_with_limits("new", memory="8Gi"), hard, used) == {"memory": 20669530112}
+    refused = charged(koords, pod_with_limits("new", memory="9Gi"), hard, used)
     assert isinstance(refused, str)
     assert refused.startswith("exceeding resource quota: ")
     assert "limited: limits.koordinator.sh/gpu-memory=21474836480" in refused
@@ -182,7 +196,7 @@ def test_7_what_koordinator_wrote_is_the_debit() -> None:
 def test_8_an_annotation_of_ones_own_making_counts_for_nothing() -> None:
     koords = a10s()
     forged = json.dumps({"gpu": [share(0, core="1", memory="1Mi", ratio="1")]})
-    pending = koords.bind(asking("p", shared=1, core=50, ratio=50), "", forged)
+    pending = koords.bind(pod_with_limits("p", shared=1, core=50, ratio=50), "", forged)
     assert pending.annotations[ALLOCATED] == forged
     assert koords.debits() == {"shared": 1, "core": 50, "ratio": 50, "memory": HALF_A10, "gpu": 50}
     assert not koords.charge("p").placed
@@ -197,18 +211,20 @@ def test_10_3_a_quota_fills_up() -> None:
     hard = {"memory": "60Gi", "ratio": 300}
     used: JSON = {"memory": 0, "ratio": 0}
 
-    a = asking("a", shared=4, memory="40Gi")
+    a = pod_with_limits("a", shared=4, memory="40Gi")
     after = charged(koords, a, hard, used)
     assert after == {"memory": 42949672960, "ratio": 48}
     placed = koords.place(a)
     assert placed.parts == {0: tuple(Part(f"GPU-{minor}", 10240, 0) for minor in range(4))}
     assert koords.debits("a") == {"shared": 4, "memory": 42949672960, "ratio": 48, "gpu": 48}
 
-    koords.bind(koords.admit(asking("b", ratio=50)).pod or {}, "n1", json.dumps({"gpu": [share(0, ratio="50")]}))
+    koords.bind(
+        koords.admit(pod_with_limits("b", ratio=50)).pod or {}, "n1", json.dumps({"gpu": [share(0, ratio="50")]})
+    )
     assert koords.debits("b") == {"shared": 1, "memory": 12079595520, "ratio": 50, "gpu": 50}
 
     used = {"memory": 42949672960 + 12079595520, "ratio": 98}
-    refused = charged(koords, asking("c", gpu=200), hard, used)
+    refused = charged(koords, pod_with_limits("c", gpu=200), hard, used)
     assert isinstance(refused, str)
     assert f"requested: limits.koordinator.sh/gpu-memory={45 * GIB} (smallest eligible card)" in refused
     assert "gpu-memory-ratio" not in refused  # 298 of 300

@@ -13,7 +13,21 @@ from hami_webhook.integrations.koordinator.device_object import KoordinatorCard
 from hami_webhook.integrations.koordinator.prediction import KoordinatorConstraints, Load, score
 from hami_webhook.integrations.koordinator.request import Want
 
-from .koords import ALLOCATED, ISOLATED, ISOLATION, JSON, NPU, Koords, a10s, asking, box, card, configured, hint, share
+from .koords import (
+    ALLOCATED,
+    ISOLATED,
+    ISOLATION,
+    JSON,
+    NPU,
+    Koords,
+    a10s,
+    box,
+    card,
+    configured,
+    hint,
+    pod_with_limits,
+    share,
+)
 
 HALF = {"ratio": 50, "labels": ISOLATED}
 TIER_A = hint(selector={"matchLabels": {"tier": "a"}})
@@ -24,31 +38,31 @@ TIER_A = hint(selector={"matchLabels": {"tier": "a"}})
 def test_7_1_usage_is_what_koordinator_wrote_on_bound_pods_that_live() -> None:
     koords = a10s(1)
     whole = json.dumps({"gpu": [share(0, core="100", ratio="100")]})
-    koords.bind(asking("pending"), "", whole)
-    koords.bind(asking("elsewhere"), "n2", whole)
-    koords.bind(asking("unreadable"), "n1", "{")
-    ended = asking("ended")
+    koords.bind(pod_with_limits("pending"), "", whole)
+    koords.bind(pod_with_limits("elsewhere"), "n2", whole)
+    koords.bind(pod_with_limits("unreadable"), "n1", "{")
+    ended = pod_with_limits("ended")
     ended["status"] = {"phase": "Succeeded"}
     koords.bind(ended, "n1", whole)
-    assert koords.minors(asking(gpu=100)) == [0]
-    koords.bind(asking("there"), "n1", whole)
-    assert koords.refusal(asking(gpu=100)) == "1/1 CardInsufficientCore"
+    assert koords.minors(pod_with_limits(gpu=100)) == [0]
+    koords.bind(pod_with_limits("there"), "n1", whole)
+    assert koords.refusal(pod_with_limits(gpu=100)) == "1/1 CardInsufficientCore"
 
 
 def test_7_1_what_is_not_written_is_completed_from_the_card() -> None:
     koords = a10s(1)
-    koords.bind(asking("by-ratio"), "n1", json.dumps({"gpu": [share(0, ratio="50")]}))
-    assert koords.refusal(asking(memory="11521Mi", labels=ISOLATED)) == "1/1 CardInsufficientMemory"
-    assert koords.minors(asking(memory="11520Mi", labels=ISOLATED)) == [0]
-    koords.bind(asking("by-memory"), "n1", json.dumps({"gpu": [share(0, memory="5760Mi")]}))
-    assert koords.refusal(asking(ratio=26, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
-    assert koords.minors(asking(ratio=25, labels=ISOLATED)) == [0]
+    koords.bind(pod_with_limits("by-ratio"), "n1", json.dumps({"gpu": [share(0, ratio="50")]}))
+    assert koords.refusal(pod_with_limits(memory="11521Mi", labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+    assert koords.minors(pod_with_limits(memory="11520Mi", labels=ISOLATED)) == [0]
+    koords.bind(pod_with_limits("by-memory"), "n1", json.dumps({"gpu": [share(0, memory="5760Mi")]}))
+    assert koords.refusal(pod_with_limits(ratio=26, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+    assert koords.minors(pod_with_limits(ratio=25, labels=ISOLATED)) == [0]
 
 
 def test_7_1_a_card_that_is_overbooked_has_nothing_left() -> None:
     koords = a10s(1).busy(0, ratio=150, name="a").busy(0, core=150, name="b")
-    assert koords.refusal(asking(**HALF)) == "1/1 CardInsufficientMemory"
-    assert koords.refusal(asking(core=1, **HALF)) == "1/1 CardInsufficientCore"
+    assert koords.refusal(pod_with_limits(**HALF)) == "1/1 CardInsufficientMemory"
+    assert koords.refusal(pod_with_limits(core=1, **HALF)) == "1/1 CardInsufficientCore"
 
 
 # 7.2
@@ -69,7 +83,7 @@ def test_7_1_a_card_that_is_overbooked_has_nothing_left() -> None:
 )
 def test_7_2_parts_of_cards_need_the_nodes_label(node_labels: JSON, asked: JSON, text: str) -> None:
     koords = Koords().node("n1", card(0), card(1), labels=node_labels)
-    found = koords.predict(asking(**asked))
+    found = koords.predict(pod_with_limits(**asked))
     assert (found.failed if isinstance(found, NoNode) else {}) == ({"n1": text} if text else {})
 
 
@@ -77,16 +91,16 @@ def test_7_2_parts_of_cards_need_the_nodes_label(node_labels: JSON, asked: JSON,
                                              (3, "NodeInsufficientDevice")])  # fmt: skip
 def test_7_2_all_cards_are_counted_healthy_or_not(count: int, text: str) -> None:
     koords = Koords().node("n1", card(0), card(1, health=False))
-    assert koords.refusal(asking(gpu=100 * count)) == text
+    assert koords.refusal(pod_with_limits(gpu=100 * count)) == text
 
 
 def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     koords = Koords().node("bare", labels={}).node("n1", card(0))
-    found = koords.predict(asking(**HALF))
+    found = koords.predict(pod_with_limits(**HALF))
     assert isinstance(found, Prediction)
     assert (found.node, found.failed) == ("n1", {"bare": "NodeInsufficientDevice"})
     koords.state.remove_device("n1")
-    assert koords.refusals(asking(**HALF))["n1"] == "NodeInsufficientDevice"
+    assert koords.refusals(pod_with_limits(**HALF))["n1"] == "NodeInsufficientDevice"
 
 
 # 7.3
@@ -107,7 +121,7 @@ def test_7_2_a_node_without_a_device_has_no_cards() -> None:
     ],
 )  # fmt: skip
 def test_7_3_the_first_check_that_fails_is_told(made: JSON, asked: JSON, text: str) -> None:
-    assert Koords().node("n1", made).refusal(asking(**asked)) == f"1/1 {text}"
+    assert Koords().node("n1", made).refusal(pod_with_limits(**asked)) == f"1/1 {text}"
 
 
 @pytest.mark.parametrize(
@@ -121,14 +135,14 @@ def test_7_3_the_first_check_that_fails_is_told(made: JSON, asked: JSON, text: s
     ],
 )
 def test_7_3_what_is_not_reported_is_not_compared(made: JSON, asked: JSON) -> None:
-    assert Koords().node("n1", made).minors(asking(**asked)) == [0]
+    assert Koords().node("n1", made).minors(pod_with_limits(**asked)) == [0]
 
 
 def test_7_3_any_number_of_pods_may_share_a_card() -> None:
     koords = a10s(1)
     for number in range(100):
-        koords.place(asking(f"p{number}", ratio=1, labels=ISOLATED))
-    assert koords.refusal(asking(ratio=1, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
+        koords.place(pod_with_limits(f"p{number}", ratio=1, labels=ISOLATED))
+    assert koords.refusal(pod_with_limits(ratio=1, labels=ISOLATED)) == "1/1 CardInsufficientMemory"
 
 
 # card score
@@ -196,13 +210,13 @@ def test_7_4_3_cards_by_score_then_by_minor(scoring: str, used: dict[int, int], 
     koords = a10s(4, configured(scoring=scoring))
     for minor, ratio in used.items():
         koords.busy(minor, ratio=ratio)
-    assert koords.minors(asking(shared=count, ratio=50 * count, labels=ISOLATED)) == minors
+    assert koords.minors(pod_with_limits(shared=count, ratio=50 * count, labels=ISOLATED)) == minors
 
 
 def test_7_4_3_too_few_cards_are_told_by_label() -> None:
     koords = Koords().node("n1", card(0), card(1), card(2, health=False), card(3), card(4))
     koords.busy(0, core=1).busy(1, ratio=1)
-    assert koords.refusal(asking(gpu=300)) == (
+    assert koords.refusal(pod_with_limits(gpu=300)) == (
         "1/5 CardInsufficientCore, 1/5 CardInsufficientMemory, 1/5 CardNotHealth, 2/5 AllocatedCardsInsufficientRequest"
     )
 
@@ -218,18 +232,18 @@ def test_8_the_best_node_has_a_hundred_points(scoring: str, node: str) -> None:
     koords.busy(0, node="a", ratio=10).busy(1, node="a", ratio=100).busy(0, node="b", ratio=40).busy(
         1, node="b", ratio=100
     )
-    found = koords.predict(asking(**HALF))
+    found = koords.predict(pod_with_limits(**HALF))
     assert isinstance(found, Prediction)
     assert (found.node, found.score, found.failed) == (node, 100.0, {})
 
 
 def test_8_a_node_without_any_points() -> None:
     koords = a10s(1)
-    found = koords.predict(asking(memory="23040Mi", labels=ISOLATED))
+    found = koords.predict(pod_with_limits(memory="23040Mi", labels=ISOLATED))
     assert isinstance(found, Prediction)
     assert found.score == 100.0  # (100 + 0) / 2, scaled
     koords = Koords().node("n1", card(0, ratio=None))
-    found = koords.predict(asking(memory="23040Mi", labels=ISOLATED))
+    found = koords.predict(pod_with_limits(memory="23040Mi", labels=ISOLATED))
     assert isinstance(found, Prediction)
     assert found.score == 0.0
 
@@ -238,7 +252,9 @@ def test_8_a_node_without_any_points() -> None:
 
 
 def test_9_the_cards_are_listed_under_the_first_container_that_asks() -> None:
-    made = asking("p", container("web"), box("a", ratio=20), box("b", ratio=40), init=[container("i")], labels=ISOLATED)
+    made = pod_with_limits(
+        "p", container("web"), box("a", ratio=20), box("b", ratio=40), init=[container("i")], labels=ISOLATED
+    )
     found = a10s().predict(made)
     assert isinstance(found, Prediction)
     assert found.parts == {2: (Part("GPU-0", 6912, 0), Part("GPU-1", 6912, 0))}
@@ -246,7 +262,7 @@ def test_9_the_cards_are_listed_under_the_first_container_that_asks() -> None:
 
 def test_9_a_card_without_an_id_goes_by_its_minor() -> None:
     nameless = {**card(7), "id": ""}
-    found = Koords().node("n1", nameless).predict(asking(ratio=33, core=10, labels=ISOLATED))
+    found = Koords().node("n1", nameless).predict(pod_with_limits(ratio=33, core=10, labels=ISOLATED))
     assert isinstance(found, Prediction)
     assert found.parts == {0: (Part("minor-7", 7603, 10),)}  # 7603.2 MiB
     assert json.loads(found.annotations[ALLOCATED]) == {
@@ -255,5 +271,5 @@ def test_9_a_card_without_an_id_goes_by_its_minor() -> None:
 
 
 def test_slices_of_ascend_cards_are_not_predicted() -> None:
-    asked = asking(shared=1, memory="8Gi", **NPU)
+    asked = pod_with_limits(shared=1, memory="8Gi", **NPU)
     assert a10s().refusals(asked) == {"n1": "slices of Ascend cards aren't predicted"}

@@ -24,7 +24,7 @@ from hami_webhook.integrations.koordinator.prediction import KoordinatorConstrai
 from hami_webhook.integrations.koordinator.request import Want, percent_of, share_of
 from hami_webhook.kube.objects import Node
 
-from .koords import ALLOCATED, ISOLATED, JSON, Koords, asking, box, card, named
+from .koords import ALLOCATED, ISOLATED, JSON, Koords, box, card, named, pod_with_limits
 
 # normalisation
 
@@ -48,7 +48,7 @@ def test_normalisation_is_idempotent_and_makes_both_sides_equal(apps: list[tuple
     for index, (limits, requests) in enumerate(apps):
         each = box(f"c{index}", requests=named(**requests), **limits)
         made.append(each)
-    done = Koords().admit(asking("p", *made, init=[box("i", **init)]))  # admits twice, and compares
+    done = Koords().admit(pod_with_limits("p", *made, init=[box("i", **init)]))  # admits twice, and compares
     if done.pod is None:
         return
     for index in range(len(made)):
@@ -123,7 +123,7 @@ def test_no_card_is_oversold_and_no_debit_is_below_the_charge(lister: list, aske
     """
     koords, (kind, listed) = stand_up(lister), asked
     for number, amounts in enumerate(listed):
-        manifest = asking(f"p{number}", labels=ISOLATED, **amounts)
+        manifest = pod_with_limits(f"p{number}", labels=ISOLATED, **amounts)
         waiting = koords.waiting(manifest)
         if isinstance(koords.predict(manifest), NoNode):
             continue
@@ -302,6 +302,6 @@ def test_the_random_fleets_have_every_kind_of_want() -> None:
     """The properties above are about something: all three kinds of requests find a node in an idle fleet."""
     koords = stand_up([[("80Gi", True, None, 100)] * 3])
     for amounts in ({"shared": 2, "ratio": 200}, {"shared": 3, "ratio": 90, "core": 30}, {"shared": 2, "memory": 5}):
-        found = koords.predict(asking(labels=ISOLATED, **amounts))
+        found = koords.predict(pod_with_limits(labels=ISOLATED, **amounts))
         assert isinstance(found, Prediction)
         assert len(json.loads(found.annotations[ALLOCATED])["gpu"]) == amounts["shared"]

@@ -19,10 +19,10 @@ from .koords import (
     NPU,
     Koords,
     a10s,
-    asking,
     box,
     card,
     named,
+    pod_with_limits,
     seed_pod,
     share,
 )
@@ -55,7 +55,7 @@ def mixed_fleet() -> Koords:
     ],
 )  # fmt: skip
 def test_10_1_a_pod_that_waits_is_charged_the_least_it_can_get(asked: JSON, charge: JSON) -> None:
-    assert mixed_fleet().waiting(asking(**asked)) == charge
+    assert mixed_fleet().waiting(pod_with_limits(**asked)) == charge
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,18 @@ def test_10_1_a_pod_that_waits_is_charged_the_least_it_can_get(asked: JSON, char
     ],
 )
 def test_10_1_no_card_is_known(asked: JSON, charge: JSON) -> None:
-    assert Koords().node("n1").waiting(asking(**asked)) == charge
-    assert Koords().node("n1", card(0, health=False)).waiting(asking(**asked)) == charge
+    assert Koords().node("n1").waiting(pod_with_limits(**asked)) == charge
+    assert Koords().node("n1", card(0, health=False)).waiting(pod_with_limits(**asked)) == charge
 
 
 def test_10_1_a_card_that_hides_its_memory_could_be_any() -> None:
     koords = mixed_fleet().node("n3", card(0, None))
-    assert koords.waiting(asking(ratio=50)) == {"shared": 1, "ratio": 50, "gpu": 50}
-    assert koords.waiting(asking(memory="8Gi")) == {"shared": 1, "memory": 8 * GIB}
+    assert koords.waiting(pod_with_limits(ratio=50)) == {"shared": 1, "ratio": 50, "gpu": 50}
+    assert koords.waiting(pod_with_limits(memory="8Gi")) == {"shared": 1, "memory": 8 * GIB}
 
 
 def test_10_1_effective_requests_are_charged() -> None:
-    made = asking("p", box("a", ratio=10), box("b", ratio=20), init=[box("i", ratio=50)])
+    made = pod_with_limits("p", box("a", ratio=10), box("b", ratio=20), init=[box("i", ratio=50)])
     assert a10s().waiting(made) == {"shared": 2, "ratio": 50, "gpu": 50, "memory": 2 * (A10 * 25 // 100)}
 
 
@@ -88,14 +88,14 @@ def test_10_1_effective_requests_are_charged() -> None:
 )  # fmt: skip
 def test_10_1_what_depends_on_the_card_is_a_floor(asked: JSON, floors: set[str]) -> None:
     koords = a10s()
-    koords.bind(koords.admit(asking(**asked)).pod or {}, "", None)
+    koords.bind(koords.admit(pod_with_limits(**asked)).pod or {}, "", None)
     charge = koords.charge("p")
     assert (charge.floors, charge.derivable, charge.placed) == (floors, False, False)
 
 
 def test_10_1_a_pod_that_was_there_before_us_is_read_as_it_stands() -> None:
     koords = a10s()
-    koords.bind(asking("old", gpu=50), "", None)
+    koords.bind(pod_with_limits("old", gpu=50), "", None)
     assert koords.debits("old") == {"shared": 1, "core": 50, "ratio": 50, "gpu": 50, "memory": A10 // 2}
 
 
@@ -156,7 +156,7 @@ def test_a_placed_pod_never_costs_less_than_it_declares(entry: JSON) -> None:
     koords = a10s()
     koords.bind(seed_pod(), "n1", json.dumps({"gpu": [entry]}))
     assert {key: amount for key, amount in koords.debits().items() if key != "memory"} == DECLARED
-    by_memory = asking("q", memory="8Gi", core=40)
+    by_memory = pod_with_limits("q", memory="8Gi", core=40)
     koords.bind(by_memory, "n1", json.dumps({"gpu": [{**entry, "id": "GPU-1", "minor": 1}]}))
     assert koords.debits("q").items() >= {"shared": 1, "core": 40, "memory": 8 * GIB}.items()
 
@@ -165,8 +165,8 @@ def test_a_ratio_that_koordinator_rounds_down_is_never_corrected() -> None:
     """6: in floating point, an exact 29 percent of a card becomes 28, which is below the estimate of admission."""
     koords = a10s()
     exact = A10 * 29 // 100
-    koords.bind(asking("p", memory=exact), "n1", json.dumps({"gpu": [share(0, memory=exact, ratio="27")]}))
-    assert koords.waiting(asking("q", memory=exact))["ratio"] == 28
+    koords.bind(pod_with_limits("p", memory=exact), "n1", json.dumps({"gpu": [share(0, memory=exact, ratio="27")]}))
+    assert koords.waiting(pod_with_limits("q", memory=exact))["ratio"] == 28
     assert koords.debits() == {"shared": 1, "memory": exact, "ratio": 27, "gpu": 27}
 
 
@@ -207,7 +207,7 @@ def test_10_2_the_label_for_hamis_monitor_makes_no_placement_of_ours() -> None:
 
 def test_10_2_a_pod_that_asked_for_nothing_and_got_nothing_costs_nothing() -> None:
     koords = a10s()
-    koords.bind(asking("p", container()), "n1", "{")
+    koords.bind(pod_with_limits("p", container()), "n1", "{")
     assert koords.debits() == {}
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .koords import ISOLATED, JSON, PARTITION_SPEC, Koords, asking, card, hint
+from .koords import ISOLATED, JSON, PARTITION_SPEC, Koords, card, hint, pod_with_limits
 
 HONOR = {"node.koordinator.sh/gpu-partition-policy": "Honor"}
 H100 = {"node.koordinator.sh/gpu-model": "H100", "node.koordinator.sh/gpu-vendor": "nvidia"}
@@ -30,7 +30,7 @@ def eight(
 
 
 def whole(count: int, spec: JSON | None = None) -> JSON:
-    return asking(gpu=100 * count, notes={} if spec is None else {PARTITION_SPEC: json.dumps(spec)})
+    return pod_with_limits(gpu=100 * count, notes={} if spec is None else {PARTITION_SPEC: json.dumps(spec)})
 
 
 # partitions
@@ -111,7 +111,7 @@ def test_7_4_1_a_card_that_the_hint_excludes_is_in_no_partition() -> None:
     cards = [card(0), card(1, labels={"tier": "b"}), card(2), card(3)]
     koords = Koords().node("n1", *cards, partitions={"2": [part(0, 1), part(2, 3)]})
     notes = hint(selector={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]})
-    assert koords.minors(asking(gpu=200, notes=notes)) == [2, 3]
+    assert koords.minors(pod_with_limits(gpu=200, notes=notes)) == [2, 3]
 
 
 CLASSES = {"2": [part(0, 1, score=1), part(2, 3, score=5), part(4, 5, score=3), part(6, 7, score=5)]}
@@ -143,7 +143,7 @@ def test_7_4_1_bandwidth_that_suffices() -> None:
 
 def test_7_4_1_shared_cards_know_no_partitions() -> None:
     koords = eight(labels={**H100, **ISOLATED}, device_labels=HONOR)
-    assert koords.busy(0, ratio=1).minors(asking(shared=2, ratio=100, labels=ISOLATED)) == [1, 2]
+    assert koords.busy(0, ratio=1).minors(pod_with_limits(shared=2, ratio=100, labels=ISOLATED)) == [1, 2]
 
 
 # topology
@@ -201,11 +201,11 @@ def test_7_4_2_a_switch_of_that_name_on_another_numa_node_is_another() -> None:
     ],
 )
 def test_7_4_2_one_shared_card(used: tuple[int, ...], minors: list[int]) -> None:
-    assert tree(*used).minors(asking(ratio=50, labels=ISOLATED)) == minors
+    assert tree(*used).minors(pod_with_limits(ratio=50, labels=ISOLATED)) == minors
 
 
 def test_7_4_2_several_shared_cards_go_by_score_alone() -> None:
-    assert tree(0).minors(asking(shared=2, ratio=100, labels=ISOLATED)) == [1, 2]
+    assert tree(0).minors(pod_with_limits(shared=2, ratio=100, labels=ISOLATED)) == [1, 2]
 
 
 def test_7_4_2_without_every_cards_place_there_is_no_topology() -> None:
@@ -228,7 +228,7 @@ def test_7_4_2_without_every_cards_place_there_is_no_topology() -> None:
     ],
 )
 def test_7_4_2_a_required_scope(scope: str, used: tuple[int, ...], count: int, result: list[int] | str) -> None:
-    koords, asked = tree(*used), asking(gpu=100 * count, notes=hint(requiredTopologyScope=scope))
+    koords, asked = tree(*used), pod_with_limits(gpu=100 * count, notes=hint(requiredTopologyScope=scope))
     if isinstance(result, str):
         assert koords.refusal(asked) == result
     else:
@@ -236,12 +236,12 @@ def test_7_4_2_a_required_scope(scope: str, used: tuple[int, ...], count: int, r
 
 
 def test_7_4_2_a_required_scope_needs_every_cards_place() -> None:
-    asked = asking(gpu=100, notes=hint(requiredTopologyScope="Node"))
+    asked = pod_with_limits(gpu=100, notes=hint(requiredTopologyScope="Node"))
     assert Koords().node("n1", card(0, spot=(0, "a")), card(1)).refusal(asked) == "2/2 NumaNotFit"
 
 
 def test_11_several_shared_cards_in_one_scope_are_impossible() -> None:
-    asked = asking(shared=2, ratio=50, labels=ISOLATED, notes=hint(requiredTopologyScope="Node"))
+    asked = pod_with_limits(shared=2, ratio=50, labels=ISOLATED, notes=hint(requiredTopologyScope="Node"))
     assert tree().refusal(asked) == "8/8 NumaNotFit"
 
 

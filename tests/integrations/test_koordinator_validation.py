@@ -8,7 +8,7 @@ from devices.yard import container
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
 
-from .koords import ALLOCATED, JSON, NPU, a10s, asking, box, configured, refused, seed_pod
+from .koords import ALLOCATED, JSON, NPU, a10s, box, configured, pod_with_limits, refused, seed_pod
 
 # Per container
 
@@ -32,21 +32,21 @@ BAD = [
 
 @pytest.mark.parametrize(("amounts", "text"), BAD)
 def test_5_4_what_a_container_must_not_ask(amounts: JSON, text: str) -> None:
-    assert text in refused(asking(**amounts))
+    assert text in refused(pod_with_limits(**amounts))
     assert text in refused(
-        asking("p", box(ratio=10) if "memory" not in amounts else box(memory=1), box("main", **amounts))
+        pod_with_limits("p", box(ratio=10) if "memory" not in amounts else box(memory=1), box("main", **amounts))
     )
 
 
 @pytest.mark.parametrize(("amounts", "text"), BAD[:-1])
 def test_5_4_holds_for_init_containers_too(amounts: JSON, text: str) -> None:
     init = box("main", **amounts)
-    assert text in refused(asking("p", box("app", ratio=50), init=[init]))
+    assert text in refused(pod_with_limits("p", box("app", ratio=50), init=[init]))
 
 
 @pytest.mark.parametrize("amounts", [{"shared": 2147483647, "memory": 2**40}, {"shared": 2, "core": 200, "ratio": 200}])
 def test_5_4_the_most_there_may_be(amounts: JSON) -> None:
-    assert a10s().admit(asking(**amounts)).pod is not None
+    assert a10s().admit(pod_with_limits(**amounts)).pod is not None
 
 
 def test_5_4_a_pod_that_no_mutation_saw_is_checked_as_it_is() -> None:
@@ -54,7 +54,7 @@ def test_5_4_a_pod_that_no_mutation_saw_is_checked_as_it_is() -> None:
     koords = a10s()
     for amounts, text in (({"gpu": 50}, "invalid resource device requests"), ({"core": 50}, "needs koordinator.sh")):
         with pytest.raises(BadRequest, match=text):
-            koords.scheduler.check(Pod.from_object(asking(**amounts)), koords.state)
+            koords.scheduler.check(Pod.from_object(pod_with_limits(**amounts)), koords.state)
     with pytest.raises(BadRequest, match=ALLOCATED):
         koords.scheduler.check(Pod.from_object(seed_pod(notes={ALLOCATED: "{}"})), koords.state)
 
@@ -80,7 +80,7 @@ MIXED = "invalid resource device requests"
 )
 def test_5_4_names_that_go_together(containers: list[JSON], init: list[JSON]) -> None:
     made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
-    done = a10s().admit(asking("p", *made, init=[box("init", **amounts) for amounts in init]))
+    done = a10s().admit(pod_with_limits("p", *made, init=[box("init", **amounts) for amounts in init]))
     assert done.pod is not None, done.message
 
 
@@ -108,7 +108,7 @@ def test_5_4_names_that_go_together(containers: list[JSON], init: list[JSON]) ->
 )  # fmt: skip
 def test_5_4_what_the_pod_as_a_whole_must_not_ask(containers: list[JSON], init: list[JSON], text: str) -> None:
     made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
-    found = refused(asking("p", *made, init=[box("init", **amounts) for amounts in init]))
+    found = refused(pod_with_limits("p", *made, init=[box("init", **amounts) for amounts in init]))
     assert found.startswith(MIXED)
     assert text in found
 
@@ -116,5 +116,5 @@ def test_5_4_what_the_pod_as_a_whole_must_not_ask(containers: list[JSON], init: 
 def test_5_4_other_managers_of_nvidia_cards_pass_where_that_is_wanted() -> None:
     koords = a10s(vendors=configured(mixed_name_sets="warn"))
     made = [container("a", **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}), box("b", ratio=50)]
-    assert koords.admit(asking("p", *made)).pod is not None
-    assert MIXED in koords.admit(asking("p", *made, box("c", memory=1))).message
+    assert koords.admit(pod_with_limits("p", *made)).pod is not None
+    assert MIXED in koords.admit(pod_with_limits("p", *made, box("c", memory=1))).message

@@ -28,11 +28,11 @@ from .koords import (
     RATIO,
     Koords,
     a10s,
-    asking,
     box,
     card,
     device,
     named,
+    pod_with_limits,
     share,
 )
 
@@ -103,7 +103,7 @@ def test_9_what_can_be_read(written: JSON, shares: tuple[KoordinatorShare, ...])
 def test_9_what_can_not_be_read(text: str) -> None:
     with pytest.raises(BadAnnotation):
         decode(text)
-    pod = Pod.from_object(asking(notes={ALLOCATED: text}))
+    pod = Pod.from_object(pod_with_limits(notes={ALLOCATED: text}))
     for _ in range(2):  # also when it is asked for again
         with pytest.raises(BadAnnotation):
             read_shares(pod)
@@ -210,11 +210,11 @@ def test_3_each_version_of_a_device_is_read_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("hami_webhook.integrations.koordinator.read_cards", counted)
     koords = a10s().node("n2", card(0))
     for _ in range(3):
-        koords.waiting(asking(ratio=50))
-        koords.predict(asking(ratio=50))
+        koords.waiting(pod_with_limits(ratio=50))
+        koords.predict(pod_with_limits(ratio=50))
     assert sorted(read) == ["n1", "n2"]
     koords.state.set_device("n1", device("n1", [card(5, "1Gi")]))
-    assert koords.waiting(asking(ratio=50))["memory"] == 2**29
+    assert koords.waiting(pod_with_limits(ratio=50))["memory"] == 2**29
     assert read[2:] == ["n1"]
 
 
@@ -239,7 +239,7 @@ EACH = [
 @pytest.mark.parametrize(("containers", "init", "want", "fractional"), EACH)
 def test_6_the_request_of_a_pod(containers: list[JSON], init: list[JSON], want: Want, fractional: bool) -> None:
     made = [box(f"c{index}", **amounts) for index, amounts in enumerate(containers)]
-    pod = a10s().admitted(asking("p", *made, init=[box("i", **amounts) for amounts in init]))
+    pod = a10s().admitted(pod_with_limits("p", *made, init=[box("i", **amounts) for amounts in init]))
     found = Want.of(pod_total(pod.containers))
     assert found == want
     assert found is not None
@@ -247,10 +247,12 @@ def test_6_the_request_of_a_pod(containers: list[JSON], init: list[JSON], want: 
 
 
 def test_6_a_value_is_taken_from_requests_first() -> None:
-    made = asking("p", {**box(ratio=50), "resources": {"limits": named(ratio="50"), "requests": named(ratio="40")}})
+    made = pod_with_limits(
+        "p", {**box(ratio=50), "resources": {"limits": named(ratio="50"), "requests": named(ratio="40")}}
+    )
     assert Want.of(pod_total(Pod.from_object(made).containers)) == Want(1, None, 40)
 
 
 def test_6_a_sidecar_counts_beside_the_apps() -> None:
-    made = asking("p", box("app", ratio=10), init=[box("side", sidecar=True, shared=1, ratio=30)])
+    made = pod_with_limits("p", box("app", ratio=10), init=[box("side", sidecar=True, shared=1, ratio=30)])
     assert Want.of(pod_total(Koords().admitted(made).containers)) == Want(2, None, 20)

@@ -32,10 +32,10 @@ UNADVISED, APART = "can coexist in theory, mixing not advised", "each counts the
 
 def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
     """The judgements that a pod with these containers is warned of, and the refusal."""
-    asks = pod(*(container(f"c{index}", **each) for index, each in enumerate(limits)))
-    admitted = Square(vendors=configured(SECTION + config)).admit(asks)
-    told = [warning for warning in admitted.warnings if warning.startswith("[mixed-names]")]
-    return [warning.rpartition("in one pod: ")[2] for warning in told], admitted.message
+    with_limits = pod(*(container(f"c{index}", **each) for index, each in enumerate(limits)))
+    admitted = Square(vendors=configured(SECTION + config)).admit(with_limits)
+    reported = [warning for warning in admitted.warnings if warning.startswith("[mixed-names]")]
+    return [warning.rpartition("in one pod: ")[2] for warning in reported], admitted.message
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_the_configuration_may_refuse_it(limits: list[JSON], config: str, denied
 
 
 def test_what_is_stored_is_judged_alike() -> None:
-    asks = pod(container("a", **HAMI), container("b", **VOLCANO))
-    asks["metadata"]["namespace"] = "team-a"
-    code, message = refusal(validate, asks, known=configured(SECTION + "volcano: {mixedNameSets: deny}"))
+    with_limits = pod(container("a", **HAMI), container("b", **VOLCANO))
+    with_limits["metadata"]["namespace"] = "team-a"
+    code, message = refusal(validate, with_limits, known=configured(SECTION + "volcano: {mixedNameSets: deny}"))
     assert (code, message.partition("]")[0]) == (422, "[mixed-names")
 
 
@@ -168,9 +168,9 @@ def _affinity(*values: str, operator: str = "In") -> JSON:
     ],
 )
 def test_a_pod_that_is_pinned_to_such_a_node_is_warned(spec: JSON, warned: bool) -> None:
-    asks = pod(container(**VOLCANO))
-    asks["spec"].update(spec)
-    admitted = Square([volcano_node("n1", t4("GPU-z")), MIXED]).admit(asks)
+    with_limits = pod(container(**VOLCANO))
+    with_limits["spec"].update(spec)
+    admitted = Square([volcano_node("n1", t4("GPU-z")), MIXED]).admit(with_limits)
     assert admitted.codes == (["mixed-node"] if warned else [])
 
 

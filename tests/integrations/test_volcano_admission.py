@@ -25,7 +25,7 @@ from .volcanoes import (
     NUMBER,
     PERCENTAGE,
     a40,
-    asking,
+    pod_with_limits,
     t4,
     vgpu,
     volcano_node,
@@ -55,8 +55,8 @@ def test_what_a_pod_asks_may_have_other_names() -> None:
 
 def test_a_section_that_is_off_leaves_its_pods_alone() -> None:
     square = with_section("enabled: false")
-    admitted = square.admit(asking(1, "4Gi"))
-    assert (admitted.manifest, not admitted.warnings) == (asking(1, "4Gi"), True)
+    admitted = square.admit(pod_with_limits(1, "4Gi"))
+    assert (admitted.manifest, not admitted.warnings) == (pod_with_limits(1, "4Gi"), True)
     assert square.vendors.quota_keys == {}
 
 
@@ -70,21 +70,21 @@ def test_a_group_that_the_wire_would_split_is_refused() -> None:
 
 
 def test_a_pod_with_a_node_is_refused() -> None:
-    assert Square(T4S).refusal(asking(1, nodeName="n1")) == "pod has node assigned"
+    assert Square(T4S).refusal(pod_with_limits(1, nodeName="n1")) == "pod has node assigned"
 
 
 def test_a_mirror_pod_is_left_alone() -> None:
-    mirror = asking(1, "4Gi", nodeName="n1", notes={"kubernetes.io/config.mirror": "x"})
+    mirror = pod_with_limits(1, "4Gi", nodeName="n1", notes={"kubernetes.io/config.mirror": "x"})
     assert Square(T4S).admit(mirror).manifest == mirror
-    forged = asking(1, "4Gi", notes={"kubernetes.io/config.mirror": "x"})
+    forged = pod_with_limits(1, "4Gi", notes={"kubernetes.io/config.mirror": "x"})
     assert Square(T4S).refusal(forged).startswith("invalid volcano.sh/vgpu-memory")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_init_containers_get_no_vgpu(name: str, sidecar: bool) -> None:
-    asks = pod(container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
-    assert Square(T4S).refusal(asks) == "volcano.sh/vgpu resources are not supported in init container warm"
+    with_limits = pod(container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
+    assert Square(T4S).refusal(with_limits) == "volcano.sh/vgpu resources are not supported in init container warm"
 
 
 def test_an_init_container_may_name_nothing() -> None:
@@ -140,12 +140,12 @@ def test_amounts_that_cannot_be_meant_are_refused(name: str, values: list[str], 
 
 
 def test_the_largest_amounts_are_taken() -> None:
-    admitted = Square().admit(asking(2147483647, 16777216, 100))
+    admitted = Square().admit(pod_with_limits(2147483647, 16777216, 100))
     assert admitted.limits() == {NUMBER: "2147483647", MEMORY: "16777216", CORES: "100"}
 
 
 def test_memory_is_explained_in_the_unit_of_the_configuration() -> None:
-    message = with_section("gpuMemoryFactor: 10").refusal(asking(1, "4Gi"))
+    message = with_section("gpuMemoryFactor: 10").refusal(pod_with_limits(1, "4Gi"))
     assert "blocks of 10 MiB (4 GiB is 410, not 4Gi)" in message
 
 
@@ -170,7 +170,7 @@ def test_defaults_fill_what_is_open(section: str, limits: JSON, after: JSON) -> 
 
 
 def test_a_percentage_wins_over_memory_and_says_so() -> None:
-    admitted = Square(T4S).admit(asking(1, 100, percent=50))
+    admitted = Square(T4S).admit(pod_with_limits(1, 100, percent=50))
     assert admitted.limits() == {NUMBER: "1", MEMORY: "8192"}
     assert admitted.codes == ["volcano/both"]
 
@@ -178,7 +178,7 @@ def test_a_percentage_wins_over_memory_and_says_so() -> None:
 def test_a_percentage_is_never_expanded_to_nothing() -> None:
     """0 blocks would mean the whole card."""
     square = Square([volcano_node("n1", "GPU-a,10,40,NVIDIA-X,true,hami-core")])
-    assert square.admit(asking(1, percent=1)).limits() == {NUMBER: "1", MEMORY: "1"}
+    assert square.admit(pod_with_limits(1, percent=1)).limits() == {NUMBER: "1", MEMORY: "1"}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_percentage_is_never_expanded_to_nothing() -> None:
 )
 def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], after: JSON) -> None:
     square = Square([*T4S, volcano_node("n2", a40("GPU-m"))])
-    assert square.admit(asking(1, percent=50, notes=notes)).limits() == {NUMBER: "1", **after}
+    assert square.admit(pod_with_limits(1, percent=50, notes=notes)).limits() == {NUMBER: "1", **after}
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,16 @@ def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], af
     ],
 )
 def test_cards_that_nobody_gets_do_not_count(node: Any) -> None:
-    assert Square([*T4S, node]).admit(asking(1, percent=50)).limits() == {NUMBER: "1", MEMORY: "8192"}
+    assert Square([*T4S, node]).admit(pod_with_limits(1, percent=50)).limits() == {NUMBER: "1", MEMORY: "8192"}
 
 
 def test_without_cards_a_percentage_stays() -> None:
-    admitted = Square().admit(asking(1, percent=50))
+    admitted = Square().admit(pod_with_limits(1, percent=50))
     assert (admitted.limits(), admitted.codes) == ({NUMBER: "1", PERCENTAGE: "50"}, ["volcano/percentage"])
 
 
 def test_percentages_can_be_left_to_volcano() -> None:
-    admitted = with_section("expandPercentage: false").admit(asking(1, percent=50))
+    admitted = with_section("expandPercentage: false").admit(pod_with_limits(1, percent=50))
     assert (admitted.limits(), admitted.codes) == ({NUMBER: "1", PERCENTAGE: "50"}, [])
 
 
@@ -237,23 +237,23 @@ def test_percentages_can_be_left_to_volcano() -> None:
     ],
 )
 def test_annotations_are_tidied(before: dict[str, str], after: dict[str, str]) -> None:
-    assert Square(T4S).admit(asking(1, 1000, notes=before)).notes == after
+    assert Square(T4S).admit(pod_with_limits(1, 1000, notes=before)).notes == after
 
 
 @pytest.mark.parametrize("key", OWNED)
 def test_what_volcano_writes_is_dropped_from_a_new_pod(key: str) -> None:
-    assert Square(T4S).admit(asking(1, 1000, notes={key: "x"})).notes == {}
+    assert Square(T4S).admit(pod_with_limits(1, 1000, notes={key: "x"})).notes == {}
 
 
 @pytest.mark.parametrize("mode", ["time-slicing", "MIGS", "x" * 200])
 def test_other_modes_are_refused(mode: str) -> None:
-    message = Square(T4S).refusal(asking(1, 1000, mode=mode))
+    message = Square(T4S).refusal(pod_with_limits(1, 1000, mode=mode))
     assert message.startswith("invalid volcano.sh/vgpu-mode annotation")
     assert len(message) < 150
 
 
 def test_mps_is_a_name_that_no_node_has() -> None:
-    assert Square(T4S).admit(asking(1, 1000, mode="mps")).codes == ["volcano/mps"]
+    assert Square(T4S).admit(pod_with_limits(1, 1000, mode="mps")).codes == ["volcano/mps"]
 
 
 @pytest.mark.parametrize(("value", "level"), [(0, "0"), ("1", "1")])
@@ -296,7 +296,7 @@ def test_other_priorities_are_refused(value: object) -> None:
 )
 def test_the_schedulers_name(given: str | None, section: str, after: str | None, codes: list[str]) -> None:
     spec = {} if given is None else {"schedulerName": given}
-    admitted = with_section(section).admit(asking(1, 1000, **spec))
+    admitted = with_section(section).admit(pod_with_limits(1, 1000, **spec))
     assert admitted.manifest["spec"].get("schedulerName") == after
     assert admitted.codes == codes
 
@@ -307,12 +307,12 @@ def test_a_pod_with_hamis_resources_goes_to_hamis_scheduler() -> None:
 
 
 def test_a_pod_that_asks_for_nothing_in_the_end_gets_no_scheduler() -> None:
-    assert "schedulerName" not in Square(T4S).admit(asking(0)).manifest["spec"]
+    assert "schedulerName" not in Square(T4S).admit(pod_with_limits(0)).manifest["spec"]
 
 
 def test_our_own_vendors_leave_the_pod_alone() -> None:
     both = configured("nvidia: {resourceCountName: nvidia.com/gpu, overwriteEnv: true}\nvolcano: {}")
-    assert Square(T4S, both).admit(asking(1, 1000)).env() == {}
+    assert Square(T4S, both).admit(pod_with_limits(1, 1000)).env() == {}
 
 
 # 5.7: warnings
@@ -321,19 +321,19 @@ def test_our_own_vendors_leave_the_pod_alone() -> None:
 @pytest.mark.parametrize(
     ("manifest", "codes"),
     [
-        (asking(2, 1000), []),
-        (asking(3, 1000), ["volcano/count"]),
-        (asking(2, 1000, mode="mig"), ["volcano/count"]),
-        (asking(1, 40960), []),
-        (asking(1, 40961), ["volcano/memory"]),
-        (asking(1, 16385, mode="hami-core"), ["volcano/memory"]),
-        (asking(1, 16385, notes={"nvidia.com/use-gputype": "T4"}), ["volcano/memory"]),
-        (asking(1, 40960, mode="mig"), []),
-        (asking(1, 40961, mode="mig"), ["volcano/memory"]),
-        (asking(1, 1000, 10, mode="mig"), ["volcano/mig-cores"]),
-        (asking(1, 1000, notes={USE: "GPU-a", NOUSE: "GPU-b,GPU-a"}), ["volcano/uuid"]),
-        (asking(1, 1000, notes={"nvidia.com/use-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
-        (asking(1, 1000, notes={"nvidia.com/nouse-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
+        (pod_with_limits(2, 1000), []),
+        (pod_with_limits(3, 1000), ["volcano/count"]),
+        (pod_with_limits(2, 1000, mode="mig"), ["volcano/count"]),
+        (pod_with_limits(1, 40960), []),
+        (pod_with_limits(1, 40961), ["volcano/memory"]),
+        (pod_with_limits(1, 16385, mode="hami-core"), ["volcano/memory"]),
+        (pod_with_limits(1, 16385, notes={"nvidia.com/use-gputype": "T4"}), ["volcano/memory"]),
+        (pod_with_limits(1, 40960, mode="mig"), []),
+        (pod_with_limits(1, 40961, mode="mig"), ["volcano/memory"]),
+        (pod_with_limits(1, 1000, 10, mode="mig"), ["volcano/mig-cores"]),
+        (pod_with_limits(1, 1000, notes={USE: "GPU-a", NOUSE: "GPU-b,GPU-a"}), ["volcano/uuid"]),
+        (pod_with_limits(1, 1000, notes={"nvidia.com/use-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
+        (pod_with_limits(1, 1000, notes={"nvidia.com/nouse-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
         (pod(container(**{NUMBER: 1, "volcano.sh/gpu-memory": 5})), ["volcano/gpu-share"]),
         (pod(vgpu(1), container("old", **{"volcano.sh/gpu-number": 1})), ["volcano/gpu-share"]),
         (pod({**vgpu(1), "securityContext": {"privileged": True}}), ["volcano/privileged"]),
@@ -350,9 +350,9 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
     """Its largest instance has 80896 MiB, less than it registers (section 11)."""
     node = volcano_node("n1", "GPU-m,10,81920,NVIDIA-NVIDIA A100-SXM4-80GB,true,mig")
     square = Square([node])
-    assert square.failed(asking(1, mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
-    assert square.admit(asking(1, 80897, mode="mig")).codes == ["volcano/memory"]
-    assert square.admit(asking(1, 80896, mode="mig")).codes == []
+    assert square.failed(pod_with_limits(1, mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+    assert square.admit(pod_with_limits(1, 80897, mode="mig")).codes == ["volcano/memory"]
+    assert square.admit(pod_with_limits(1, 80896, mode="mig")).codes == []
 
 
 # what is stored
@@ -361,10 +361,10 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        (asking(1, "4Gi"), "invalid volcano.sh/vgpu-memory value 4Gi"),
-        (asking(1, nodeName="n1"), "pod has node assigned"),
-        (asking(1, mode="x"), "invalid volcano.sh/vgpu-mode"),
-        (asking(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
+        (pod_with_limits(1, "4Gi"), "invalid volcano.sh/vgpu-memory value 4Gi"),
+        (pod_with_limits(1, nodeName="n1"), "pod has node assigned"),
+        (pod_with_limits(1, mode="x"), "invalid volcano.sh/vgpu-mode"),
+        (pod_with_limits(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
         (pod(container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
     ],
 )

@@ -17,7 +17,7 @@ from hami_webhook.integrations.volcano.ids_annotation import decode
 from hami_webhook.quota.pricing import waiting_charge
 
 from .square import Square
-from .volcanoes import A40GB, IDS, MEMORY, MODE, NUMBER, T4, a40, asking, t4, vgpu, volcano_node
+from .volcanoes import A40GB, IDS, MEMORY, MODE, NUMBER, T4, a40, pod_with_limits, t4, vgpu, volcano_node
 
 JSON = dict[str, Any]
 GROUP, SPREAD = "scheduling.k8s.io/group-name", "volcano.sh/vgpu-podgroup-policy"
@@ -27,7 +27,7 @@ def squeezed(ids: str, *cards: str, notes: Mapping[str, str] | None = None) -> S
     """One node with these cards (one T4 by default), on which a pod holds what `ids` says."""
     square = Square([volcano_node("n1", *(cards or (t4("GPU-a"),)))])
     if ids:
-        square.keep(asking(1, name="holder", notes=notes), "n1", {IDS: ids})
+        square.keep(pod_with_limits(1, name="holder", notes=notes), "n1", {IDS: ids})
     return square
 
 
@@ -44,36 +44,40 @@ def full(slots: int, memory: int = 1, cores: int = 0) -> str:
 @pytest.mark.parametrize(
     ("square", "manifest", "why"),
     [
-        (squeezed("", t4("GPU-a", "false")), asking(1), "1/1 CardNotHealth"),
-        (squeezed(""), asking(1, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-z"}), "1/1 CardUuidMismatch"),
-        (squeezed(""), asking(1, notes={"volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"}), "1/1 CardUuidMismatch"),
-        (squeezed(full(10)), asking(1, 5), "1/1 CardTimeSlicingExhausted"),
+        (squeezed("", t4("GPU-a", "false")), pod_with_limits(1), "1/1 CardNotHealth"),
+        (squeezed(""), pod_with_limits(1, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-z"}), "1/1 CardUuidMismatch"),
+        (squeezed(""), pod_with_limits(1, notes={"volcano.sh/vgpu-nouse-gpuuuid": "GPU-a"}), "1/1 CardUuidMismatch"),
+        (squeezed(full(10)), pod_with_limits(1, 5), "1/1 CardTimeSlicingExhausted"),
         (
             squeezed(full(1), notes={GROUP: "g"}),
-            asking(1, 5, notes={GROUP: "g", SPREAD: "spread"}),
+            pod_with_limits(1, 5, notes={GROUP: "g", SPREAD: "spread"}),
             "1/1 ExclusiveDeviceAllocateConflict",
         ),
-        (squeezed(full(1, 16000)), asking(1, 385), "1/1 CardInsufficientMemory"),
-        (squeezed(full(1, 5, 60)), asking(1, 5, 41), "1/1 CardInsufficientCore"),
-        (squeezed(full(1)), asking(1, 5, 100), "1/1 ExclusiveDeviceAllocateConflict"),
-        (squeezed(full(1, 5, 100)), asking(1, 5), "1/1 CardComputeUnitsExhausted"),
-        (squeezed("", "GPU-a,10,16384,AMD-X,true,hami-core"), asking(1, 5), "1/1 CardTypeMismatch"),
-        (squeezed(""), asking(1, 5, notes={"nvidia.com/use-gputype": "a100"}), "1/1 CardTypeMismatch"),
-        (squeezed(""), asking(1, 5, notes={"nvidia.com/nouse-gputype": "tESLA"}), "1/1 CardTypeMismatch"),
-        (squeezed("", a40("GPU-a")), asking(1, 40961 - 1, 1, mode="mig"), None),
-        (squeezed("GPU-a[group1-0],NVIDIA,5,0:", a40("GPU-a")), asking(1, 5121), "1/1 CardMigTopologyInfeasible"),
-        (squeezed(""), asking(1, 5, mode="mig"), "1/1 ModeNotFit"),
-        (squeezed(""), asking(2, 5), "NodeInsufficientDevice"),
+        (squeezed(full(1, 16000)), pod_with_limits(1, 385), "1/1 CardInsufficientMemory"),
+        (squeezed(full(1, 5, 60)), pod_with_limits(1, 5, 41), "1/1 CardInsufficientCore"),
+        (squeezed(full(1)), pod_with_limits(1, 5, 100), "1/1 ExclusiveDeviceAllocateConflict"),
+        (squeezed(full(1, 5, 100)), pod_with_limits(1, 5), "1/1 CardComputeUnitsExhausted"),
+        (squeezed("", "GPU-a,10,16384,AMD-X,true,hami-core"), pod_with_limits(1, 5), "1/1 CardTypeMismatch"),
+        (squeezed(""), pod_with_limits(1, 5, notes={"nvidia.com/use-gputype": "a100"}), "1/1 CardTypeMismatch"),
+        (squeezed(""), pod_with_limits(1, 5, notes={"nvidia.com/nouse-gputype": "tESLA"}), "1/1 CardTypeMismatch"),
+        (squeezed("", a40("GPU-a")), pod_with_limits(1, 40961 - 1, 1, mode="mig"), None),
+        (
+            squeezed("GPU-a[group1-0],NVIDIA,5,0:", a40("GPU-a")),
+            pod_with_limits(1, 5121),
+            "1/1 CardMigTopologyInfeasible",
+        ),
+        (squeezed(""), pod_with_limits(1, 5, mode="mig"), "1/1 ModeNotFit"),
+        (squeezed(""), pod_with_limits(2, 5), "NodeInsufficientDevice"),
         # one that holds just what is left
-        (squeezed(full(9, 1000)), asking(1, 7384), None),
-        (squeezed(full(1, 5, 60)), asking(1, 5, 40), None),
-        (squeezed(full(1), notes={GROUP: "g"}), asking(1, 5, notes={GROUP: "g"}), None),
-        (squeezed(full(1), notes={GROUP: "g"}), asking(1, 5, notes={GROUP: "h", SPREAD: "spread"}), None),
-        (squeezed(full(1, 0), notes={GROUP: "g"}), asking(1, 5, notes={GROUP: "g", SPREAD: "spread"}), None),
-        (squeezed(""), asking(1, 5, notes={"nvidia.com/use-gputype": "x,TESLA"}), None),
+        (squeezed(full(9, 1000)), pod_with_limits(1, 7384), None),
+        (squeezed(full(1, 5, 60)), pod_with_limits(1, 5, 40), None),
+        (squeezed(full(1), notes={GROUP: "g"}), pod_with_limits(1, 5, notes={GROUP: "g"}), None),
+        (squeezed(full(1), notes={GROUP: "g"}), pod_with_limits(1, 5, notes={GROUP: "h", SPREAD: "spread"}), None),
+        (squeezed(full(1, 0), notes={GROUP: "g"}), pod_with_limits(1, 5, notes={GROUP: "g", SPREAD: "spread"}), None),
+        (squeezed(""), pod_with_limits(1, 5, notes={"nvidia.com/use-gputype": "x,TESLA"}), None),
         (
             squeezed(""),
-            asking(1, 5, notes={"nvidia.com/use-gputype": "tesla", "nvidia.com/nouse-gputype": "tesla"}),
+            pod_with_limits(1, 5, notes={"nvidia.com/use-gputype": "tesla", "nvidia.com/nouse-gputype": "tesla"}),
             None,
         ),
     ],
@@ -90,7 +94,7 @@ def test_the_first_failure_tells() -> None:
     for without in ((), ("volcano.sh/vgpu-use-gpuuuid",), ("volcano.sh/vgpu-use-gpuuuid", SPREAD)):
         notes = {key: text for key, text in everything.items() if key not in without}
         square = squeezed(full(1, 16384, 100), notes={GROUP: "g"})
-        predicted = square.predict(asking(1, 5, 100, notes=notes))
+        predicted = square.predict(pod_with_limits(1, 5, 100, notes=notes))
         labels.append(predicted.failed["n1"].partition(" ")[2])
     assert labels == ["CardUuidMismatch", "ExclusiveDeviceAllocateConflict", "CardInsufficientMemory"]
 
@@ -98,7 +102,7 @@ def test_the_first_failure_tells() -> None:
 def test_cards_that_passed_in_vain_are_counted() -> None:
     square = squeezed("GPU-a,NVIDIA,16384,0:", t4("GPU-a"), t4("GPU-b"), t4("GPU-c", "false"), a40("GPU-d", "x"))
     notes = {"nvidia.com/use-gputype": "Tesla"}
-    assert square.predict(asking(2, 5, notes=notes)).failed == {
+    assert square.predict(pod_with_limits(2, 5, notes=notes)).failed == {
         "n1": "1/4 AllocatedCardsInsufficientRequest, 1/4 CardInsufficientMemory, 1/4 CardNotHealth, "
         "1/4 CardTypeMismatch"
     }
@@ -111,8 +115,8 @@ def test_cards_that_passed_in_vain_are_counted() -> None:
 def test_the_policy_orders_the_cards(policy: str, cards: list[str]) -> None:
     node = volcano_node("n1", *(t4(uuid) for uuid in "abcd"))
     square = Square([node], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
-    square.keep(asking(1, name="u"), "n1", {IDS: "a,NVIDIA,100,0:b,NVIDIA,100,0:b,NVIDIA,100,0:"})
-    taken = [entry.uuid for entry in decode(ids_of(square, asking(4, 5)))[0]]
+    square.keep(pod_with_limits(1, name="u"), "n1", {IDS: "a,NVIDIA,100,0:b,NVIDIA,100,0:b,NVIDIA,100,0:"})
+    taken = [entry.uuid for entry in decode(ids_of(square, pod_with_limits(4, 5)))[0]]
     assert taken == cards
 
 
@@ -133,14 +137,16 @@ def test_later_containers_see_what_earlier_ones_took() -> None:
 
 def test_mig_instances_of_one_pod_are_apart() -> None:
     square = squeezed("", a40("GPU-a"))
-    asks = pod(*(vgpu(1, 8000, name=name) for name in "abc"), annotations={MODE: "mig"})
-    assert ids_of(square, asks) == ";".join(f"GPU-a[group2-{i}],NVIDIA,8000,0:" for i in range(3))
-    predicted, cost = square.place(asks)
+    with_limits = pod(*(vgpu(1, 8000, name=name) for name in "abc"), annotations={MODE: "mig"})
+    assert ids_of(square, with_limits) == ";".join(f"GPU-a[group2-{i}],NVIDIA,8000,0:" for i in range(3))
+    predicted, cost = square.place(with_limits)
     assert predicted.annotations[IDS].count("group2") == 3
     assert cost[f"limits.{MEMORY}"] == 3 * 10240
-    assert square.failed(asking(1, 8000, name="p4", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+    assert square.failed(pod_with_limits(1, 8000, name="p4", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
     square.state.remove_pod("uid-p")
-    assert ids_of(square, asking(1, 3000, mode="mig")) == "GPU-a[group1-0],NVIDIA,3000,0:"  # idle: any group again
+    assert (
+        ids_of(square, pod_with_limits(1, 3000, mode="mig")) == "GPU-a[group1-0],NVIDIA,3000,0:"
+    )  # idle: any group again
 
 
 @pytest.mark.parametrize(
@@ -148,35 +154,35 @@ def test_mig_instances_of_one_pod_are_apart() -> None:
 )
 def test_a_card_whose_geometry_is_not_known_gives_no_instance(ids: str) -> None:
     square = squeezed(ids, a40("GPU-a"))
-    assert square.predict(asking(1, 5, mode="mig")).failed == {"n1": "1/1 CardMigTopologyInfeasible"}
+    assert square.predict(pod_with_limits(1, 5, mode="mig")).failed == {"n1": "1/1 CardMigTopologyInfeasible"}
 
 
 def test_the_score_is_that_of_the_policy() -> None:
     for policy, score in (("", 0), ("binpack", 100 * (4096 + 3000) / 16384), ("spread", 0)):
         square = Square([volcano_node("n1", t4("GPU-a"))], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
-        square.keep(asking(1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,4096,0:"})
-        predicted = square.predict(asking(1, 3000))
+        square.keep(pod_with_limits(1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,4096,0:"})
+        predicted = square.predict(pod_with_limits(1, 3000))
         assert isinstance(predicted, Prediction)
         assert predicted.score == score
     spread = Square(
         [volcano_node(n, t4(f"GPU-{n}")) for n in ("a", "b")], configured("volcano: {schedulePolicy: spread}")
     )
-    spread.keep(asking(1, name="u"), "a", {IDS: "GPU-a,NVIDIA,4096,0:"})
-    predicted = spread.predict(asking(1, 3000))
+    spread.keep(pod_with_limits(1, name="u"), "a", {IDS: "GPU-a,NVIDIA,4096,0:"})
+    predicted = spread.predict(pod_with_limits(1, 3000))
     assert isinstance(predicted, Prediction)
     assert (predicted.node, predicted.score) == ("b", 100)
 
 
 def test_equal_nodes_go_by_name_and_others_say_why() -> None:
     nodes = [volcano_node("c", t4("GPU-c")), volcano_node("b", t4("GPU-b")), volcano_node("a", t4("GPU-a", "false"))]
-    predicted = Square([*nodes, volcano_node("d", t4("GPU-d"), offered={NUMBER: 0})]).predict(asking(1))
+    predicted = Square([*nodes, volcano_node("d", t4("GPU-d"), offered={NUMBER: 0})]).predict(pod_with_limits(1))
     assert isinstance(predicted, Prediction)
     assert predicted.node == "b"
     assert predicted.failed == {"a": "1/1 CardNotHealth", "d": "node unregistered"}
 
 
 def test_what_volcano_writes() -> None:
-    predicted, _ = squeezed("").place(asking(1, 5))
+    predicted, _ = squeezed("").place(pod_with_limits(1, 5))
     stamp = str(int(NOW))
     assert predicted.annotations == {
         IDS: "GPU-a,NVIDIA,5,0:",
@@ -192,7 +198,7 @@ def test_blocks_are_not_mebibytes() -> None:
     """With a factor of 10 a card registers 4096 blocks, and an instance of 5120 MiB takes 512."""
     card = f"GPU-a,10,4096,{A40GB},true,mig"
     square = Square([volcano_node("n1", card)], configured("volcano: {gpuMemoryFactor: 10}"))
-    predicted, cost = square.place(asking(1, 300, mode="mig"))
+    predicted, cost = square.place(pod_with_limits(1, 300, mode="mig"))
     assert predicted.annotations[IDS] == "GPU-a[group1-0],NVIDIA,300,0:"
     assert predicted.parts[0][0].memory == 5120
     assert cost[f"limits.{MEMORY}"] == 512

@@ -12,7 +12,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, overrun, waiting_charge
 
 from .square import Square
-from .volcanoes import IDS, MEMORY, PERCENTAGE, a40, asking, debits, t4, vgpu, volcano_node
+from .volcanoes import IDS, MEMORY, PERCENTAGE, a40, debits, pod_with_limits, t4, vgpu, volcano_node
 
 JSON = dict[str, Any]
 PHASE, BOUND_AT, ON = "volcano.sh/bind-phase", "volcano.sh/bind-time", "volcano.sh/vgpu-node"
@@ -25,19 +25,19 @@ MIXED = (volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-m")))
 @pytest.mark.parametrize(
     ("manifest", "cost"),
     [
-        (asking(2, 3000, 30), debits(2, 6000, 60)),
+        (pod_with_limits(2, 3000, 30), debits(2, 6000, 60)),
         (pod(vgpu(1, 100, name="a"), vgpu(2, 200, 5, name="b")), debits(3, 500, 10)),
-        (asking(1), debits(1, 16384)),
-        (asking(2, percent=50, notes={"nvidia.com/use-gputype": "T4"}), debits(2, 16384)),
-        (asking(1, percent=50), debits(1, 8192)),
-        (asking(1, percent=50, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-z"}), debits(1)),
-        (asking(1, 8000, mode="mig"), debits(1, 10240)),
-        (asking(2, 3000, mode="mig"), debits(2, 10240)),
-        (asking(1, 50000, mode="mig"), debits(1, 50000)),
-        (asking(1, mode="mig"), debits(1, 40960)),
-        (asking(1, 8000, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-m"}), debits(1, 8000)),
-        (asking(cores=0), {}),
-        (asking(0, 5), {}),
+        (pod_with_limits(1), debits(1, 16384)),
+        (pod_with_limits(2, percent=50, notes={"nvidia.com/use-gputype": "T4"}), debits(2, 16384)),
+        (pod_with_limits(1, percent=50), debits(1, 8192)),
+        (pod_with_limits(1, percent=50, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-z"}), debits(1)),
+        (pod_with_limits(1, 8000, mode="mig"), debits(1, 10240)),
+        (pod_with_limits(2, 3000, mode="mig"), debits(2, 10240)),
+        (pod_with_limits(1, 50000, mode="mig"), debits(1, 50000)),
+        (pod_with_limits(1, mode="mig"), debits(1, 40960)),
+        (pod_with_limits(1, 8000, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-m"}), debits(1, 8000)),
+        (pod_with_limits(cores=0), {}),
+        (pod_with_limits(0, 5), {}),
     ],
 )
 def test_a_waiting_pod_is_charged_what_it_surely_gets(manifest: JSON, cost: dict[str, int]) -> None:
@@ -46,22 +46,24 @@ def test_a_waiting_pod_is_charged_what_it_surely_gets(manifest: JSON, cost: dict
 
 def test_a_mig_request_is_charged_as_it_is_where_the_debit_is_the_request() -> None:
     square = Square(MIXED, configured("volcano: {migDebit: request}"))
-    assert square.waiting(asking(1, 8000, mode="mig")) == debits(1, 8000)
-    assert square.place(asking(1, 8000, mode="mig"))[1] == debits(1, 8000)
+    assert square.waiting(pod_with_limits(1, 8000, mode="mig")) == debits(1, 8000)
+    assert square.place(pod_with_limits(1, 8000, mode="mig"))[1] == debits(1, 8000)
 
 
 def test_the_charge_is_remembered_where_cards_decide_it() -> None:
     square = Square(MIXED)
-    assert waiting_charge(square.admit(asking(1)).pod, square.vendors, square.state).floors == {f"limits.{MEMORY}"}
-    assert waiting_charge(square.admit(asking(1, 5)).pod, square.vendors, square.state).floors == frozenset()
-    assert waiting_charge(square.admit(asking(1, 5, mode="mig")).pod, square.vendors, square.state).floors
+    assert waiting_charge(square.admit(pod_with_limits(1)).pod, square.vendors, square.state).floors == {
+        f"limits.{MEMORY}"
+    }
+    assert waiting_charge(square.admit(pod_with_limits(1, 5)).pod, square.vendors, square.state).floors == frozenset()
+    assert waiting_charge(square.admit(pod_with_limits(1, 5, mode="mig")).pod, square.vendors, square.state).floors
 
 
 def test_an_amount_that_admission_refuses_has_no_charge() -> None:
     square = Square(MIXED)
     with pytest.raises(BadRequest):
-        waiting_charge(Pod.from_object(asking(1, "4Gi")), square.vendors, square.state)
-    bound = square.keep(asking(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
+        waiting_charge(Pod.from_object(pod_with_limits(1, "4Gi")), square.vendors, square.state)
+    bound = square.keep(pod_with_limits(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
     assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 7)
 
 
@@ -69,8 +71,8 @@ def test_an_amount_that_admission_refuses_has_no_charge() -> None:
 
 
 def cost_of(square: Square, ids: str, manifest: JSON | None = None, node: str = "n2", **notes: str) -> Any:
-    asks = manifest or asking(1, 8000, name="u")
-    bound = square.keep(asks, node, {IDS: ids, **notes})
+    with_limits = manifest or pod_with_limits(1, 8000, name="u")
+    bound = square.keep(with_limits, node, {IDS: ids, **notes})
     return charge_of(bound, square.vendors, square.state, NOW)
 
 
@@ -102,9 +104,9 @@ def test_an_instance_costs_what_was_asked_if_the_configuration_says_so() -> None
 def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
     """The i-th list is that of the i-th container that asked."""
     square = Square(MIXED)
-    asks = pod(vgpu(name="idle"), vgpu(1, percent=25, name="b"), vgpu(1, 500, name="c"), name="u")
-    assert cost_of(square, "GPU-m,NVIDIA,0,0:;GPU-m,NVIDIA,0,0:", asks).amounts == debits(2, 10240 + 500)
-    unknown = cost_of(square, "GPU-x,NVIDIA,0,0:", asking(1, percent=25, name="u"))
+    with_limits = pod(vgpu(name="idle"), vgpu(1, percent=25, name="b"), vgpu(1, 500, name="c"), name="u")
+    assert cost_of(square, "GPU-m,NVIDIA,0,0:;GPU-m,NVIDIA,0,0:", with_limits).amounts == debits(2, 10240 + 500)
+    unknown = cost_of(square, "GPU-x,NVIDIA,0,0:", pod_with_limits(1, percent=25, name="u"))
     assert unknown.amounts == debits(1)
     (problem,) = unknown.problems
     assert "the memory of GPU-x counts as 0" in problem
@@ -112,7 +114,7 @@ def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
 
 def test_a_cards_node_may_be_known_later() -> None:
     square = Square()
-    bound = square.keep(asking(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    bound = square.keep(pod_with_limits(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
     assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 8000)
     square.state.set_node(MIXED[1], NOW)
     assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 10240)
@@ -131,12 +133,12 @@ def test_a_cards_node_may_be_known_later() -> None:
 )
 def test_an_allocation_that_is_not_bound_counts_for_a_while(notes: dict[str, str], counts: bool) -> None:
     square = Square(MIXED)
-    made = Pod.from_object(asking(1, 8000, notes={IDS: "GPU-m[group2-0],NVIDIA,8000,0:", ON: "n2", **notes}))
+    made = Pod.from_object(pod_with_limits(1, 8000, notes={IDS: "GPU-m[group2-0],NVIDIA,8000,0:", ON: "n2", **notes}))
     square.state.set_pod(made, NOW)
     charge = charge_of(made, square.vendors, square.state, NOW)
     assert charge.amounts == (debits(1, 10240) if counts else debits(1, 8000))
     assert charge.until == (int(notes[BOUND_AT]) + 300 if counts else None)
-    predicted = square.predict(asking(1, 5000, mode="mig", name="next"))
+    predicted = square.predict(pod_with_limits(1, 5000, mode="mig", name="next"))
     assert predicted.annotations[IDS] == f"GPU-m[{'group2-3' if counts else 'group1-0'}],NVIDIA,5000,0:"
 
 
@@ -149,7 +151,7 @@ def test_a_bound_pod_counts_unless_it_failed(phase: str | None) -> None:
 
 def test_more_than_was_charged_is_an_overrun() -> None:
     square = Square(MIXED)
-    bound = square.admit(asking(1, 8000, name="u")).pod
+    bound = square.admit(pod_with_limits(1, 8000, name="u")).pod
     for ids, keys in (("GPU-m[group2-0],NVIDIA,8000,0:", [f"limits.{MEMORY}"]), ("GPU-m,NVIDIA,8000,0:", [])):
         charge = cost_of(square, ids)
         assert overrun(bound, charge, charge.amounts.keys(), square.vendors, square.state) == keys
@@ -158,7 +160,7 @@ def test_more_than_was_charged_is_an_overrun() -> None:
 
 def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
     """Both schedulers' amounts stand beside each other."""
-    mixed = asking(1, 1000, name="u")
+    mixed = pod_with_limits(1, 1000, name="u")
     mixed["spec"]["containers"].append(
         {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "700"}}}
     )
@@ -172,16 +174,18 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
 
 def test_no_amount_that_a_pod_states_is_debited_lower() -> None:
     square = Square(MIXED)
-    assert cost_of(square, "GPU-a,NVIDIA,1,0:", asking(2, 3000, 40, name="u"), "n1").amounts == debits(2, 6000, 80)
+    assert cost_of(square, "GPU-a,NVIDIA,1,0:", pod_with_limits(2, 3000, 40, name="u"), "n1").amounts == debits(
+        2, 6000, 80
+    )
 
 
 def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_larger() -> None:
     """Half of a T4 stays half of a T4 when the T4's node has gone."""
     square = Square(MIXED)
-    half = asking(1, percent=50, name="u")
+    half = pod_with_limits(1, percent=50, name="u")
     assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
     square.state.remove_node("n1")
-    assert square.waiting(asking(1, percent=50)) == debits(1, 20480)
+    assert square.waiting(pod_with_limits(1, percent=50)) == debits(1, 20480)
     assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
 
 
@@ -191,11 +195,11 @@ def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_
 def test_an_instance_that_two_pods_hold_is_remarked() -> None:
     square = Square(MIXED)
     (volcano,) = (scheduler for scheduler in square.vendors.foreign if scheduler.key == "volcano")
-    square.keep(asking(1, 8000, name="a"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    square.keep(asking(1, 8000, name="b"), "n2", {IDS: "GPU-m[group2-1],NVIDIA,8000,0:"})
-    square.keep(asking(1, 8000, name="c"), "n1", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    square.keep(pod_with_limits(1, 8000, name="a"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    square.keep(pod_with_limits(1, 8000, name="b"), "n2", {IDS: "GPU-m[group2-1],NVIDIA,8000,0:"})
+    square.keep(pod_with_limits(1, 8000, name="c"), "n1", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
     assert list(volcano.remarks(MIXED[1], square.state)) == []
-    square.keep(asking(1, 8000, name="d"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    square.keep(pod_with_limits(1, 8000, name="d"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
     assert list(volcano.remarks(MIXED[1], square.state)) == [
         ("DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/d")
     ]

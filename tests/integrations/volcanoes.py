@@ -39,7 +39,7 @@ def volcano_node(name: str = "n1", *cards: str, offered: Mapping[str, object] | 
     return Node.from_object(node_object(name, capacity=given, **{REGISTER: registered(*cards), **notes}))
 
 
-def asking(
+def pod_with_limits(
     number: object = None,
     memory: object = None,
     cores: object = None,

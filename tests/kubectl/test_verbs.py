@@ -111,8 +111,8 @@ def test_a_node_says_what_is_wrong_with_it(hami: Hami) -> None:
         "2026-01-01T00:00:00Z,team-a,x",
         {"NVIDIA": "Requesting_2026-01-01 00:00:00"},
     )
-    told = ("the device plugin of NVIDIA is silent", "more than one GPU manager", "it registers no cards")
-    assert [sum(note.startswith(text) for note in found["notes"]) for text in told] == [1, 1, 1]
+    message = ("the device plugin of NVIDIA is silent", "more than one GPU manager", "it registers no cards")
+    assert [sum(note.startswith(text) for note in found["notes"]) for text in message] == [1, 1, 1]
 
 
 def test_an_annotation_of_a_node_controls_no_terminal(hami: Hami) -> None:

@@ -39,8 +39,8 @@ def test_a_folder_without_a_record_or_a_repository_is_of_nothing_known(tmp_path:
 
 def test_the_wheel_has_the_record_of_its_build(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)
-    told = {"REVISION": "abc", "SOURCE_DATE_EPOCH": "1767225600", "PATH": "/usr/bin:/bin"}
-    subprocess.run(command, cwd=ROOT, env=told, check=True, capture_output=True)
+    message = {"REVISION": "abc", "SOURCE_DATE_EPOCH": "1767225600", "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, cwd=ROOT, env=message, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         packed.extract(f"hami_webhook/{FILE_NAME}", tmp_path)

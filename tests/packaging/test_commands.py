@@ -114,8 +114,8 @@ def check_ours(program: Callable[[Sequence[str]], int], arguments: Command, caps
     """The verbs and flags are the program's; a sentence may leave the rest out."""
     with pytest.raises(SystemExit):
         program([*arguments, "--help-is-not-a-flag"])
-    told = capsys.readouterr().err
-    assert "unrecognized arguments: --help-is-not-a-flag" in told or "arguments are required" in told, told
+    message = capsys.readouterr().err
+    assert "unrecognized arguments: --help-is-not-a-flag" in message or "arguments are required" in message, message
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -39,8 +39,8 @@ def deploy(
 
     `recording` is what that kubectl does first.
     """
-    told = json.dumps(version or {"major": "1", "minor": "36"}, indent=2)
-    script = RECORDING.format(kubectl=KUBECTL, folder=folder, version=told)
+    message = json.dumps(version or {"major": "1", "minor": "36"}, indent=2)
+    script = RECORDING.format(kubectl=KUBECTL, folder=folder, version=message)
     (folder / "kubectl").write_text(script.replace("#!/bin/sh\n", f"#!/bin/sh\n{recording}"))
     (folder / "kubectl").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"

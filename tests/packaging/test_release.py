@@ -31,9 +31,9 @@ def test_the_changelog_has_every_version_once_and_the_newest_first() -> None:
 
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_changelog_says_what_an_upgrade_takes(heading: str) -> None:
-    told = release.section(CHANGELOG, heading)
-    assert told is not None
-    assert re.search(r"^### Upgrading\n\n\S", told, re.MULTILINE)
+    message = release.section(CHANGELOG, heading)
+    assert message is not None
+    assert re.search(r"^### Upgrading\n\n\S", message, re.MULTILINE)
 
 
 @pytest.fixture

@@ -47,9 +47,9 @@ def ask(identity: str = "u", *, reservation: str = "", dry_run: bool = False, **
 
 
 def judged(
-    one: QuotaAccount, *asks: ChargeRequest, full_at: int = 1000, recomputed: frozenset[str] = frozenset()
+    one: QuotaAccount, *with_limits: ChargeRequest, full_at: int = 1000, recomputed: frozenset[str] = frozenset()
 ) -> Any:
-    return evaluate_batch({one.name: one}, asks, NOON + 0.9, full_at, recomputed=recomputed)
+    return evaluate_batch({one.name: one}, with_limits, NOON + 0.9, full_at, recomputed=recomputed)
 
 
 def entry(mem: int, state: State = State.ADMITTED, **more: Any) -> Entry:

@@ -97,16 +97,16 @@ class Desk:
 
 
 def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Told], Callable[[], None]]:
-    def make(told: Told) -> Callable[[], None]:
+    def make(reported: Told) -> Callable[[], None]:
         @story
         async def run() -> None:
             one = Desk(**how)
             await one.cluster.ensure_namespace(TEAM)
             for name, mem in ({"a": 10, "b": 10} if hard is None else hard).items():
                 await one.add(name, mem=mem)
-            await told(one)
+            await reported(one)
 
-        run.__name__ = run.__qualname__ = told.__name__
+        run.__name__ = run.__qualname__ = reported.__name__
         return run
 
     return make
@@ -140,14 +140,14 @@ async def test_no_quota_no_write(one: Desk) -> None:
 @pytest.mark.parametrize(("lost", "slept"), [(1, [0.004]), (8, [0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.2, 0.2])])
 def test_lost_races_are_tried_again_after_a_pause(lost: int, slept: list[float]) -> None:
     @desk({"a": 10})
-    async def told(one: Desk) -> None:
+    async def reported(one: Desk) -> None:
         one.fail(Conflict, "patch_status:before", range(1, lost + 1))
         assert isinstance(await one.charger.charge(ask()), Charged)
         assert one.slept == slept
         assert one.state() == (5, {"u"})
         assert one.charger.counts.conflicts == lost
 
-    told()
+    reported()
 
 
 @desk({"a": 10})
@@ -184,14 +184,14 @@ async def test_twenty_lost_races_are_a_retryable_refusal_that_leaves_nothing(one
 )
 def test_a_failing_cluster_refuses_and_leaves_nothing(failure: type[ClusterError], step: str, number: int) -> None:
     @desk()
-    async def told(one: Desk) -> None:
+    async def reported(one: Desk) -> None:
         one.fail(failure, step, [number])
         assert await one.charger.charge(ask()) == Refusal(
             503, "quota: can't charge namespace team now: no answer; try again"
         )
         assert one.state("a") == one.state("b") == (0, set())
 
-    told()
+    reported()
 
 
 @desk()
@@ -270,7 +270,7 @@ async def test_a_dry_run_writes_nothing(one: Desk) -> None:
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_unknown_used_is_computed_in_the_charge(dry_run: bool) -> None:
     @desk({})
-    async def told(one: Desk) -> None:
+    async def reported(one: Desk) -> None:
         await one.add("a", known=False, mem=10)
         await one.cluster.create(Kind.PODS, pod("other", gpu=1, mem=6))
         outcome = await one.charger.charge(ask(dry_run=dry_run))
@@ -280,7 +280,7 @@ def test_unknown_used_is_computed_in_the_charge(dry_run: bool) -> None:
         assert isinstance(await one.charger.charge(ask(dry_run=dry_run, gpu=1, mem=4)), Charged)
         assert one.read().used == ({} if dry_run else {MEM: "10"})
 
-    told()
+    reported()
 
 
 @desk({})
@@ -389,7 +389,7 @@ def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first
     """It is slower than they are: it lists pods between its read and its write."""
 
     @desk({"a": 10**6})
-    async def told(one: Desk) -> None:
+    async def reported(one: Desk) -> None:
         async def takes_time(step: str) -> None:
             await asyncio.sleep(0.01 if asyncio.current_task() is recomputing else 0)
 
@@ -410,7 +410,7 @@ def test_a_recompute_in_a_burst_wins_its_race_only_where_charges_let_it_go_first
         await asyncio.gather(recomputing, *charging)
         assert len([pause for pause in one.slept if pause >= 0.1]) in lost
 
-    told()
+    reported()
 
 
 @desk({"a": 1000})

@@ -93,7 +93,7 @@ def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...]
     """Defect 10: before any node is registered HAMi counts no cores at all."""
 
     @story
-    async def told() -> None:
+    async def reported() -> None:
         async with World(*nodes, limited(cores=charged)) as world:
             await world.create(devices("a", 3))
             assert used(world) == {CORES_KEY: charged}
@@ -101,7 +101,7 @@ def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...]
             message = (await world.refused(devices("a", 3))).message
             assert f"requested: {CORES_KEY}={charged} (smallest eligible card)" in message
 
-    told()
+    reported()
 
 
 @story
@@ -134,7 +134,7 @@ async def test_a_device_with_more_cores_than_the_quota_has_left_is_not_given() -
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
 def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
     @story
-    async def told() -> None:
+    async def reported() -> None:
         async with World(INF2, limited(cores=20)) as world:
             gate, review = world.core.admission, world.review
             manifest = cores("a", 3)
@@ -148,7 +148,7 @@ def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
             await world.drain()
             await call(review(manifest))
 
-    told()
+    reported()
 
 
 @story

@@ -69,8 +69,8 @@ def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard
 
 
 def ask(identity: str, mem: int) -> ChargeRequest:
-    asking = read_pod(identity, gpu=1, mem=mem, uid=identity)
-    return ChargeRequest(identity, asking, waiting_charge(asking, vendors(), NoCapacity()))
+    incoming = read_pod(identity, gpu=1, mem=mem, uid=identity)
+    return ChargeRequest(identity, incoming, waiting_charge(incoming, vendors(), NoCapacity()))
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_pods_are_admitted_as_long_as_every_quota_has_room_in_its_own_unit(
     wanted: list[int], one: str, two: str
 ) -> None:
     both = {"a": quota_of(0, mem=one), "b": quota_of(0, mem=two)}
-    asks = [charge(str(index), mebibytes) for index, mebibytes in enumerate(wanted)]
-    found = evaluate_batch(both, asks, NOON, 99, recomputed=frozenset())
+    with_limits = [charge(str(index), mebibytes) for index, mebibytes in enumerate(wanted)]
+    found = evaluate_batch(both, with_limits, NOON, 99, recomputed=frozenset())
     admitted: list[int] = []
     for index, mebibytes in enumerate(wanted):
         more = [*admitted, mebibytes]
@@ -267,7 +267,7 @@ def test_the_budget_of_a_pod_has_the_smallest_limit_of_either_unit() -> None:
 N1 = node("n1", card("GPU-1", LARGE), card("GPU-2", 1536))
 
 
-def asking(name: str, **amounts: object) -> JSON:
+def pod_with_limits(name: str, **amounts: object) -> JSON:
     return pod(name, gpu=1, uid=f"uid-{name}", **amounts)
 
 
@@ -278,11 +278,11 @@ def written(world: World) -> Any:
 @story
 async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
     async with World(N1, quota(mem="16Gi"), of=vendors()) as world:
-        await world.create(asking("a", mem=8))
+        await world.create(pod_with_limits("a", mem=8))
         assert (world.mem(), written(world)) == (8 * GIB, "8Gi")
-        await world.create(asking("b"))  # the smallest card has 1536 MiB
+        await world.create(pod_with_limits("b"))  # the smallest card has 1536 MiB
         assert written(world) == "9728Mi"
-        refused = await world.refused(asking("c", mem=7))
+        refused = await world.refused(pod_with_limits("c", mem=7))
         assert f"requested: {MEM}={7 * GIB}, used: {MEM}={9728 * MIB}, limited: {MEM}={16 * GIB}" in refused.message
         assert await world.node_of("a") == await world.node_of("b") == "n1"
         await world.run(2)
@@ -296,16 +296,16 @@ async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
 @story
 async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() -> None:
     async with World(N1, quota(mem="30Gi"), of=vendors()) as world:
-        await world.create(asking("small"))
-        await world.create(asking("large"))
+        await world.create(pod_with_limits("small"))
+        await world.create(pod_with_limits("large"))
         assert written(world) == "3Gi"
         await world.place("small")
         await world.place("large")
         await world.run(2)
         assert world.mem() == (1536 + LARGE) * MIB
     async with World(N1, quota(mem="20Gi"), of=vendors()) as world:
-        await world.create(asking("small"))
-        await world.create(asking("large"))
+        await world.create(pod_with_limits("small"))
+        await world.create(pod_with_limits("large"))
         await world.place("small")
         assert await world.reasons("large") == {"n1": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
 
@@ -318,30 +318,30 @@ def test_hard_rewritten_in_the_other_unit_lets_nobody_in_for_bytes(before: str, 
     """4 GiB placed, a floor of 1536 MiB waiting, 2 GiB in flight: 7.5 GiB, or 8 units; then 2 GiB at a time."""
 
     @story
-    async def told() -> None:
+    async def reported() -> None:
         async with World(N1, quota(mem=before), of=vendors()) as world:
-            await world.create(asking("placed", mem=4))
+            await world.create(pod_with_limits("placed", mem=4))
             await world.node_of("placed")
-            await world.create(asking("waiting"))
+            await world.create(pod_with_limits("waiting"))
             await world.run(2)
-            await world.admit(asking("flying", mem=2))
+            await world.admit(pod_with_limits("flying", mem=2))
             await world.edit_hard(mem=after)
             for number in range(room):
-                await world.admit(asking(f"more-{number}", mem=2))
-            assert "exceeded quota" in (await world.refused(asking("last", mem=2))).message
+                await world.admit(pod_with_limits(f"more-{number}", mem=2))
+            assert "exceeded quota" in (await world.refused(pod_with_limits("last", mem=2))).message
             await world.run(3)
             assert world.mem() == (7680 * MIB + room * 2 * GIB if is_binary(after) else 8 + 2 * room)
             await world.run(60)
             assert world.mem() == (5632 * MIB if is_binary(after) else 6)
 
-    told()
+    reported()
 
 
 @story
 async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_written() -> None:
     quotas = (quota("bytes", mem="4Gi"), quota("units", mem="5"))
     async with World(N1, *quotas, of=vendors()) as world:
-        await world.create(asking("a", mem=3))
+        await world.create(pod_with_limits("a", mem=3))
         await world.run(1)
         text = generate_latest(ClusterCollector(world.core, Showback(world.core))).decode()
         labels = f'namespace="{TEAM}",quota='

@@ -79,7 +79,7 @@ def test_which_cards_are_counted(types: str | None, selector: str | None, admitt
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "reported"),
     [
         ({DEVICE_TYPES: "A100,H100", NODE_SELECTOR: "pool=train"}, ""),
         ({DEVICE_TYPES: " , "}, f"{DEVICE_TYPES} names no type, so all are counted; write types such as A100,H100"),
@@ -89,15 +89,15 @@ def test_which_cards_are_counted(types: str | None, selector: str | None, admitt
         ),
     ],
 )
-def test_what_selects_nothing_is_told(annotations: dict[str, str], told: str) -> None:
-    assert judged({MEM: "9"}, annotations=annotations) == ([("QuotaMisread", told)] if told else [])
+def test_what_selects_nothing_is_told(annotations: dict[str, str], reported: str) -> None:
+    assert judged({MEM: "9"}, annotations=annotations) == ([("QuotaMisread", reported)] if reported else [])
 
 
 def test_types_that_no_card_has_are_told() -> None:
-    (told,) = judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: "A1000"})
+    (reported,) = judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: "A1000"})
     there = card("GPU-0", LARGE)["type"]
     text = f"{DEVICE_TYPES}: no card has such a type; write words of those that there are: {there}"
-    assert told == ("QuotaMisread", text)
+    assert reported == ("QuotaMisread", text)
     assert judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: f"A1000,{there}"}) == []
 
 

@@ -142,8 +142,8 @@ async def concurrently(
         await stage.cluster.create(Kind.RESOURCE_QUOTAS, made)
     stage.history.append(stage.quotas())
     chargers = [charger_on(stage, LaggingCache(stage)) for _ in range(clients)]
-    asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
-    tasks = [asyncio.create_task(chargers[n % clients].charge(item)) for n, item in enumerate(asks)]
+    with_limits = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
+    tasks = [asyncio.create_task(chargers[n % clients].charge(item)) for n, item in enumerate(with_limits)]
     writer = asyncio.create_task(foreign_writer(stage, foreign), name="foreign")
     await stage.play([*tasks, writer])
     for charger in chargers:
@@ -151,7 +151,7 @@ async def concurrently(
             await stage.play([asyncio.create_task(asyncio.sleep(0))])
             if stage.waiting:
                 stage.waiting.pop().set_result(None)
-    return stage, asks, [await task for task in tasks]
+    return stage, with_limits, [await task for task in tasks]
 
 
 @given(
@@ -165,14 +165,16 @@ async def concurrently(
 def test_charges_in_any_interleaving_keep_the_limits(
     hards: list[int], sizes: list[int], clients: int, script: list[int], known: bool, foreign: int
 ) -> None:
-    stage, asks, outcomes = asyncio.run(concurrently(hards, sizes, clients, script, known=known, foreign=foreign))
+    stage, with_limits, outcomes = asyncio.run(
+        concurrently(hards, sizes, clients, script, known=known, foreign=foreign)
+    )
     final = [books(item, VENDORS) for item in stage.quotas()]
     versions = [[books(item, VENDORS) for item in version] for version in stage.history]
-    admitted = {a.identity for a, outcome in zip(asks, outcomes, strict=True) if isinstance(outcome, Charged)}
+    admitted = {a.identity for a, outcome in zip(with_limits, outcomes, strict=True) if isinstance(outcome, Charged)}
     for read in final:
         assert set(read.ledger) == admitted  # Q5, Q6, Q10
-        assert read.used.get(MEM, 0) == sum(a.charge.amounts[MEM] for a in asks if a.identity in admitted)
-    for item, outcome in zip(asks, outcomes, strict=True):
+        assert read.used.get(MEM, 0) == sum(a.charge.amounts[MEM] for a in with_limits if a.identity in admitted)
+    for item, outcome in zip(with_limits, outcomes, strict=True):
         if not isinstance(outcome, Refusal):
             continue
         if outcome.code == 403:  # Q12: it didn't fit into some quota at some time, because of the entries there
@@ -190,7 +192,7 @@ def test_charges_in_any_interleaving_keep_the_limits(
     hards=st.lists(st.integers(0, 15), min_size=1, max_size=2),
 )
 def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int], hards: list[int]) -> None:
-    asks = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
+    with_limits = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
 
     async def judged(*, together: bool) -> tuple[list[type], list[QuotaAccount]]:
         cluster = MemoryCluster(lambda: NOON)
@@ -203,10 +205,10 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
         recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
         charger = AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline)
         if together:
-            outcomes = await charger.charge_batch(TEAM, asks)
+            outcomes = await charger.charge_batch(TEAM, with_limits)
             assert charger.counts.writes <= len(hards)
         else:
-            outcomes = [await charger.charge(item) for item in asks]
+            outcomes = [await charger.charge(item) for item in with_limits]
         return [type(outcome) for outcome in outcomes], [
             books(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)
         ]

@@ -159,7 +159,7 @@ def test_keys_that_kubernetes_counts_beside_ours_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scopes", "told"),
+    ("scopes", "message"),
     [
         (["Terminating"], ""),
         (["NotBestEffort", "Terminating"], ""),
@@ -167,9 +167,9 @@ def test_keys_that_kubernetes_counts_beside_ours_are_told() -> None:
         (["VolumeAttributesClass"], "VolumeAttributesClass Exists"),
     ],
 )
-def test_scopes_that_no_pod_is_in_are_told(scopes: list[str], told: str) -> None:
-    text = f"no pod is in all its scopes ({told}), so nothing is counted; make a quota for each"
-    assert judged({MEM: "20000"}, scopes=scopes) == ([("QuotaMisread", text)] if told else [])
+def test_scopes_that_no_pod_is_in_are_told(scopes: list[str], message: str) -> None:
+    text = f"no pod is in all its scopes ({message}), so nothing is counted; make a quota for each"
+    assert judged({MEM: "20000"}, scopes=scopes) == ([("QuotaMisread", text)] if message else [])
     assert judged({"pods": "2"}, scopes=scopes) == []  # not ours to judge
 
 
@@ -188,8 +188,8 @@ def test_there_are_twenty_right_ones() -> None:
     assert len(RIGHT) >= 20
 
 
-@pytest.mark.parametrize(("value", "told"), [("true", False), ("false", False), ("yes", True), ("", True)])
-def test_an_unknown_word_about_preemption_is_told(value: str, told: bool) -> None:
+@pytest.mark.parametrize(("value", "message"), [("true", False), ("false", False), ("yes", True), ("", True)])
+def test_an_unknown_word_about_preemption_is_told(value: str, message: bool) -> None:
     key = "hami.io/quota-preemption"
     text = f"{key}: {value} isn't known, so nobody is evicted for the quota; write true or false"
-    assert judged({MEM: "9"}, annotations={key: value}) == ([("QuotaMisread", text)] if told else [])
+    assert judged({MEM: "9"}, annotations={key: value}) == ([("QuotaMisread", text)] if message else [])

@@ -100,11 +100,11 @@ async def test_any_other_value_enforces(value: str) -> None:
         assert denial.code == 403
 
 
-@pytest.mark.parametrize(("value", "told"), [("enforce", False), ("observe", False), ("Observe", True), ("", True)])
-def test_an_unknown_value_is_told(value: str, told: bool) -> None:
+@pytest.mark.parametrize(("value", "reported"), [("enforce", False), ("observe", False), ("Observe", True), ("", True)])
+def test_an_unknown_value_is_told(value: str, reported: bool) -> None:
     text = f"{ENFORCEMENT}: {value} isn't known, so the quota is enforced; write observe or enforce"
     found = judged({MEM: "9"}, annotations={ENFORCEMENT: value})
-    assert found == ([("QuotaMisread", text)] if told else [])
+    assert found == ([("QuotaMisread", text)] if reported else [])
 
 
 @story

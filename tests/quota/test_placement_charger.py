@@ -31,7 +31,7 @@ def actual(mem: int) -> Charge:
 
 
 def committed(
-    told: Callable[[World, Pod], Awaitable[None]],
+    message: Callable[[World, Pod], Awaitable[None]],
     *entries: tuple[str, Entry],
     used: int = 8192,
     hard: int = 20000,
@@ -56,7 +56,7 @@ def committed(
             )
             if seen:
                 await world.drain()
-            await told(world, world.pod("p"))
+            await message(world, world.pod("p"))
 
     run()
 
@@ -85,13 +85,13 @@ PLACED = e(State.PLACING, 12288, 12288)
 def test_what_a_placement_costs_more_is_charged_first(
     before: tuple[tuple[str, Entry], ...], mem: int, after: dict[str, Entry], used: int
 ) -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         commitment = await committer(world).commit(waiting, actual(mem))
         assert (world.ledger(), world.mem()) == (after, used)
         await commitment.undo()
         assert (world.ledger(), world.mem()) == (dict(before), 8192)
 
-    committed(told, *before)
+    committed(message, *before)
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_what_a_placement_costs_more_is_charged_first(
 def test_what_the_cache_does_not_show_yet_is_read_after_a_conflict(
     entries: tuple[tuple[str, Entry], ...], mem: int, used: int, steps: list[str]
 ) -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         taken = noted(world)
         await committer(world).commit(waiting, actual(mem))
         assert (world.mem(), taken) == (used, steps)
 
-    committed(told, *entries, seen=False)
+    committed(message, *entries, seen=False)
 
 
 def noted(world: World) -> list[str]:
@@ -140,23 +140,23 @@ def test_a_namespace_without_quotas_costs_no_call() -> None:
 
 @pytest.mark.parametrize(("silent", "steps"), [(1.9, []), (2.1, ["get:before"])])
 def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(silent: float, steps: list[str]) -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         taken = noted(world)
         world.now += silent
         await committer(world).commit(waiting, actual(12288))
         assert (world.mem(), taken) == (12288, steps)
 
-    committed(told, ("u", e(State.WAITING, 12288)), used=12288)
+    committed(message, ("u", e(State.WAITING, 12288)), used=12288)
 
 
 def test_no_room_no_write() -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         before = world.quota()
         with pytest.raises(QuotaChanged):
             await committer(world).commit(waiting, actual(12288))
         assert world.quota() == before
 
-    committed(told, hard=12287)
+    committed(message, hard=12287)
 
 
 def test_what_nobody_computed_has_no_room() -> None:
@@ -174,7 +174,7 @@ def test_what_nobody_computed_has_no_room() -> None:
 
 
 def test_a_second_quota_that_refuses_undoes_the_first() -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         await world.add(quota("small", mem=9000))
         await world.run(2)
         before = (world.ledger(), world.mem())
@@ -183,7 +183,7 @@ def test_a_second_quota_that_refuses_undoes_the_first() -> None:
         assert (world.ledger(), world.mem()) == before
         assert world.mem("small") == 8192
 
-    committed(told)
+    committed(message)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_write_that_fails(
     if when == "after" and failure is not Unavailable:
         return
 
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         left = [times]
 
         async def fail(step: str) -> None:
@@ -214,11 +214,11 @@ def test_a_write_that_fails(
             await committer(world).commit(waiting, actual(12288))
         assert (world.ledger(), world.mem()) == ({}, 8192)
 
-    committed(told)
+    committed(message)
 
 
 def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         async def drop(step: str) -> None:
             if step == "patch_status:before":
                 world.cluster.pause = None
@@ -228,18 +228,18 @@ def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
         commitment = await committer(world).commit(waiting, actual(12288))
         assert commitment.writes.swaps == []
 
-    committed(told)
+    committed(message)
 
 
 def test_the_undo_touches_only_its_own_entry() -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         commitment: PlacementCharge = await committer(world).commit(waiting, actual(12288))
         world.now += 5
         await committer(world).commit(waiting, actual(13000))
         await commitment.undo()
         assert world.mem() == 13000
 
-    committed(told)
+    committed(message)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_the_undo_touches_only_its_own_entry() -> None:
 def test_a_failed_binding_gives_its_charge_back_unless_it_may_have_arrived(
     step: str, failure: type[ClusterError], placed: bool, mem: int
 ) -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         await world.cluster.delete(Kind.NODES, "n2")
         await world.drain()
 
@@ -267,11 +267,11 @@ def test_a_failed_binding_gives_its_charge_back_unless_it_may_have_arrived(
         assert ("hami.io/vgpu-node" in world.pod("p").annotations) is placed
         assert world.mem() == mem
 
-    committed(told, ("u", e(State.WAITING, 8192)))
+    committed(message, ("u", e(State.WAITING, 8192)))
 
 
 def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
-    async def told(world: World, waiting: Pod) -> None:
+    async def message(world: World, waiting: Pod) -> None:
         async def take(step: str) -> None:
             if step == "patch_status:before":
                 world.cluster.pause = None
@@ -284,7 +284,7 @@ def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
         assert str(placed.failed["n1"]) == "1/1 ResourceQuotaNotFit"
         assert world.mem() == 19192
 
-    committed(told, ("u", e(State.WAITING, 8192)))
+    committed(message, ("u", e(State.WAITING, 8192)))
 
 
 @pytest.mark.parametrize(("hard", "placed"), [(20480, 1), (20479, 0), (24576, 2)])

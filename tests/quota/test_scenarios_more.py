@@ -161,7 +161,7 @@ def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
     amounts: dict[str, object], where: str, debit: dict[str, int]
 ) -> None:
     @story
-    async def told() -> None:
+    async def reported() -> None:
         mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
         cardless = {"metadata": {"name": "cardless"}, "status": {}}
         async with World(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as world:
@@ -178,7 +178,7 @@ def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
             await world.run(2)
             assert not any(world.used().values())
 
-    told()
+    reported()
 
 
 @story

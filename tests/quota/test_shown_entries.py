@@ -48,10 +48,10 @@ class Watched(Stage):
             shows=self.shows,
         )
 
-    async def client(self, charger: AdmissionCharger, asking: ChargeRequest, size: int) -> None:
-        if isinstance(await charger.charge(asking), Charged):
+    async def client(self, charger: AdmissionCharger, incoming: ChargeRequest, size: int) -> None:
+        if isinstance(await charger.charge(incoming), Charged):
             await self.hold()
-            name = asking.pod.name
+            name = incoming.pod.name
             self.created[name] = size  # from here on it may be seen, and a list has it
             made = pod(name, gpu=1, mem=size, uid=name)
             self.cluster._store(Kind.PODS, (TEAM, name), made, WatchType.ADDED)

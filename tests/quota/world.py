@@ -30,13 +30,13 @@ from .objects import KEYS, NOON, TEAM, books, creation, vendors
 SCHEDULER = "hami-scheduler"
 
 
-def story(told: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def story(reported: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """A test from an async function."""
 
-    @functools.wraps(told)
+    @functools.wraps(reported)
     def run(*args: Any, **kwargs: Any) -> None:
         async def main() -> None:
-            await told(*args, **kwargs)
+            await reported(*args, **kwargs)
 
         asyncio.run(main())
 

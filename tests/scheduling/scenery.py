@@ -53,7 +53,7 @@ def node(
     return {"metadata": meta, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}}
 
 
-def asks(
+def with_limits(
     gpu: int | str | None = 1,
     mem: int | str | None = None,
     cores: int | None = None,
@@ -89,7 +89,7 @@ def pod(
 
 def running(name: str, on: str, text: str, **more: Any) -> JSON:
     """A pod bound to `on` that holds what `text` (an allocated annotation, `;` ends a container) says."""
-    containers = [asks(None) for _ in range(text.count(";"))]
+    containers = [with_limits(None) for _ in range(text.count(";"))]
     notes = {"hami.io/vgpu-node": on, ALLOCATED: text}
     return {**pod(name, *containers, notes=notes, nodeName=on, **more), "status": {"phase": "Running"}}
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, VENDORS, amounts, asks, card, node, pod
+from .scenery import ALLOCATED, NOW, VENDORS, amounts, card, node, pod, with_limits
 
 CARDS = ("G", "H")
 UIDS = ("1", "2")
@@ -32,7 +32,7 @@ def empty() -> ClusterCache:
 
 
 def bare(uid: str = "1") -> Pod:
-    return replace(Pod.from_object(pod(f"p{uid}", asks(1, 1000, 10))), uid=uid)
+    return replace(Pod.from_object(pod(f"p{uid}", with_limits(1, 1000, 10))), uid=uid)
 
 
 def carrying(one: Pod, notes: dict[str, str], node_name: str = "") -> Pod:

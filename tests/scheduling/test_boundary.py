@@ -19,7 +19,7 @@ from hami_webhook.scheduling.placer import SchedulingPolicies as Defaults
 from hami_webhook.scheduling.placer import evaluate
 
 from .front import MODES, Front, args, drive
-from .scenery import ALLOCATED, NOW, VENDORS, Scene, asks, card, node, pod
+from .scenery import ALLOCATED, NOW, VENDORS, Scene, card, node, pod, with_limits
 from .test_cluster_cache import read_node
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -29,11 +29,11 @@ MODE = "nvidia.com/vgpu-mode"
 both = pytest.mark.parametrize("mode", MODES)
 
 
-def bounded(asking: Pod, namespace: Namespace, policies: PolicyRules) -> BoundedPod:
+def bounded(incoming: Pod, namespace: Namespace, policies: PolicyRules) -> BoundedPod:
     async def nobody(name: str) -> Namespace | None:
         raise AssertionError(f"namespace {name} was looked up")
 
-    return PolicyBoundary(VENDORS, lambda: policies, nobody).bounded(asking, namespace)
+    return PolicyBoundary(VENDORS, lambda: policies, nobody).bounded(incoming, namespace)
 
 
 NODE = node("n", card("A", type="NVIDIA A100-SXM4"), card("B", type="NVIDIA V100"))
@@ -76,7 +76,7 @@ async def scheduled(front: Front, mode: str) -> str:
 def test_without_policy_the_pod_gets_the_card(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(NODE, pod("p", asks(1, 1000)))
+        await front.add(NODE, pod("p", with_limits(1, 1000)))
         assert await scheduled(front, mode) == "B"
 
     drive(story())
@@ -89,7 +89,7 @@ def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str, deni
     async def story() -> None:
         front = Front(mode)
         front.rules, front.namespaces["default"] = DENIED_B[denied]
-        await front.add(NODE, pod("p", asks(1, 1000), notes=TAMPERED[tampered]))
+        await front.add(NODE, pod("p", with_limits(1, 1000), notes=TAMPERED[tampered]))
         assert await scheduled(front, mode) == "A"
 
     drive(story())
@@ -101,7 +101,7 @@ def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
         front = Front(mode)
         front.rules = rules("no-c", deny_uuids=("C",))
         cards = [card(uuid) for uuid in "ABC"]
-        await front.add(node("n", *cards), pod("p", asks(1, 1000), notes={NOUSE: "B"}))
+        await front.add(node("n", *cards), pod("p", with_limits(1, 1000), notes={NOUSE: "B"}))
         assert await scheduled(front, mode) == "A"
 
     drive(story())
@@ -114,10 +114,10 @@ def test_an_enforced_node_policy_holds_and_is_written(mode: str, own: str | None
         front = Front(mode)
         front.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
         notes = {} if own is None else {NODE_POLICY: own}
-        await front.add(node("a", card("A")), node("b", card("B")), pod("before", asks(1, 1000)))
+        await front.add(node("a", card("A")), node("b", card("B")), pod("before", with_limits(1, 1000)))
         await front.filter("before", "a")
         assert await front.bind("before", "a") == ""
-        await front.add(pod("p", asks(1, 1000), notes=notes))
+        await front.add(pod("p", with_limits(1, 1000), notes=notes))
         answer = await front.filter("p", "a", "b")
         if mode == "single":
             assert answer["NodeNames"] == ["b"]
@@ -142,7 +142,7 @@ def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None:
                 *rules("b", deny_uuids=("B",)).rules,
             )
         )
-        await front.add(NODE, pod("p", asks(1, 1000), notes={MODE: "mig", NODE_POLICY: "binpack"}))
+        await front.add(NODE, pod("p", with_limits(1, 1000), notes={MODE: "mig", NODE_POLICY: "binpack"}))
         assert await scheduled(front, mode) == "A"
         notes = front.read("p").annotations
         assert (notes[MODE], notes[NODE_POLICY], notes[NOUSE]) == ("hami-core", "binpack", "B")
@@ -172,7 +172,7 @@ def test_a_pod_that_policy_leaves_nothing_fits_nowhere_and_reads_which_policy(
 ) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(NODE, node("m", card("A2")), pod("p", asks(1, 1000), notes=notes))
+        await front.add(NODE, node("m", card("A2")), pod("p", with_limits(1, 1000), notes=notes))
         front.rules = policies
         answer = await front.filter("p", "m", "n")
         assert (answer["NodeNames"], answer["FailedNodes"]) == (None, {"m": reason, "n": reason})
@@ -193,7 +193,7 @@ def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         front.rules = rules("no-b", deny_uuids=("B",))
-        await front.add(node("n", card("B")), pod("p", asks(1, 1000)))
+        await front.add(node("n", card("B")), pod("p", with_limits(1, 1000)))
         answer = await front.filter("p", "n")
         assert answer["FailedNodes"] == {"n": "1/1 CardUuidMismatch"}
         assert [message for _, _, message in front.events("p")] == [
@@ -209,7 +209,7 @@ def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
 def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(NODE, pod("p", asks(1, 1000)))
+        await front.add(NODE, pod("p", with_limits(1, 1000)))
         front.namespaces["default"] = None
         error = "namespace default isn't known yet, nor what it allows its pods; try again"
         assert await front.filter("p", "n") == {
@@ -229,7 +229,7 @@ def test_policy_that_changes_between_filter_and_bind_holds_at_bind(mode: str) ->
 
     async def story() -> None:
         front = Front(mode)
-        await front.add(NODE, pod("p", asks(1, 1000)))
+        await front.add(NODE, pod("p", with_limits(1, 1000)))
         await front.filter("p", "n")
         front.rules = rules("no-b", deny_uuids=("B",))
         assert await front.bind("p", "n") == ""
@@ -244,7 +244,7 @@ def test_the_autoscalers_dry_run_is_bounded_too(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         front.rules = rules("no-b", deny_uuids=("B",))
-        await front.add(pod("p", asks(1, 1000)))
+        await front.add(pod("p", with_limits(1, 1000)))
         named = [node("a", card("A")), node("b", card("B"))]
         answer = await front.ask({"Pod": front.raw("p"), "Nodes": {"items": named}, "NodeNames": None})
         assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["a"]
@@ -257,20 +257,20 @@ def test_a_place_that_was_found_before_policy_changed_is_not_remembered() -> Non
     async def story() -> None:
         scene = Scene()
         await scene.add(NODE)
-        assert (await scene.placed(pod("p", asks(1, 1000)))).annotations[ALLOCATED].startswith("B,")
+        assert (await scene.placed(pod("p", with_limits(1, 1000)))).annotations[ALLOCATED].startswith("B,")
         scene.rules = rules("no-b", deny_uuids=("B",))
-        assert (await scene.placed(pod("q", asks(1, 1000)))).annotations[ALLOCATED].startswith("A,")
+        assert (await scene.placed(pod("q", with_limits(1, 1000)))).annotations[ALLOCATED].startswith("A,")
         scene.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
-        assert await scene.refused(pod("r", asks(1, 1000))) == {"n": "2/2 CardUuidMismatch"}
+        assert await scene.refused(pod("r", with_limits(1, 1000))) == {"n": "2/2 CardUuidMismatch"}
 
     drive(story())
 
 
 def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
     rule = Rule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
-    asking = Pod.from_object(pod("p", asks(1, 1000), namespace="default"))
-    there = replace(asking, namespace="team-b")
-    assert bounded(asking, Namespace("default", {}, {}), PolicyRules((rule,))).pod is asking
+    incoming = Pod.from_object(pod("p", with_limits(1, 1000), namespace="default"))
+    there = replace(incoming, namespace="team-b")
+    assert bounded(incoming, Namespace("default", {}, {}), PolicyRules((rule,))).pod is incoming
     assert bounded(there, Namespace("team-b", {}, {}), PolicyRules((rule,))).pod.annotations == {NOUSE: "B"}
 
 
@@ -283,13 +283,13 @@ def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
     ],
 )
 def test_a_pod_that_meets_policy_is_the_very_pod(namespace: Namespace, policies: PolicyRules) -> None:
-    asking = Pod.from_object(pod("p", asks(1, 1000), notes={NOUSE: "B"}))
-    assert bounded(asking, namespace, policies).pod is asking
+    incoming = Pod.from_object(pod("p", with_limits(1, 1000), notes={NOUSE: "B"}))
+    assert bounded(incoming, namespace, policies).pod is incoming
 
 
 def test_a_pod_without_devices_is_left_alone() -> None:
-    asking = Pod.from_object(pod("p", asks(None)))
-    assert bounded(asking, Namespace("default", {}, {NOUSE: "B"}), PolicyRules.EMPTY).pod is asking
+    incoming = Pod.from_object(pod("p", with_limits(None)))
+    assert bounded(incoming, Namespace("default", {}, {NOUSE: "B"}), PolicyRules.EMPTY).pod is incoming
 
 
 # for any policy, any Namespace and any annotations
@@ -334,9 +334,9 @@ def test_every_card_that_fit_picks_is_inside_every_boundary(
 ) -> None:
     policies = PolicyRules(tuple(Rule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
     namespace = Namespace("default", {}, of_namespace)
-    asking = Pod.from_object(pod("p", asks(count, 100), notes=of_pod))
+    incoming = Pod.from_object(pod("p", with_limits(count, 100), notes=of_pod))
     try:
-        found = bounded(asking, namespace, policies)
+        found = bounded(incoming, namespace, policies)
     except PolicyViolation:
         return
     assert bounded(found.pod, namespace, policies).pod is found.pod

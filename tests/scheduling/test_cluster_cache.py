@@ -13,7 +13,7 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, asks, card, node, pod, running
+from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, card, node, pod, running, with_limits
 
 MIG_CARD = card(
     "M",
@@ -112,7 +112,7 @@ def test_a_pod_holds_its_cards_until_it_is_over(change: JSON, left: tuple[int, i
 
 def unbound(written: str, text: str = "G,NVIDIA,2000,25:;") -> JSON:
     notes = {"hami.io/vgpu-node": "n", "hami.io/vgpu-time": written, ALLOCATED: text}
-    return pod("p", asks(), notes=notes)
+    return pod("p", with_limits(), notes=notes)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_released_placement_counts_again_only_when_it_is_written_anew() -> Non
     ids=["waiting", "init runs", "init failed", "init done", "app runs"],
 )
 def test_usage_shrinks_when_init_is_over(status: JSON, left: tuple[int, int, int]) -> None:
-    containers = pod("p", asks(), inits=[asks()], nodeName="n")["spec"]
+    containers = pod("p", with_limits(), inits=[with_limits()], nodeName="n")["spec"]
     raw = {**running("p", "n", "G,NVIDIA,5000,20:;G,NVIDIA,4000,10:;"), "spec": containers}
     state = known(node("n", card("G")), held(raw, **status))
     assert used(state, "G") == left
@@ -267,7 +267,7 @@ def test_instances_are_marks_on_their_card() -> None:
 def test_an_instance_stays_marked_after_the_init_container_that_held_it() -> None:
     raw = running("p", "n", "M,NVIDIA,10240,28:;;")
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
-    raw["spec"] = pod("p", asks(None), inits=[asks()], nodeName="n")["spec"]
+    raw["spec"] = pod("p", with_limits(None), inits=[with_limits()], nodeName="n")["spec"]
     state = known(node("n", MIG_CARD), held(raw, initContainerStatuses=TERMINATED))
     view = state.view("n")
     assert view is not None
@@ -381,8 +381,8 @@ def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
     nvidia = VENDORS["NVIDIA"]
 
     def eligible(notes: dict[str, str], **spec: Any) -> set[str]:
-        asking = read_pod(pod("p", asks(), notes=notes, **spec))
-        return {device.uuid for device in state.eligible(nvidia, asking)}
+        incoming = read_pod(pod("p", with_limits(), notes=notes, **spec))
+        return {device.uuid for device in state.eligible(nvidia, incoming)}
 
     assert eligible({}) == {"G1", "G2", "G3"}
     assert eligible({}, nodeSelector={"zone": "y"}) == {"G3"}
@@ -402,7 +402,7 @@ def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
         (lambda s: s.set_pod(read_pod(running("p", "n", "G,NVIDIA,2,1:;")), NOW), True),
         (lambda s: s.set_pod(read_pod(running("q", "n", "G,NVIDIA,2,1:;")), NOW), True),
         (lambda s: s.set_pod(read_pod(running("q", "other", "G,NVIDIA,2,1:;")), NOW), False),
-        (lambda s: s.set_pod(read_pod(pod("q", asks())), NOW), False),
+        (lambda s: s.set_pod(read_pod(pod("q", with_limits())), NOW), False),
         (lambda s: s.remove_pod("p"), True),
         (lambda s: s.remove_pod("q"), False),
         (lambda s: s.tick(NOW + 1000), False),

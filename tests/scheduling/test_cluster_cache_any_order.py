@@ -16,7 +16,7 @@ from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, asks, card, node, pod
+from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, card, node, pod, with_limits
 from .test_cluster_cache import IN_SLICE, MIG_CARD, MIG_NOTE, TERMINATED, read_node, read_pod
 
 
@@ -115,7 +115,7 @@ def a_pod(now: float, uid: str, where: str, text: str, how: str, phase: str, ini
         notes[MIG_NOTE] = IN_SLICE.replace('"containerIndex":0', '"containerIndex":1')
     spec = {"nodeName": where} if how == "bound" else {}
     status = {"phase": phase, "initContainerStatuses": TERMINATED if init_over else []}
-    return {**pod(f"p{uid}", asks(), inits=[asks()], notes=notes, **spec), "status": status}
+    return {**pod(f"p{uid}", with_limits(), inits=[with_limits()], notes=notes, **spec), "status": status}
 
 
 def contents(view: NodeView) -> object:
@@ -136,7 +136,7 @@ def contents(view: NodeView) -> object:
     )
 
 
-def told(state: ClusterCache) -> object:
+def message(state: ClusterCache) -> object:
     return (
         {view.name: contents(view) for view in state.views()},
         state.problems(),
@@ -170,5 +170,5 @@ def test_the_state_is_what_a_rebuild_would_make_it_in_any_order_of_events(
         else:
             rebuilt.set_node(obj, world.now)
     world.state.tick(world.now)
-    assert told(world.state) == told(rebuilt)
+    assert message(world.state) == message(rebuilt)
     assert all(repr(view) == text for view, text in shown), "a view was changed"

@@ -15,7 +15,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .scenery import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, Scene, asks, card, node, pod, quota, running
+from .scenery import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, Scene, card, node, pod, quota, running, with_limits
 
 
 async def two_nodes(policies: SchedulingPolicies) -> Scene:
@@ -30,7 +30,7 @@ async def two_nodes(policies: SchedulingPolicies) -> Scene:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cards", "chosen", "device", "told"),
+    ("nodes", "cards", "chosen", "device", "reported"),
     [
         ("binpack", "binpack", "node2", "device4", "node1:3.00,node2:8.00"),
         ("binpack", "spread", "node2", "device3", "node1:3.00,node2:8.00"),
@@ -38,10 +38,10 @@ async def two_nodes(policies: SchedulingPolicies) -> Scene:
         ("spread", "spread", "node1", "device2", "node2:8.00,node1:3.00"),
     ],
 )
-def test_a_node_and_card_follow_their_policies(nodes: str, cards: str, chosen: str, device: str, told: str) -> None:
+def test_a_node_and_card_follow_their_policies(nodes: str, cards: str, chosen: str, device: str, reported: str) -> None:
     async def scenario() -> None:
         scene = await two_nodes(SchedulingPolicies(nodes, cards))
-        placement = await scene.placed(pod("p", asks(1, 1000, 20)))
+        placement = await scene.placed(pod("p", with_limits(1, 1000, 20)))
         assert placement.node == chosen
         assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
         assert placement.annotations == {
@@ -50,7 +50,7 @@ def test_a_node_and_card_follow_their_policies(nodes: str, cards: str, chosen: s
             "hami.io/vgpu-devices-to-allocate": f"{device},NVIDIA,1000,20:;",
             ALLOCATED: f"{device},NVIDIA,1000,20:;",
         }
-        message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({told})"
+        message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({reported})"
         bound = f"Successfully binding node [{chosen}] to default/p"
         assert scene.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
 
@@ -66,7 +66,7 @@ def test_b_nothing_fits_and_the_events_say_why() -> None:
             node("node3"),
             running("busy", "node2", "b1,NVIDIA,100,90:;"),
         )
-        assert await scene.refused(pod("p", asks(1, 1000, 20)), ["node1", "node2", "node3"]) == {
+        assert await scene.refused(pod("p", with_limits(1, 1000, 20)), ["node1", "node2", "node3"]) == {
             "node1": "2/2 CardInsufficientMemory",
             "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
             "node3": "node unregistered",
@@ -84,7 +84,7 @@ def test_c_containers_without_cards_keep_their_slots() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("GPU-1", 32768)))
-        placement = await scene.placed(pod("p", asks(None), asks(1, 3000, 30), inits=[asks(None)]))
+        placement = await scene.placed(pod("p", with_limits(None), with_limits(1, 3000, 30), inits=[with_limits(None)]))
         assert placement.annotations[ALLOCATED] == ";;GPU-1,NVIDIA,3000,30:;"
 
     asyncio.run(scenario())
@@ -104,7 +104,7 @@ def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
-        placement = await scene.placed(pod("p", asks(1, 4000, 20), inits=[asks(1, 5000, 20)]))
+        placement = await scene.placed(pod("p", with_limits(1, 4000, 20), inits=[with_limits(1, 5000, 20)]))
         assert placement.annotations[ALLOCATED] == "G,NVIDIA,5000,20:;G,NVIDIA,4000,20:;"
         assert scene.used("n", "G") == (1, 5000, 20)
         assert debit_of(scene, "p") == 5000
@@ -122,9 +122,9 @@ def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_first: b
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G", 24000)))
-        sidecar, init = asks(1, 2000, 1, sidecar=True), asks(1, 20000, 1)
+        sidecar, init = with_limits(1, 2000, 1, sidecar=True), with_limits(1, 20000, 1)
         inits = [sidecar, init] if sidecar_first else [init, sidecar]
-        await scene.placed(pod("p", asks(1, 10000, 1), inits=inits))
+        await scene.placed(pod("p", with_limits(1, 10000, 1), inits=inits))
         assert scene.used("n", "G")[1] == debit_of(scene, "p") == peak
         await finish_init(scene, "p", "i1" if sidecar_first else "i0")
         assert scene.used("n", "G")[1] == debit_of(scene, "p") == 12000
@@ -148,7 +148,7 @@ def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() ->
     async def scenario() -> None:
         scene = Scene()
         await scene.add(FOUR, quota({CORES: 200, MEM: 4000}))
-        fitting, too_large = pod("p", asks(2, 2000, 100)), pod("q", asks(2, 3000, 60))
+        fitting, too_large = pod("p", with_limits(2, 2000, 100)), pod("q", with_limits(2, 3000, 60))
         with pytest.raises(Denied) as refusal:
             await admitted(scene, too_large)
         assert refusal.value.code == 403
@@ -166,7 +166,7 @@ def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(FOUR, quota({CORES: 100, MEM: 2000}))
-        placement = await scene.placed(pod("p", asks(1, cores=100)))
+        placement = await scene.placed(pod("p", with_limits(1, cores=100)))
         assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
 
     asyncio.run(scenario())
@@ -177,8 +177,8 @@ def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
         scene = Scene()
         await scene.add(FOUR, quota({CORES: 100, MEM: 1500}))
         with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
-            await admitted(scene, pod("p", asks(1, cores=100)))
-        assert await scene.refused(pod("p", asks(1, cores=100))) == {"n": "4/4 ResourceQuotaNotFit"}
+            await admitted(scene, pod("p", with_limits(1, cores=100)))
+        assert await scene.refused(pod("p", with_limits(1, cores=100))) == {"n": "4/4 ResourceQuotaNotFit"}
 
     asyncio.run(scenario())
 
@@ -187,7 +187,7 @@ def test_g_the_slots_of_a_card_are_its_app_containers() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G", count=3)), running("full", "n", "G,NVIDIA,10,1:;" * 3))
-        assert await scene.refused(pod("p", asks(1, 10, 1))) == {"n": "1/1 CardTimeSlicingExhausted"}
+        assert await scene.refused(pod("p", with_limits(1, 10, 1))) == {"n": "1/1 CardTimeSlicingExhausted"}
 
     asyncio.run(scenario())
 
@@ -196,7 +196,7 @@ def test_g_two_init_containers_and_an_app_take_one_slot() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G", count=3)))
-        await scene.placed(pod("p", asks(1, 10, 1), inits=[asks(1, 10, 1), asks(1, 10, 1)]))
+        await scene.placed(pod("p", with_limits(1, 10, 1), inits=[with_limits(1, 10, 1), with_limits(1, 10, 1)]))
         assert scene.used("n", "G") == (1, 10, 1)
 
     asyncio.run(scenario())

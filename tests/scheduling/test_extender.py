@@ -16,7 +16,7 @@ from hami_webhook.scheduling.protocol import Binding, decode_args, decode_bindin
 from hami_webhook.scheduling.protocol import Filtered as Answer
 
 from .front import MODES, MUTEX, Front, args, drive, turns
-from .scenery import ALLOCATED, CORES, MEM, NOW, asks, card, node, pod, quota, running
+from .scenery import ALLOCATED, CORES, MEM, NOW, card, node, pod, quota, running, with_limits
 
 both = pytest.mark.parametrize("mode", MODES)
 EXAMPLE_A = (
@@ -40,15 +40,15 @@ EXAMPLE_A = (
 def test_example_a_node_and_card(mode: str, node_policy: str, card_policy: str, node_name: str, device: str) -> None:
     async def story() -> None:
         front = Front(mode, SchedulingPolicies(node_policy, card_policy))
-        await front.add(*EXAMPLE_A, pod("p", asks(1, 1000, 20), asks(None)))
+        await front.add(*EXAMPLE_A, pod("p", with_limits(1, 1000, 20), with_limits(None)))
         answer = await front.filter("p", "node1", "node2")
         grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["node1", "node2"]}))
         if mode == "single":
             assert answer["NodeNames"] == [node_name]
             others = ["node1", "node2"] if node_name == "node2" else ["node2", "node1"]
             scores = {"node1": "3.00", "node2": "8.00"}
-            told = ",".join(f"{name}:{scores[name]}" for name in others)
-            message = f"find fit node({node_name}), 0 nodes not fit, 2 nodes fit({told})"
+            reported = ",".join(f"{name}:{scores[name]}" for name in others)
+            message = f"find fit node({node_name}), 0 nodes not fit, 2 nodes fit({reported})"
             assert front.events("p") == [("Normal", "FilteringSucceed", message)]
         else:
             assert answer["NodeNames"] == ["node1", "node2"]
@@ -74,7 +74,7 @@ def test_example_b_nothing_fits(mode: str) -> None:
         await front.add(
             *(node("node1", card("a", 100), card("b", 100)), node("node2", card("c", 100), card("d"))),
             running("busy", "node2", "d,NVIDIA,10,90:;"),
-            pod("p", asks(1, 1000, 20)),
+            pod("p", with_limits(1, 1000, 20)),
         )
         assert await front.filter("p", "node1", "node2", "node3") == {
             "Nodes": None,
@@ -103,10 +103,10 @@ def test_example_f_quota(mode: str) -> None:
         front = Front(mode)
         cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
         await front.add(node("n", *cards), quota({CORES: 100, MEM: 2000}))
-        assert await front.scheduled(pod("small", asks(1)), "n") == ""
+        assert await front.scheduled(pod("small", with_limits(1)), "n") == ""
         assert front.read("small").annotations[ALLOCATED] == "G2000,NVIDIA,2000,0:;"
         other = quota({CORES: 100, MEM: 1500}, namespace="b")
-        await front.add(other, pod("p", asks(1), namespace="b"))
+        await front.add(other, pod("p", with_limits(1), namespace="b"))
         cards_again = node("m", *[card(f"H{memory}", memory) for memory in (2000, 8000, 4000, 6000)])
         await front.add(cards_again)
         failed = (await front.filter("p", "m", namespace="b"))["FailedNodes"]
@@ -121,9 +121,9 @@ def test_example_f_two_cards_within_the_quota(mode: str) -> None:
         front = Front(mode)
         cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
         await front.add(node("n", *cards), quota({CORES: 200, MEM: 4000}))
-        assert await front.scheduled(pod("p", asks(2, 2000, 100)), "n") == ""
+        assert await front.scheduled(pod("p", with_limits(2, 2000, 100)), "n") == ""
         assert front.read("p").annotations[ALLOCATED].count(",NVIDIA,2000,100:") == 2
-        await front.add(pod("q", asks(1, 1)))
+        await front.add(pod("q", with_limits(1, 1)))
         assert "ResourceQuotaNotFit" in (await front.filter("q", "n"))["FailedNodes"]["n"], "4000 MiB are taken"
 
     drive(story())
@@ -148,9 +148,9 @@ def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error: str,
     async def story() -> None:
         front = Front(mode, patience=0)
         front.now = AT_1506 + seconds
-        await front.add(node("n", card("G")), pod("p2", asks(1, 1000), namespace="b"))
+        await front.add(node("n", card("G")), pod("p2", with_limits(1, 1000), namespace="b"))
         if holder_lives:
-            await front.add(pod("p1", asks(None), namespace="a"))
+            await front.add(pod("p1", with_limits(None), namespace="a"))
         await front.filter("p2", "n", namespace="b")
         await front.lock("n", LOCKED)
         assert await front.bind("p2", "n", namespace="b") == error
@@ -169,7 +169,7 @@ def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
     async def story() -> None:
         front = Front(mode, patience=0)
         front.now = AT_1506
-        await front.add(node("n", card("G")), pod("p1", asks(1, 1000), namespace="a"))
+        await front.add(node("n", card("G")), pod("p1", with_limits(1, 1000), namespace="a"))
         await front.filter("p1", "n", namespace="a")
         await front.lock("n", LOCKED)
         assert await front.bind("p1", "n", namespace="a") == ""
@@ -242,7 +242,7 @@ def test_an_empty_answer_has_every_key() -> None:
 def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(pod("ours", asks(1)), pod("other", asks(None)))
+        await front.add(pod("ours", with_limits(1)), pod("other", with_limits(None)))
         nothing: JSON = {"Nodes": None, "NodeNames": None}
         assert (await front.ask({"Pod": front.raw("ours"), **nothing}))["Error"] == "extender args missing nodes"
         answer = await front.ask({"Pod": front.raw("other"), **nothing})
@@ -260,10 +260,10 @@ def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: str) -
 def test_a_pod_that_is_not_ours_is_bound_without_waiting_for_anybody(mode: str) -> None:
     async def story() -> None:
         front = Front(mode, patience=0)
-        await front.add(node("n", card("G")), pod("holder", asks(None), namespace="a"))
+        await front.add(node("n", card("G")), pod("holder", with_limits(None), namespace="a"))
         await front.lock("n", "2026-01-01T00:00:00Z,a,holder")
         async with front.locks.turn("n"):
-            assert await front.scheduled(pod("p", asks(None)), "n") == ""
+            assert await front.scheduled(pod("p", with_limits(None)), "n") == ""
         assert front.read("p").node_name == "n"
         assert front._lock("n") == "2026-01-01T00:00:00Z,a,holder"
 
@@ -274,8 +274,8 @@ def test_a_pod_that_is_not_ours_is_bound_without_waiting_for_anybody(mode: str) 
 def test_a_pod_that_cannot_be_read_is_told(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        told = (await front.ask({"Pod": {"metadata": "x"}, "NodeNames": ["n"]}))["Error"]
-        assert told.startswith("the pod can't be read: ")
+        reported = (await front.ask({"Pod": {"metadata": "x"}, "NodeNames": ["n"]}))["Error"]
+        assert reported.startswith("the pod can't be read: ")
         assert await front.extender.prioritize(args({"Pod": {"metadata": "x"}, "NodeNames": ["n"]})) == [("n", 0)]
         odd: JSON = {"Pod": {}, "Nodes": {"items": [{"metadata": None}, {}]}}
         assert await front.extender.prioritize(args(odd)) == [("", 0), ("", 0)]
@@ -288,11 +288,11 @@ def test_a_bad_weight_ends_the_call(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         key = "hami.io/device-scoring-weights"
-        await front.add(node("n", card("G")), pod("p", asks(1), notes={key: "slot=1"}))
+        await front.add(node("n", card("G")), pod("p", with_limits(1), notes={key: "slot=1"}))
         why = "expected slot, core, and memory weights for pod p"
-        told = f'calcScore failed invalid {key} annotation "slot=1": {why}'
-        assert await front.filter("p", "n") == encode_filtered(Answer(error=told))
-        assert front.events("p") == [("Warning", "FilteringFailed", told)]
+        reported = f'calcScore failed invalid {key} annotation "slot=1": {why}'
+        assert await front.filter("p", "n") == encode_filtered(Answer(error=reported))
+        assert front.events("p") == [("Warning", "FilteringFailed", reported)]
         assert await front.bind("p", "n") != ""
 
     drive(story())
@@ -301,10 +301,10 @@ def test_a_bad_weight_ends_the_call(mode: str) -> None:
 @pytest.mark.parametrize(
     ("wants", "failed", "unresolvable"),
     [
-        (asks(3, 10), "NodeInsufficientDevice", True),
-        (asks(1, 10**6), "2/2 CardInsufficientMemory", False),
+        (with_limits(3, 10), "NodeInsufficientDevice", True),
+        (with_limits(1, 10**6), "2/2 CardInsufficientMemory", False),
         (
-            asks(-1),
+            with_limits(-1),
             "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647",
             None,
         ),
@@ -326,10 +326,10 @@ def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_not() 
     async def story() -> None:
         front = Front("single")
         await front.add(node("n", card("G"), card("H")))
-        await front.add(pod("p", asks(1, 10), notes={"nvidia.com/use-gpuuuid": "X"}))
+        await front.add(pod("p", with_limits(1, 10), notes={"nvidia.com/use-gpuuuid": "X"}))
         answer = await front.filter("p", "n")
         assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"] == {"n": "2/2 CardUuidMismatch"}
-        await front.add(pod("q", asks(1, 9000), notes={"nvidia.com/use-gpuuuid": "G"}))
+        await front.add(pod("q", with_limits(1, 9000), notes={"nvidia.com/use-gpuuuid": "G"}))
         answer = await front.filter("q", "n")
         assert answer["FailedNodes"] == {"n": "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"}
         assert answer["FailedAndUnresolvableNodes"] is None
@@ -341,7 +341,9 @@ def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_not() 
 def test_whole_nodes_are_a_dry_run(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("b", card("G")), running("full", "b", "G,NVIDIA,8000,100:;"), pod("p", asks(1, 8000)))
+        await front.add(
+            node("b", card("G")), running("full", "b", "G,NVIDIA,8000,100:;"), pod("p", with_limits(1, 8000))
+        )
         given = [node("z", card("Z")), node("b", card("G")), node("a"), node("s", card("S", 10))]
         version = front.raw("p")["metadata"]["resourceVersion"]
         body = {"Pod": front.raw("p"), "Nodes": {"metadata": {}, "items": given}, "NodeNames": ["ignored"]}
@@ -363,12 +365,12 @@ def test_a_dry_run_tells_what_is_wrong_with_the_pod_and_judges_its_quota_by_the_
     async def story() -> None:
         front = Front("cooperative")
         nodes = {"items": [node("z", card("Z"))]}
-        await front.add(pod("bad", asks(-1)), quota({MEM: 6000}, used={MEM: 1000}))
+        await front.add(pod("bad", with_limits(-1)), quota({MEM: 6000}, used={MEM: 1000}))
         answer = await front.ask({"Pod": front.raw("bad"), "Nodes": nodes})
         assert list(answer["FailedNodes"]) == ["z"]
         assert answer["Nodes"]["items"] == []
         # `used` says less than the pods hold: the pods count
-        await front.add(node("n", card("G")), running("r", "n", "G,NVIDIA,5000,0:;"), pod("p", asks(1, 2000)))
+        await front.add(node("n", card("G")), running("r", "n", "G,NVIDIA,5000,0:;"), pod("p", with_limits(1, 2000)))
         assert (await front.ask({"Pod": front.raw("p"), "Nodes": nodes}))["FailedNodes"] == {
             "z": "1/1 ResourceQuotaNotFit"
         }
@@ -380,7 +382,7 @@ def test_a_dry_run_tells_what_is_wrong_with_the_pod_and_judges_its_quota_by_the_
 def test_filter_waits_for_the_caches(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("n", card("G")), pod("p", asks(1)), pod("other", asks(None)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1)), pod("other", with_limits(None)))
         front.synced.clear()
         assert (await front.filter("other", "n"))["NodeNames"] == ["n"], "not ours: answered at once"
         asked = asyncio.create_task(front.filter("p", "n"))
@@ -397,7 +399,7 @@ def test_a_bind_that_decides_waits_for_the_caches() -> None:
 
     async def story() -> None:
         front = Front("cooperative")
-        await front.add(node("n", card("G")), pod("p", asks(1, 8000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)))
         front.synced.clear()
         asked = asyncio.create_task(front.bind("p", "n"))
         await turns()
@@ -417,7 +419,7 @@ def test_a_cluster_that_fails_is_the_error_of_the_answer() -> None:
 
         for mode in MODES:
             front = Front(mode, pause=pause)
-            await front.add(node("n", card("G")), pod("p", asks(1)))
+            await front.add(node("n", card("G")), pod("p", with_limits(1)))
             assert (await front.filter("p", "n"))["Error"] == "down"
 
     drive(story())

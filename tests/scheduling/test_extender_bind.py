@@ -13,7 +13,7 @@ from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, drive, turns
-from .scenery import ALLOCATED, VENDORS, asks, card, node, pod, running
+from .scenery import ALLOCATED, VENDORS, card, node, pod, running, with_limits
 
 both = pytest.mark.parametrize("mode", MODES)
 
@@ -23,7 +23,7 @@ def test_a_bound_pod_keeps_its_place(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         await front.add(node("a", card("A")), node("b", card("B")))
-        assert await front.scheduled(pod("p", asks(1, 1000)), "a") == ""
+        assert await front.scheduled(pod("p", with_limits(1, 1000)), "a") == ""
         before = front.raw("p")
         front.hear("p")
         assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
@@ -42,7 +42,7 @@ def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
     async def story() -> None:
         for mode in MODES:
             front = Front(mode)
-            await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+            await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
             await front.filter("p", "a")
             front.hear("p")
             before = (front.raw("p"), front.used("a", "A"), front.used("b", "B"))
@@ -72,11 +72,11 @@ def test_a_forged_bind_changes_nothing(sent: JSON, error: str) -> None:
 def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
     async def story() -> None:
         front = Front("single")
-        await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
-        told = "pod default/p was placed on a, not on b"
-        assert await front.bind("p", "b") == told
-        assert front.events("p")[-1] == ("Warning", "BindingFailed", told)
+        message = "pod default/p was placed on a, not on b"
+        assert await front.bind("p", "b") == message
+        assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
         assert await front.bind("p", "ghost") == 'node "ghost" not found'
         assert front.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
         assert await front.bind("p", "a") == ""
@@ -88,7 +88,7 @@ def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
 def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
         uid = front.read("p").uid
         await front.cluster.delete(Kind.PODS, "p", "default")
@@ -103,12 +103,12 @@ def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
 def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
         front.state.remove_node("a")
         error = await front.bind("p", "a")
         assert error == "" if mode == "single" else "node unregistered" in error
-        await front.add(node("b", card("B")), pod("q", asks(1, 1000)))
+        await front.add(node("b", card("B")), pod("q", with_limits(1, 1000)))
         await front.filter("q", "b")
         front.state.remove_node("b")
         await front.cluster.delete(Kind.NODES, "b")
@@ -131,16 +131,16 @@ def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
 
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("a", card("A"), card("B", 500)), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A"), card("B", 500)), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
         taken = running("r", "a", theirs)
         await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
-        told = "card A of node a was taken by another scheduler meanwhile"
-        assert await front.bind("p", "a") == ("" if bound else told)
+        message = "card A of node a was taken by another scheduler meanwhile"
+        assert await front.bind("p", "a") == ("" if bound else message)
         assert front.read("p").node_name == ("a" if bound else "")
         if not bound:
             assert front._lock("a") is None
-            assert front.events("p")[-1] == ("Warning", "BindingFailed", told)
+            assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
             front.hear("r")
             front.hear("p")
             assert (await front.filter("p", "a"))["NodeNames"] is None
@@ -154,7 +154,7 @@ def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
 
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", asks(1, 5000)), pod("q", asks(1, 5000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)), pod("q", with_limits(1, 5000)))
         assert await front.bind("p", "a") == ""
         assert front.used("a", "A") == (1, 5000, 0)
         assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await front.bind("q", "a")
@@ -166,7 +166,9 @@ def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
 def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("n", card("G"), card("H")), pod("p", asks(1, 1000), notes={"nvidia.com/use-gpuuuid": "G"}))
+        await front.add(
+            node("n", card("G"), card("H")), pod("p", with_limits(1, 1000), notes={"nvidia.com/use-gpuuuid": "G"})
+        )
         await front.filter("p", "n")
         changed = {"metadata": {"annotations": {"nvidia.com/use-gpuuuid": "H"}}}
         await front.cluster.patch(Kind.PODS, "p", changed, "default")  # the watch hasn't told of it yet
@@ -182,7 +184,7 @@ def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         former = {"hami.io/dcu-devices-allocated": "D,DCU,1,1:;", "hami.io/vgpu-node": "n", "hami.io/vgpu-time": "1"}
-        await front.add(node("n", card("G")), pod("p", asks(1, 1000), notes=former))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 1000), notes=former))
         await front.filter("p", "n")
         assert await front.bind("p", "n") == ""
         assert "hami.io/dcu-devices-allocated" not in front.read("p").annotations
@@ -194,7 +196,7 @@ def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
 def test_a_placement_that_is_too_old_is_not_bound() -> None:
     async def story() -> None:
         front = Front("single")
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
         front.now += 300
         assert "too old to be bound" in await front.bind("p", "a")
@@ -206,7 +208,7 @@ def test_a_placement_that_is_too_old_is_not_bound() -> None:
 def test_a_placement_that_was_given_up_is_not_bound() -> None:
     async def story() -> None:
         front = Front("single")
-        await front.add(node("a", card("A")), pod("p", asks(1, 5000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)))
         await front.filter("p", "a")
         await front.add(running("r", "a", "A,NVIDIA,8000,0:;"))
         assert (await front.filter("p", "a"))["NodeNames"] is None
@@ -228,7 +230,7 @@ def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: str) -
                 raise Conflict("no")
 
         front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", asks(1, 1000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "n")
         assert await front.bind("p", "n") == "no"
         assert front._lock("n") is None
@@ -250,7 +252,7 @@ def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
         await front.add(node("n", card("G")))
-        assert await front.scheduled(pod("p", asks(None), inits=[asks(1, 1000)]), "n") == ""
+        assert await front.scheduled(pod("p", with_limits(None), inits=[with_limits(1, 1000)]), "n") == ""
         assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
 
     drive(story())
@@ -265,7 +267,7 @@ def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bool) ->
                 raise Unavailable("lost")
 
         front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
         await front.filter("p", "n")
         assert await front.bind("p", "n") == ("" if effect else "lost")
         assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
@@ -286,7 +288,7 @@ def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> None:
                 raise Unavailable("lost")
 
         front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
         await front.filter("p", "n")
         assert await front.bind("p", "n") == "lost"
         assert (await front.filter("q", "n"))["NodeNames"] is None
@@ -303,7 +305,9 @@ def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> None:
 def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.add(
+            node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000))
+        )
         await front.filter("p", "n")
         async with front.locks.turn("n"):
             under_way = asyncio.create_task(front.bind("p", "n"))
@@ -323,7 +327,7 @@ def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: 
 def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
     async def story() -> None:
         front = Front("single")
-        await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 8000)))
+        await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)))
         await front.filter("p", "n")
         async with front.locks.turn("n"):
             under_way = asyncio.create_task(front.bind("p", "n"))
@@ -347,7 +351,7 @@ def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
 
         front = Front(mode, pause=pause)
         notes = {"hami.io/gpu-scheduler-policy": "fastest"}
-        await front.add(node("n", card("G")), *(pod(f"p{i}", asks(1, 8000), notes=notes) for i in range(4)))
+        await front.add(node("n", card("G")), *(pod(f"p{i}", with_limits(1, 8000), notes=notes) for i in range(4)))
         answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
         left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
         errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
@@ -360,13 +364,13 @@ def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
 def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
     async def story() -> None:
         front = Front("cooperative")
-        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
         await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
         async with front.locks.turn("n"):
             first = asyncio.create_task(front.bind("p", "n"))
             await turns()
-            told = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
-            assert await front.bind("q", "n") == told
+            message = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
+            assert await front.bind("q", "n") == message
         assert await first == ""
         assert front.refusals == [front.read("q").uid]
 
@@ -377,7 +381,7 @@ def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
 def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("n", card("G")), pod("p", asks(1, 8000)), pod("q", asks(1, 8000)))
+        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
         await front.filter("p", "n")
         held = front.used("n", "G")
         forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}

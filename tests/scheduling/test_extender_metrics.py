@@ -8,7 +8,7 @@ from hami_webhook.devices.reasons import Rejection
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 
 from .front import MODES, Front, drive
-from .scenery import asks, card, node, pod
+from .scenery import card, node, pod, with_limits
 
 PREFIX = "hami_webhook_"
 
@@ -17,7 +17,7 @@ PREFIX = "hami_webhook_"
 def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
     async def story() -> None:
         front = Front(mode)
-        await front.add(node("n", card("d")), pod("p", asks(1, 1000)))
+        await front.add(node("n", card("d")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "n")
         front.now += 7
         assert await front.bind("p", "n") == ""
@@ -37,7 +37,7 @@ def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
     async def story() -> None:
         front = Front("cooperative")
         await front.add(node("small", card("a"), card("b")), node("sick", card("c", health=False)))
-        await front.add(pod("p", asks(1, 99999)))
+        await front.add(pod("p", with_limits(1, 99999)))
         await front.filter("p", "small", "sick")
         value = front.registry.get_sample_value
         assert value(f"{PREFIX}extender_refused_total") == 1

@@ -17,7 +17,7 @@ from hami_webhook.kube.objects import is_subdomain
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, drive, turns
-from .scenery import ALLOCATED, asks, card, node, pod, quota
+from .scenery import ALLOCATED, card, node, pod, quota, with_limits
 
 both = pytest.mark.parametrize("mode", MODES)
 
@@ -91,8 +91,8 @@ def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: st
     async def story() -> None:
         front = Recorded(mode)
         front.extender._schedulers = lambda: {"hami-scheduler"}
-        mine = pod("p", asks(1, 1000), schedulerName="hami-scheduler")
-        theirs = pod("theirs", asks(1, 1000), schedulerName="volcano")
+        mine = pod("p", with_limits(1, 1000), schedulerName="hami-scheduler")
+        theirs = pod("theirs", with_limits(1, 1000), schedulerName="volcano")
         await front.add(node("a", card("A")), node("b", card("B")), quota({"limits.nvidia.com/gpu": 5}), mine, theirs)
         name = sent.get("PodName", "p")
         uid = front.read("theirs" if name == "theirs" else "p").uid
@@ -117,7 +117,7 @@ def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: st
 def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
     async def story() -> None:
         front = Recorded(mode)
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
         await gate(front)
         front.hear("p")
         await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
@@ -131,7 +131,7 @@ def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) ->
 def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
     async def story() -> None:
         front = Recorded("single")
-        await front.add(node("a", card("A")), node("b", card("B")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
         await place_elsewhere(front)
         front.hear("p")
         del front.writes[:]
@@ -144,7 +144,7 @@ def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anythi
 def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
     async def story() -> None:
         front = Recorded("cooperative")
-        await front.add(node("a", card("A", 500)), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A", 500)), pod("p", with_limits(1, 1000)))
         assert "can't take the pod any longer" in await front.bind("p", "a")
         assert front.writes == []
 
@@ -155,7 +155,7 @@ def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anythin
 def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
     async def story() -> None:
         front = Recorded(mode)
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000), schedulerName="mine"))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000), schedulerName="mine"))
         await front.filter("p", "a")
         assert await front.bind("p", "a") == ""
         await turns()
@@ -202,7 +202,7 @@ def test_a_binding_that_is_read_names_objects_that_can_be(sent: JSON) -> None:
 def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
     async def story() -> None:
         front = Recorded("single")
-        await front.add(node("a", card("A")), pod("p", asks(1, 1000)))
+        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
         await front.filter("p", "a")
         await front.lock("a", "2026-01-01T00:00:00Z,,")
         del front.calls[:]

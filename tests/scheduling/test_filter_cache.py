@@ -19,21 +19,25 @@ from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 from hami_webhook.scheduling.scoring import best_first, standing
 
-from .scenery import CORES, GPU, MEM, NOW, VENDORS, asks, card, node, pod
+from .scenery import CORES, GPU, MEM, NOW, VENDORS, card, node, pod, with_limits
 from .test_cluster_cache import read_node
 from .test_cluster_cache_any_order import World, apply, changes
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 ASKING = (
-    pod("plain", asks(mem=1000)),
-    pod("sibling", asks(mem=1000), notes={"hami.io/vgpu-node": "b", "batch.kubernetes.io/job-completion-index": "3"}),
-    pod("elsewhere", asks(mem=1000), namespace="other"),
-    pod("share", asks(percent=50)),
-    pod("linked", asks(2, mem=500), notes=TOPOLOGY),
-    pod("linked-one", asks(1, percent=30), notes={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"}),
-    pod("peaks", asks(mem=3000), asks(mem=500), inits=[asks(2, mem=2500)]),
-    pod("picky", asks(cores=20), notes={"nvidia.com/use-gpuuuid": "G1"}),
-    pod("binpack", asks(mem=1000), notes={"hami.io/gpu-scheduler-policy": "binpack"}),
+    pod("plain", with_limits(mem=1000)),
+    pod(
+        "sibling",
+        with_limits(mem=1000),
+        notes={"hami.io/vgpu-node": "b", "batch.kubernetes.io/job-completion-index": "3"},
+    ),
+    pod("elsewhere", with_limits(mem=1000), namespace="other"),
+    pod("share", with_limits(percent=50)),
+    pod("linked", with_limits(2, mem=500), notes=TOPOLOGY),
+    pod("linked-one", with_limits(1, percent=30), notes={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"}),
+    pod("peaks", with_limits(mem=3000), with_limits(mem=500), inits=[with_limits(2, mem=2500)]),
+    pod("picky", with_limits(cores=20), notes={"nvidia.com/use-gpuuuid": "G1"}),
+    pod("binpack", with_limits(mem=1000), notes={"hami.io/gpu-scheduler-policy": "binpack"}),
 )
 NAMES = ("a", "b", "c")
 
@@ -141,7 +145,7 @@ def test_a_budget_that_moved_asks_anew_only_where_it_would_say_otherwise() -> No
 def test_too_much_to_remember_gives_up_what_was_asked_longest_ago() -> None:
     state, _ = known(*"abc")
     memory = FilterCache(state, VENDORS, "binpack", 6)
-    others = [ask_of(pod("p", asks(mem=memory_))) for memory_ in (1, 2, 3)]
+    others = [ask_of(pod("p", with_limits(mem=memory_))) for memory_ in (1, 2, 3)]
     for ask in (*others[:2], others[0], others[2], others[0]):
         memory.filtered(ask, None, "abc")
     assert memory.tested == 9

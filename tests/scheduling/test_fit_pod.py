@@ -11,7 +11,7 @@ from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeV
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import PodRequest, fit_pod, read_pod_request
 
-from .scenery import ALLOCATED, MEM, VENDORS, Scene, asks, card, node, pod, quota, running
+from .scenery import ALLOCATED, MEM, VENDORS, Scene, card, node, pod, quota, running, with_limits
 
 Outcome = str
 """The allocated annotation, or the reason."""
@@ -35,22 +35,24 @@ ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 @pytest.mark.parametrize(
     ("apps", "inits", "outcome"),
     [
-        ([asks(1, 5000), asks(1, 4000)], [], "b,NVIDIA,5000,0:;a,NVIDIA,4000,0:;"),
-        ([asks(1, 3000), asks(1, 4000)], [], "b,NVIDIA,3000,0:;a,NVIDIA,4000,0:;"),
-        ([asks(1, 8000)], [asks(2, 8000)], "b,NVIDIA,8000,0:a,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
-        ([asks(1, 8000)], [asks(1, 8000), asks(1, 8000)], "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
-        ([asks(2, 8000)], [asks(1, 1000, sidecar=True)], ONE_OF_TWO),
-        ([asks(2, 7000)], [asks(1, 1000, sidecar=True)], "b,NVIDIA,1000,0:;a,NVIDIA,7000,0:b,NVIDIA,7000,0:;"),
+        ([with_limits(1, 5000), with_limits(1, 4000)], [], "b,NVIDIA,5000,0:;a,NVIDIA,4000,0:;"),
+        ([with_limits(1, 3000), with_limits(1, 4000)], [], "b,NVIDIA,3000,0:;a,NVIDIA,4000,0:;"),
+        ([with_limits(1, 8000)], [with_limits(2, 8000)], "b,NVIDIA,8000,0:a,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
+        ([with_limits(1, 8000)], [with_limits(1, 8000), with_limits(1, 8000)],
+         "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
+        ([with_limits(2, 8000)], [with_limits(1, 1000, sidecar=True)], ONE_OF_TWO),
+        ([with_limits(2, 7000)], [with_limits(1, 1000, sidecar=True)],
+         "b,NVIDIA,1000,0:;a,NVIDIA,7000,0:b,NVIDIA,7000,0:;"),
         (
-            [asks(1, 1)],
-            [asks(1, 7000, sidecar=True), asks(2, 2000)],
+            [with_limits(1, 1)],
+            [with_limits(1, 7000, sidecar=True), with_limits(2, 2000)],
             ONE_OF_TWO,
         ),
-        ([asks(1, 1)], [asks(2, 2000), asks(1, 7000, sidecar=True)],
+        ([with_limits(1, 1)], [with_limits(2, 2000), with_limits(1, 7000, sidecar=True)],
          "b,NVIDIA,2000,0:a,NVIDIA,2000,0:;b,NVIDIA,7000,0:;a,NVIDIA,1,0:;"),
-        ([asks(3, 1)], [], "NodeInsufficientDevice"),
-        ([asks(None)], [asks(1, 1)], "b,NVIDIA,1,0:;;"),
-        ([asks(1, 9000)], [asks(1, 1)], "2/2 CardInsufficientMemory"),
+        ([with_limits(3, 1)], [], "NodeInsufficientDevice"),
+        ([with_limits(None)], [with_limits(1, 1)], "b,NVIDIA,1,0:;;"),
+        ([with_limits(1, 9000)], [with_limits(1, 1)], "2/2 CardInsufficientMemory"),
     ],
     ids=[
         "apps add up", "the emptier card next", "init takes all cards alone", "each init alone", "a sidecar stays",
@@ -68,7 +70,7 @@ def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", A))
-        await scene.refused(pod("p", asks(1, 9000), inits=[asks(1, 8000, 100)]))
+        await scene.refused(pod("p", with_limits(1, 9000), inits=[with_limits(1, 8000, 100)]))
         assert scene.used("n", "a") == (0, 0, 0)
 
     asyncio.run(scenario())
@@ -78,12 +80,13 @@ def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
     ("apps", "inits", "hard", "outcome"),
     [
         # alone, init would take b and the app a: 13000. On one card the peak is 8000.
-        ([asks(1, 5000)], [asks(1, 8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
-        ([asks(1, 5000)], [asks(1, 8000)], 7999, "2/2 ResourceQuotaNotFit"),
-        ([asks(1, 8000), asks(1, 8000)], [asks(1, 8000)], 16000, "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;a,NVIDIA,8000,0:;"),
-        ([asks(1, 5000)], [asks(1, 2000, sidecar=True), asks(1, 6000)], 8000,
+        ([with_limits(1, 5000)], [with_limits(1, 8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
+        ([with_limits(1, 5000)], [with_limits(1, 8000)], 7999, "2/2 ResourceQuotaNotFit"),
+        ([with_limits(1, 8000), with_limits(1, 8000)], [with_limits(1, 8000)], 16000,
+         "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;a,NVIDIA,8000,0:;"),
+        ([with_limits(1, 5000)], [with_limits(1, 2000, sidecar=True), with_limits(1, 6000)], 8000,
          "b,NVIDIA,2000,0:;a,NVIDIA,6000,0:;a,NVIDIA,5000,0:;"),
-        ([asks(2, 3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
+        ([with_limits(2, 3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
     ],
     ids=["one card", "too little even so", "both cards", "with a sidecar", "no init containers"],
 )  # fmt: skip
@@ -98,7 +101,9 @@ def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() ->
         scene = Scene()
         await scene.add(node("n", A, B), quota({MEM: hard}), running("x", "n", "b,NVIDIA,2000,0:;", namespace="other"))
         # binpack sends init to b, where the app has no room: 5000 on b and 7000 on a
-        wants = pod("p", asks(1, 7000), inits=[asks(1, 5000)], notes={"hami.io/gpu-scheduler-policy": "binpack"})
+        wants = pod(
+            "p", with_limits(1, 7000), inits=[with_limits(1, 5000)], notes={"hami.io/gpu-scheduler-policy": "binpack"}
+        )
         found = await scene.place(wants)
         assert found is not None
         return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
@@ -109,42 +114,45 @@ def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() ->
 
 
 def test_the_second_try_keeps_the_reasons_of_the_first() -> None:
-    wants = pod("p", asks(2, 3000), inits=[asks(2, 1000)])
+    wants = pod("p", with_limits(2, 3000), inits=[with_limits(2, 1000)])
     outcome = fitted(wants, A, B, hard={MEM: 5000})
     assert outcome == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
 
 
 def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
-    for limits in (asks(None), asks(0)):
+    for limits in (with_limits(None), with_limits(0)):
         assert read_pod_request(Pod.from_object(pod("p", limits)), VENDORS, "spread") is None
 
 
 @pytest.mark.parametrize(
-    ("container", "told"),
+    ("container", "message"),
     [
-        (asks(-1), "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"),
         (
-            asks("1500m"),
+            with_limits(-1),
+            "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647",
+        ),
+        (
+            with_limits("1500m"),
             "invalid nvidia.com/gpu value 1500m in container c0: must be an integer between 0 and 2147483647",
         ),
         (
-            asks(1, "16Gi"),
+            with_limits(1, "16Gi"),
             "invalid nvidia.com/gpumem value 16Gi in container c0: "
             "must be an integer number of MiB between 0 and 2147483647",
         ),
     ],
 )
-def test_an_amount_admission_would_refuse_is_never_read_as_nothing(container: JSON, told: str) -> None:
+def test_an_amount_admission_would_refuse_is_never_read_as_nothing(container: JSON, message: str) -> None:
     with pytest.raises(BadRequest) as refusal:
         read_pod_request(Pod.from_object(pod("p", container)), VENDORS, "spread")
-    assert str(refusal.value) == told
+    assert str(refusal.value) == message
 
 
 def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
     own = read_pod_request(
-        Pod.from_object(pod("p", asks(), notes={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
+        Pod.from_object(pod("p", with_limits(), notes={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
     )
-    default = read_pod_request(Pod.from_object(pod("p", asks())), VENDORS, "mutex")
+    default = read_pod_request(Pod.from_object(pod("p", with_limits())), VENDORS, "mutex")
     assert own is not None
     assert default is not None
     assert (own.terms["NVIDIA"].policy.mutex, default.terms["NVIDIA"].policy.mutex) == (False, True)
@@ -153,9 +161,9 @@ def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
 
 @pytest.mark.parametrize("key", VENDORS)
 def test_difference_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
-    asking = Pod.from_object(pod("p", asks(None)))
-    terms = {key: VENDORS[key].terms(asking, "spread")}
-    request = PodRequest(asking, [{key: Request(1, FixedMemory(1), 0)}], terms)
+    incoming = Pod.from_object(pod("p", with_limits(None)))
+    terms = {key: VENDORS[key].terms(incoming, "spread")}
+    request = PodRequest(incoming, [{key: Request(1, FixedMemory(1), 0)}], terms)
     bare = Node.from_object({"metadata": {"name": "n"}})
     others = NodeView(bare, {"other": Inventory(())})
     expected = "node unregistered" if key == "NVIDIA" else "NodeInsufficientDevice"

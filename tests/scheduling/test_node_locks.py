@@ -15,7 +15,7 @@ from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks
 
 from .front import drive, turns
-from .scenery import NOW, asks, node, pod
+from .scenery import NOW, node, pod, with_limits
 
 
 class Yard:
@@ -54,7 +54,7 @@ class Yard:
         for namespace in ("a", "b"):
             await self.cluster.ensure_namespace(namespace)
         for name in pods:
-            await self.cluster.create(Kind.PODS, pod(name, asks(1), namespace="a"))
+            await self.cluster.create(Kind.PODS, pod(name, with_limits(1), namespace="a"))
         if value is not None:
             await self.write(value)
 
@@ -73,7 +73,7 @@ class Yard:
 
 
 def a_pod(name: str, namespace: str = "b") -> Pod:
-    return Pod.from_object(pod(name, asks(1), namespace=namespace))
+    return Pod.from_object(pod(name, with_limits(1), namespace=namespace))
 
 
 def at(seconds: float) -> str:
@@ -236,8 +236,8 @@ def test_whose_turn_does_not_come_in_time_is_told() -> None:
         async with yard.locks.turn("n"):
             with pytest.raises(LockContended) as caught:
                 await yard.take(a_pod("p"))
-        told = "timed out after 10ms waiting for node n to be unlocked: node lock contention"
-        assert str(caught.value) == told
+        message = "timed out after 10ms waiting for node n to be unlocked: node lock contention"
+        assert str(caught.value) == message
         await yard.take(a_pod("p"))
 
     drive(story())

@@ -13,7 +13,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import CORES, GPU, MEM, NOW, VENDORS, asks, pod, quota, running
+from .scenery import CORES, GPU, MEM, NOW, VENDORS, pod, quota, running, with_limits
 from .test_cluster_cache_any_order import World, apply, changes
 
 SCOPES: tuple[dict[str, Any], ...] = (
@@ -56,8 +56,8 @@ def add(world: World, change: tuple[Any, ...]) -> None:
 
 def check(world: World) -> None:
     state = world.state
-    asking = [Pod.from_object(pod("new", asks(mem=1), namespace=space)) for space in ("default", "other")]
-    for one in (*asking, *state.pods()):
+    incoming = [Pod.from_object(pod("new", with_limits(mem=1), namespace=space)) for space in ("default", "other")]
+    for one in (*incoming, *state.pods()):
         for books in QUOTAS:
             others = state.pods_in(one.namespace)
             summed = placed_by_others(books, one, others, VENDORS, state, world.now, 300.0)
@@ -84,11 +84,11 @@ def test_settled_pods_are_not_looked_at_again() -> None:
         raw = running(f"p{number}", "n", f"G{number},NVIDIA,100,1:;")
         raw["metadata"]["uid"] = str(number)
         state.set_pod(Pod.from_object(raw), NOW)
-    asking = Pod.from_object(pod("new", asks(mem=1)))
+    incoming = Pod.from_object(pod("new", with_limits(mem=1)))
     charges = state._charges
     for _ in range(3):
-        assert state.placed_besides(asking, QUOTAS[0], NOW) == {GPU: 50, MEM: 5000}
+        assert state.placed_besides(incoming, QUOTAS[0], NOW) == {GPU: 50, MEM: 5000}
         assert charges.looked_at == 50
     state.remove_pod("7")
-    assert state.placed_besides(asking, QUOTAS[0], NOW) == {GPU: 49, MEM: 4900}
+    assert state.placed_besides(incoming, QUOTAS[0], NOW) == {GPU: 49, MEM: 4900}
     assert charges.looked_at == 50

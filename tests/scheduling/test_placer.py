@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .scenery import ALLOCATED, GPU, MEM, NOW, Scene, asks, card, node, pod, quota, running
+from .scenery import ALLOCATED, GPU, MEM, NOW, Scene, card, node, pod, quota, running, with_limits
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
@@ -61,7 +61,7 @@ def test_the_node_becomes_a_label_only_where_its_name_is_one(name: str, label: s
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node(name, card("G")))
-        placement = await scene.placed(pod("p", asks(1, 1000)))
+        placement = await scene.placed(pod("p", with_limits(1, 1000)))
         stored = scene.cluster.peek(Kind.PODS, "p", "default")
         assert stored is not None
         assert stored["spec"]["nodeName"] == placement.node == name
@@ -87,14 +87,14 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
         "hami.io/amd-cu-allocated": "the plugin's own",
         "team": "blue",
     }
-    raw = {**pod("p", asks(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
+    raw = {**pod("p", with_limits(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
         "name": "p", "namespace": "default", "uid": "u", "annotations": stale,
         "labels": {"hami.io/vgpu-node": "elsewhere", "app": "x"}}}  # fmt: skip
     read = Pod.from_object(raw)
     removed = {"hami.io/vgpu-mig-allocations": None, "hami.io/dcu-devices-allocated": None, "hami.io/bind-phase": None}
     assert stale_metadata(read, "n", {"hami.io/vgpu-node": "n"}) == {"annotations": removed}
     assert stale_metadata(read, LONG, {})["labels"] == {"hami.io/vgpu-node": None}
-    assert stale_metadata(Pod.from_object(pod("p", asks())), LONG, {}) == {}
+    assert stale_metadata(Pod.from_object(pod("p", with_limits())), LONG, {}) == {}
 
 
 def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
@@ -104,14 +104,14 @@ def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
         places = [{"start": start, "size": 2} for start in (0, 2)]
         mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
         await scene.add(node("n", mig))
-        placement = await scene.placed(pod("p", asks(None), asks(2, 8000)))
+        placement = await scene.placed(pod("p", with_limits(None), with_limits(2, 8000)))
         assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
-        told = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
-        assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in told] == [
+        reported = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
+        assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in reported] == [
             (1, 0, 0),
             (1, 1, 2),
         ]
-        assert await scene.refused(pod("q", asks(1, 8000))) == {"n": "1/1 CardMigTopologyInfeasible"}
+        assert await scene.refused(pod("q", with_limits(1, 8000))) == {"n": "1/1 CardMigTopologyInfeasible"}
 
     asyncio.run(scenario())
 
@@ -120,7 +120,7 @@ def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
-        assert await scene.place(pod("p", asks(None))) is None
+        assert await scene.place(pod("p", with_limits(None))) is None
         assert scene.events("p") == []
 
     asyncio.run(scenario())
@@ -130,9 +130,9 @@ def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n1", card("G")), node("n2", card("H")))
-        told = "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"
-        assert await scene.refused(pod("p", asks(-1)), ["n1", "n2", "gone"]) == dict.fromkeys(
-            ("n1", "n2", "gone"), told
+        reported = "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"
+        assert await scene.refused(pod("p", with_limits(-1)), ["n1", "n2", "gone"]) == dict.fromkeys(
+            ("n1", "n2", "gone"), reported
         )
         assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
 
@@ -156,9 +156,9 @@ def test_bad_weights_end_the_call_and_are_told(weights: str, why: str) -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
         notes = {"hami.io/device-scoring-weights": weights}
-        told = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
-        assert await scene.place(pod("p", asks(), notes=notes)) == Unschedulable(error=told)
-        assert scene.events("p") == [("Warning", "FilteringFailed", told)]
+        reported = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
+        assert await scene.place(pod("p", with_limits(), notes=notes)) == Unschedulable(error=reported)
+        assert scene.events("p") == [("Warning", "FilteringFailed", reported)]
 
     asyncio.run(scenario())
 
@@ -167,7 +167,7 @@ def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered()
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("a", card("A")), node("b", card("B")), node("empty"))
-        placement = await scene.placed(pod("p", asks(1, 10)), ["b", "empty", "gone"])
+        placement = await scene.placed(pod("p", with_limits(1, 10)), ["b", "empty", "gone"])
         assert placement.node == "b"
         assert {n: str(why) for n, why in placement.failed.items()} == dict.fromkeys(
             ("empty", "gone"), "node unregistered"
@@ -180,7 +180,7 @@ def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered()
 def test_without_candidates_nothing_fits() -> None:
     async def scenario() -> None:
         scene = Scene()
-        assert await scene.refused(pod("p", asks())) == {}
+        assert await scene.refused(pod("p", with_limits())) == {}
         assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 0 nodes do not meet")]
 
     asyncio.run(scenario())
@@ -190,7 +190,7 @@ def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew() -> No
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
-        wants = pod("p", asks(1, 8000, 100))
+        wants = pod("p", with_limits(1, 8000, 100))
         await scene.assumed(wants)
         scene.now += 20
         placement = await scene.assumed(wants)
@@ -207,10 +207,10 @@ def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
-        await scene.assumed(pod("p", asks(1, 8000, 100)))
-        assert await scene.refused(pod("q", asks(1, 8000, 100))) == {"n": "1/1 CardInsufficientMemory"}
+        await scene.assumed(pod("p", with_limits(1, 8000, 100)))
+        assert await scene.refused(pod("q", with_limits(1, 8000, 100))) == {"n": "1/1 CardInsufficientMemory"}
         scene.now += 300
-        await scene.placed(pod("q", asks(1, 8000, 100)))
+        await scene.placed(pod("q", with_limits(1, 8000, 100)))
 
     asyncio.run(scenario())
 
@@ -219,7 +219,7 @@ def test_binding_is_told() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("n", card("G")))
-        await scene.placed(pod("p", asks(1, 10)))
+        await scene.placed(pod("p", with_limits(1, 10)))
         assert scene.read("p").node_name == "n"
         assert scene.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
 
@@ -242,7 +242,7 @@ def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
     async def scenario() -> None:
         scene = Scene()
         await scene.add(node("a", card("G0"), card("G1")), node("b", card("H")))
-        await scene.placed(pod("p", asks(1, 10), notes={GPU_POLICY: "topology-aware, fastest"}))
+        await scene.placed(pod("p", with_limits(1, 10), notes={GPU_POLICY: "topology-aware, fastest"}))
         assert scene.events("p")[:2] == [
             ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
             ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
@@ -260,7 +260,7 @@ def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is_writt
             node("l", card("L", 24000)), node("s", card("S", 8000)), quota({GPU: 4, MEM: 20000}, used=declared)
         )
         await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
-        placement = await scene.placed(pod("p", asks(1, percent=50)))
+        placement = await scene.placed(pod("p", with_limits(1, percent=50)))
         assert placement.node == "l"
         assert scene.quota_used() == {GPU: "1", MEM: "12k"}
 
@@ -281,9 +281,9 @@ def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
                     Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default"
                 )
 
-        await scene.add(pod("p", asks(1, percent=50)))
+        await scene.add(pod("p", with_limits(1, percent=50)))
         scene.cluster.pause = spend
-        placement = await scene.placed(pod("p", asks(1, percent=50)))
+        placement = await scene.placed(pod("p", with_limits(1, percent=50)))
         assert placement.node == "s"
         assert {n: str(why) for n, why in placement.failed.items()} == {"l": "1/1 ResourceQuotaNotFit"}
         assert scene.events("p") == [
@@ -306,7 +306,7 @@ def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> None:
                 patch = {"spec": {"hard": {MEM: "100"}}}
                 await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
 
-        wants = pod("p", asks(1, percent=60), notes={"hami.io/vgpu-mode": "x"})
+        wants = pod("p", with_limits(1, percent=60), notes={"hami.io/vgpu-mode": "x"})
         await scene.add(wants)
         # what the pod is charged inside used is a floor remembered in the ledger, smaller than the placement
         uid = scene.read("p").uid
@@ -327,7 +327,7 @@ async def growing(scene: Scene) -> None:
     """A namespace in which the pod `p` is charged 4000 and would cost 12000."""
     await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
     await scene.add(quota({MEM: 20000}, used={MEM: 4000}))
-    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", asks(1, percent=50)))
+    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", with_limits(1, percent=50)))
 
 
 def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> None:

@@ -24,7 +24,7 @@ from hami_webhook.scheduling.scoring import (
     success_message,
 )
 
-from .scenery import VENDORS, Scene, asks, card, node, pod, running
+from .scenery import VENDORS, Scene, card, node, pod, running, with_limits
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -74,7 +74,7 @@ def chosen(
 @pytest.mark.parametrize("order", list(permutations("abc")))
 def test_among_equals_the_lowest_name_wins(policy: str, order: tuple[str, ...]) -> None:
     nodes = [node(name, card(f"card-{name}")) for name in order]
-    assert chosen(*nodes, wants=pod("p", asks(1, 100)), policies=SchedulingPolicies(policy)) == "a"
+    assert chosen(*nodes, wants=pod("p", with_limits(1, 100)), policies=SchedulingPolicies(policy)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_among_equals_the_lowest_name_wins(policy: str, order: tuple[str, ...]) 
     ],
 )
 def test_the_pods_node_policy_goes_before_the_default(own: str | None, default: str, name: str) -> None:
-    wants = pod("p", asks(1, 100), notes={} if own is None else {NODE_POLICY: own})
+    wants = pod("p", with_limits(1, 100), notes={} if own is None else {NODE_POLICY: own})
     nodes = (node("full", card("x")), node("idle", card("y")))
     assert chosen(*nodes, wants=wants, policies=SchedulingPolicies(default), taken={"full": "x,NVIDIA,100,1:;"}) == name
 
@@ -133,27 +133,28 @@ def four_of(name: str) -> str:
 def test_topology_aware_pods_rank_nodes_by_these_rules(
     nodes: list[tuple[str, int, int]], gpus: int, taken: dict[str, str], name: str
 ) -> None:
-    wants = pod("p", asks(gpus, 1024), notes=TOPOLOGY)
+    wants = pod("p", with_limits(gpus, 1024), notes=TOPOLOGY)
     assert chosen(*(linked_node(*each) for each in nodes), wants=wants, taken=taken) == name
 
 
 @pytest.mark.parametrize(("policy", "name"), [("binpack", "y"), ("spread", "x"), ("anything", "y")])
 def test_the_pods_own_node_policy_goes_before_topology(policy: str, name: str) -> None:
     nodes = (linked_node("x", 4, 100), linked_node("y", 6, 300))
-    wants = pod("p", asks(2, 1024), notes={**TOPOLOGY, NODE_POLICY: policy})
+    wants = pod("p", with_limits(2, 1024), notes={**TOPOLOGY, NODE_POLICY: policy})
     assert chosen(*nodes, wants=wants, taken={"y": "y0,NVIDIA,10,1:;"}) == name
 
 
 def test_topology_breaks_the_ties_of_the_pods_own_node_policy() -> None:
     nodes = (linked_node("a", 6, 300), linked_node("b", 4, 100))
-    assert chosen(*nodes, wants=pod("p", asks(2, 1024), notes={**TOPOLOGY, NODE_POLICY: "spread"})) == "b"
-    assert chosen(*nodes, wants=pod("q", asks(2, 1024))) == "a", "without topology-aware the name decides"
+    assert chosen(*nodes, wants=pod("p", with_limits(2, 1024), notes={**TOPOLOGY, NODE_POLICY: "spread"})) == "b"
+    assert chosen(*nodes, wants=pod("q", with_limits(2, 1024))) == "a", "without topology-aware the name decides"
 
 
 def test_the_default_card_policy_may_be_topology_aware_too() -> None:
     nodes = (linked_node("a", 6, 300), linked_node("b", 4, 100))
     assert (
-        chosen(*nodes, wants=pod("p", asks(2, 1024)), policies=SchedulingPolicies(card="mutex, topology-aware")) == "b"
+        chosen(*nodes, wants=pod("p", with_limits(2, 1024)), policies=SchedulingPolicies(card="mutex, topology-aware"))
+        == "b"
     )
 
 
@@ -181,7 +182,7 @@ def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
 def test_scores_that_differ_by_less_than_a_millionth_are_equal(
     scores: dict[str, float], policy: str, order: str
 ) -> None:
-    ask = read_pod_request(Pod.from_object(pod("p", asks())), VENDORS, "spread")
+    ask = read_pod_request(Pod.from_object(pod("p", with_limits())), VENDORS, "spread")
     assert ask is not None
     fits = [scored(name, score) for name, score in scores.items()]
     assert "".join(found.fit.node for found in ranked(fits, ask, VENDORS, policy)) == order
@@ -194,7 +195,7 @@ def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> Non
 
 
 @pytest.mark.parametrize(
-    ("failed", "told"),
+    ("failed", "message"),
     [
         ({}, []),
         ({"n": Rejection(bare="node unregistered")}, []),
@@ -209,15 +210,15 @@ def test_success_names_the_nodes_in_sort_order_with_the_chosen_one_last() -> Non
     ],
     ids=["no nodes", "unregistered", "bare labels", "several labels and a free text"],
 )
-def test_failures_are_told_by_label_and_then_in_sum(failed: dict[str, Rejection], told: list[str]) -> None:
-    assert failure_messages(failed, 7) == [*told, "no available node, 7 nodes do not meet"]
+def test_failures_are_told_by_label_and_then_in_sum(failed: dict[str, Rejection], message: list[str]) -> None:
+    assert failure_messages(failed, 7) == [*message, "no available node, 7 nodes do not meet"]
 
 
 @pytest.mark.parametrize("policy", ["spread", "binpack"])
 def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it_is_busy(policy: str) -> None:
     scores = {"a": 1.0, "b": 1.0, "c": 2.0} if policy == "spread" else {"a": 2.0, "b": 2.0, "c": 1.0}
     fits = [NodeRank(name, score) for name, score in scores.items()]
-    ask = read_pod_request(Pod.from_object(pod("p", asks(1))), VENDORS, policy)
+    ask = read_pod_request(Pod.from_object(pod("p", with_limits(1))), VENDORS, policy)
     assert ask is not None
     for busy, order in ((), "abc"), ("a", "bac"), ("ab", "abc"), ("c", "abc"):
         assert "".join(each.node for each in best_first(fits, ask, policy, set(busy))) == order

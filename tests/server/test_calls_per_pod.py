@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scheduling.scenery import ALLOCATED, GPU, MEM, NOW, asks, card, node, pod, quota
+from scheduling.scenery import ALLOCATED, GPU, MEM, NOW, card, node, pod, quota, with_limits
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -56,7 +56,7 @@ def test_a_placed_pod_costs_three_calls(mode: str, limited: bool, policy: str) -
         nodes = [f"n{number}" for number in range(NODES)]
         async with placing(memory, *flags, seen_as=cluster) as (core, extender):
             pods = [
-                await memory.create(Kind.PODS, pod(f"p{number}", asks(1, 1000), schedulerName="hami-scheduler"))
+                await memory.create(Kind.PODS, pod(f"p{number}", with_limits(1, 1000), schedulerName="hami-scheduler"))
                 for number in range(PODS)
             ]
             cluster.calls.clear()

@@ -15,7 +15,7 @@ from admission.scene import town
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ExtendedKeyUsageOID
 from scheduling.front import Front
-from scheduling.scenery import asks, card, node, pod
+from scheduling.scenery import card, node, pod, with_limits
 from starlette.applications import Starlette
 
 from hami_webhook import pki
@@ -60,7 +60,7 @@ async def door(
 
 async def a_town() -> Front:
     front = Front("single")
-    await front.add(node("n", card("G")), node("m", card("M")), pod("p", asks(1, 1000)))
+    await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 1000)))
     return front
 
 
@@ -91,7 +91,7 @@ async def test_a_pod_goes_through_filter_and_bind() -> None:
 @scenario
 async def test_grades_are_a_list_of_hosts() -> None:
     front = Front("cooperative")
-    await front.add(node("n", card("G")), pod("p", asks(1, 1000)))
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
     async with door(front) as client:
         sent = {"Pod": front.raw("p"), "NodeNames": ["n", "x"]}
         await client.post("/filter", json=sent)

@@ -155,8 +155,8 @@ def test_compute_units_are_shown_in_percent_of_their_card():
         "status": {"capacity": {"amd.com/gpu": "1"}},
     }
     notes = {"hami.io/vgpu-node": "n1", "hami.io/amd-devices-allocated": "M,AMD Instinct,5,17:;gone,AMD,5,17:;"}
-    asking = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
-    obj = {**pod(*asking, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
+    incoming = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
+    obj = {**pod(*incoming, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
     found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=enabled_vendors(builtin_device_config().config))
     assert list(found["hami_gpu_core_limit_ratio"].values()) == [100]
     assert list(found["hami_gpu_core_allocated_ratio"].values()) == [27]
@@ -390,12 +390,12 @@ def test_old_names_stand_beside_the_new_ones_if_they_are_asked_for() -> None:
     )
     percentage.add_metric(("vGPU", "n1", "GPU-0", "3", "A100"), 0.5)
     other = GaugeMetricFamily("hami_webhook_leader", "x", value=1)
-    told = list(legacy_of([new, percentage, other]))
-    assert [metric.name for metric in told] == ["GPUDeviceMemoryAllocated", "nodeGPUMemoryPercentage"]
+    message = list(legacy_of([new, percentage, other]))
+    assert [metric.name for metric in message] == ["GPUDeviceMemoryAllocated", "nodeGPUMemoryPercentage"]
     card = {"zone": "vGPU", "nodeid": "n1", "deviceuuid": "GPU-0", "deviceidx": "3"}
-    assert told[0].samples[0].labels == card | {"devicecores": "100", "devicetype": "A100"}
-    assert told[0].samples[0].value == 7.0
-    assert told[1].samples[0].labels == card
+    assert message[0].samples[0].labels == card | {"devicecores": "100", "devicetype": "A100"}
+    assert message[0].samples[0].value == 7.0
+    assert message[1].samples[0].labels == card
 
 
 def test_every_old_name_is_of_a_metric_that_is_served():
@@ -407,8 +407,8 @@ def test_every_old_name_is_of_a_metric_that_is_served():
 def test_the_keys_of_other_schedulers_are_counted_in_their_own_units():
     key = "limits.volcano.sh/vgpu-memory"
     limit = {"metadata": {"name": "v", "namespace": "team-a"}, "spec": {"hard": {key: "9"}}, "status": {}}
-    asks = pod(container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
+    with_limits = pod(container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
     chart = enabled_vendors(builtin_device_config().config)
-    found = scrape((Kind.RESOURCE_QUOTAS, limit), (Kind.PODS, asks), vendors=chart)
+    found = scrape((Kind.RESOURCE_QUOTAS, limit), (Kind.PODS, with_limits), vendors=chart)
     counted = {dict(labels)["quota_name"]: value for labels, value in found["hami_resource_quota_used"].items()}
     assert counted == {"volcano.sh/vgpu-memory": 7, "volcano.sh/vgpu-number": 1}

@@ -373,9 +373,9 @@ def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
         for what, one in started.items():
             out, err = one.communicate(timeout=60)
             assert (one.returncode, out) == (2, ""), (what, err)
-            told = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
-            assert len(told) == 1, (what, err)
-            assert told[0].startswith("hami-webhook: "), what
+            message = [line for line in err.splitlines() if "warning:" not in line and "WARNING" not in line]
+            assert len(message) == 1, (what, err)
+            assert message[0].startswith("hami-webhook: "), what
 
 
 @scenario

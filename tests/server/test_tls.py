@@ -251,7 +251,7 @@ class TestReload:
 
 class TestBrokenFiles:
     @pytest.mark.parametrize(
-        ("damage", "told"),
+        ("damage", "message"),
         [
             (lambda f: f.key.write_bytes(serving().key), "not a usable pair: key values mismatch"),
             (lambda f: f.cert.write_bytes(f.cert.read_bytes()[:200]), "no readable PEM certificate"),
@@ -262,7 +262,7 @@ class TestBrokenFiles:
             (lambda f: (f.key.unlink(), f.key.mkdir()), "not a usable pair"),
         ],
     )
-    def test_keep_the_certificate_before_and_are_told_once(self, folder, damage, told, caplog):
+    def test_keep_the_certificate_before_and_are_told_once(self, folder, damage, message, caplog):
         old, new = serving(), serving()
         folder.put(old)
 
@@ -272,7 +272,7 @@ class TestBrokenFiles:
                 damage(folder.files)
                 assert [tls.reload_if_changed() for _ in range(3)] == [False] * 3
                 assert await served(listener.port) == serial(old)
-                assert told in tls.problem
+                assert message in tls.problem
                 assert (tls.reloads, tls.failures) == (0, 1)
                 if folder.files.key.is_dir():
                     folder.files.key.rmdir()
@@ -285,7 +285,7 @@ class TestBrokenFiles:
             asyncio.run(scenario())
         warned = [record.getMessage() for record in caplog.records]
         assert len(warned) == 1
-        assert told in warned[0]
+        assert message in warned[0]
         assert "PRIVATE" not in warned[0]
 
     def test_a_pair_that_comes_in_two_steps_is_taken_when_whole(self, folder):

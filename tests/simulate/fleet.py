@@ -179,7 +179,7 @@ def _derived(fleet: DeviceLister) -> None:
 def _others(fleet: DeviceLister) -> None:
     for name, memory in (("metax-64", 65536), ("metax-32", 32768)):
         cards = fleet.have(Card("Metax-SGPU", f"{name}-c{i}", name, memory, 100, 16) for i in range(4))
-        told = [
+        message = [
             {
                 "uuid": c.uuid,
                 "totalDevCount": 16,
@@ -190,7 +190,7 @@ def _others(fleet: DeviceLister) -> None:
             }
             for i, c in enumerate(cards)
         ]
-        fleet.node(name, {"metax-tech.com/node-gpu-devices": fleet.text(told)}, {"metax-tech.com/sgpu": 64})
+        fleet.node(name, {"metax-tech.com/node-gpu-devices": fleet.text(message)}, {"metax-tech.com/sgpu": 64})
     cut = {"enflame-shared": (4, 0), "enflame-drs": (0, 3), "enflame-both": (2, 2)}
     for name, (shared, drs) in cut.items():
         capacity = {"enflame.com/gcu-count": shared, "enflame.com/shared-gcu": 4 * shared} if shared else {}

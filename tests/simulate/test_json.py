@@ -476,9 +476,9 @@ def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(s
     """A whole Moore Threads card is charged as 96 units until it is placed, here on one of 64."""
     capacity = {"mthreads.com/sgpu-core": "32", "mthreads.com/sgpu-memory": "128"}
     small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
-    asks = container(**{"mthreads.com/vgpu": 1})
+    with_limits = container(**{"mthreads.com/vgpu": 1})
     units = "limits.mthreads.com/sgpu-memory"
-    run = simulate([small, quota({units: "160"})], pod("a", asks), pod("b", asks))
+    run = simulate([small, quota({units: "160"})], pod("a", with_limits), pod("b", with_limits))
     assert [outcome["allowed"] for outcome in run.pods] == [True, True]
     assert run.used == {units: 128}
 
@@ -491,10 +491,10 @@ def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:
         pod("wide", container(gpu=3, mem=1)),
         flags=["-o", "table"],
     )
-    for told in (
+    for message in (
         "team-a/fits", "main: GPU-1 2000 MiB 0 cores", "limits.nvidia.com/gpumem=2000", "denied (403)",
         "no node: NodeInsufficientDevice (n1)", "3 pods: 1 placed, 1 denied, 1 without a node", "45000",
     ):  # fmt: skip
-        assert told in run.out, told
+        assert message in run.out, message
     empty = simulate([], pod("p", container(gpu=1, mem=1)), flags=["-o", "table"])
     assert "no node: the cluster has none" in empty.out

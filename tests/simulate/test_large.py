@@ -38,10 +38,10 @@ def a_cluster(pick: random.Random) -> list[JSON]:
 
 def some_pods(pick: random.Random) -> Iterator[JSON]:
     for number in range(400):
-        asks: JSON = {"gpu": 1, "mem": pick.randrange(200, 9000)}
+        with_limits: JSON = {"gpu": 1, "mem": pick.randrange(200, 9000)}
         more: JSON = {}
         inits: list[JSON] = []
-        apps = [container("main", **asks)]
+        apps = [container("main", **with_limits)]
         match number % 11:
             case 0:
                 apps = [container("main", gpu=2, mem=2000, cores=pick.choice((10, 30)))]
@@ -53,7 +53,11 @@ def some_pods(pick: random.Random) -> Iterator[JSON]:
                 apps, more = [container("main", gpu=4, mem=5000, cores=20)], {"notes": TOPOLOGY}
             case 4:
                 inits = [container("load", gpu=2, mem=6000), container("side", gpu=1, mem=300, restartPolicy="Always")]
-                apps = [container("a", **asks), container("log", cpu="1"), container("b", gpu=1, mem=1000, cores=5)]
+                apps = [
+                    container("a", **with_limits),
+                    container("log", cpu="1"),
+                    container("b", gpu=1, mem=1000, cores=5),
+                ]
             case 5:
                 apps = [container("main", cpu="2")]
             case 6:
@@ -108,9 +112,9 @@ def kinds(manifest: JSON) -> list[str]:
 def held(outcome: JSON) -> dict[str, tuple[int, int, int]]:
     """What a placed pod holds of each card: slots, MiB, cores, derived from the placement alone."""
     rows: dict[str, list[tuple[str, int, int, int]]] = defaultdict(list)
-    for kind, told in zip(kinds(outcome["pod"]), outcome["placement"]["containers"], strict=True):
+    for kind, message in zip(kinds(outcome["pod"]), outcome["placement"]["containers"], strict=True):
         mine: dict[str, list[int]] = {}
-        for device in told["devices"]:
+        for device in message["devices"]:
             sums = mine.setdefault(device["uuid"], [0, 0, 0])
             sums[0] = 1 if kind == "init" else sums[0] + 1
             sums[1] += device["memory"]
@@ -192,10 +196,10 @@ def test_no_card_is_ever_over_its_slots_memory_or_cores(files: tuple[Path, Path]
 def test_the_run_has_every_kind_of_outcome(output: bytes) -> None:
     outcomes: list[dict[str, Any]] = json.loads(output)["pods"]
     assert len(outcomes) == 400
-    told = {
+    message = {
         outcome["message"].partition(":")[0].partition(" value")[0] for outcome in outcomes if not outcome["allowed"]
     }
-    assert told == {"exceeding resource quota", "invalid nvidia.com/gpu"}
+    assert message == {"exceeding resource quota", "invalid nvidia.com/gpu"}
     assert sum(outcome["allowed"] and bool(outcome["failed"]) and not outcome["placement"] for outcome in outcomes) > 20
     assert sum(outcome["allowed"] and not outcome["failed"] and not outcome["placement"] for outcome in outcomes) > 50
     assert any(

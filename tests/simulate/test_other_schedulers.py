@@ -8,7 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from integrations.volcanoes import CORES, IDS, MEMORY, NUMBER, PERCENTAGE, REGISTER, a40, asking, registered, t4
+from integrations.volcanoes import (
+    CORES,
+    IDS,
+    MEMORY,
+    NUMBER,
+    PERCENTAGE,
+    REGISTER,
+    a40,
+    pod_with_limits,
+    registered,
+    t4,
+)
 
 from .files import GPU, JSON, START, Simulate, card, container, node, pod, quota
 
@@ -28,7 +39,7 @@ def volcano_node(name: str, *cards: str, labels: JSON | None = None) -> JSON:
 
 
 def vgpus(name: str, *amounts: object, percent: object = None, **more: Any) -> JSON:
-    made = asking(*amounts, percent=percent, name=name, **more)
+    made = pod_with_limits(*amounts, percent=percent, name=name, **more)
     made["metadata"] = {"name": name, "namespace": "team-a", "annotations": made["metadata"]["annotations"]}
     return {"apiVersion": "v1", "kind": "Pod", **made}
 

@@ -75,7 +75,7 @@ CLUSTER = [node("n1", card("GPU-1", 8000)), HIGH, quota({MEM: "20000", GPU: "10"
 LOW = [pod(f"low{number}", container(gpu=1, mem=4000)) for number in (0, 1)]
 
 
-def asking(memory: int, **spec: object) -> JSON:
+def pod_with_limits(memory: int, **spec: object) -> JSON:
     return pod("asking", container(gpu=1, mem=memory), **{"priorityClassName": "high", **spec})
 
 
@@ -85,7 +85,7 @@ def evictions(run: Run) -> dict[str, tuple[list[str], str, bool]]:
 
 
 def test_a_pod_of_high_priority_is_placed_and_lists_its_victims(simulate: Simulate) -> None:
-    run = simulate(CLUSTER, *LOW, asking(4000))
+    run = simulate(CLUSTER, *LOW, pod_with_limits(4000))
     assert evictions(run) == {
         "low0": ([], "", True),
         "low1": ([], "team-a/asking", True),
@@ -99,18 +99,18 @@ def test_a_pod_of_high_priority_is_placed_and_lists_its_victims(simulate: Simula
 def test_bound_pods_of_the_files_are_evicted_too(simulate: Simulate) -> None:
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,8000,0:;"}
     there = pod("there", container(gpu=1, mem=8000), namespace="b", notes=notes, nodeName="n1", priority=5)
-    run = simulate([*CLUSTER, there], asking(4000))
+    run = simulate([*CLUSTER, there], pod_with_limits(4000))
     assert evictions(run) == {"asking": (["b/there"], "", True)}
 
 
 @pytest.mark.parametrize(
     ("why", "pods", "flags"),
     [
-        ("the same priority", [*LOW, asking(4000, priorityClassName=None)], []),
-        ("it wouldn't help", [*LOW, asking(9000)], []),
-        ("it may not", [*LOW, asking(4000, priorityClassName="never")], []),
-        ("preemption is off", [*LOW, asking(4000)], ["--preemption", "off"]),
-        ("no node is its own", [*LOW, asking(4000, nodeSelector={"zone": "x"})], []),
+        ("the same priority", [*LOW, pod_with_limits(4000, priorityClassName=None)], []),
+        ("it wouldn't help", [*LOW, pod_with_limits(9000)], []),
+        ("it may not", [*LOW, pod_with_limits(4000, priorityClassName="never")], []),
+        ("preemption is off", [*LOW, pod_with_limits(4000)], ["--preemption", "off"]),
+        ("no node is its own", [*LOW, pod_with_limits(4000, nodeSelector={"zone": "x"})], []),
     ],
 )
 def test_nobody_is_evicted(simulate: Simulate, why: str, pods: list[JSON], flags: list[str]) -> None:
@@ -134,8 +134,8 @@ def test_a_budget_holds_once_it_is_spent(simulate: Simulate) -> None:
         node("n2", card("GPU-2", 4000), labels={"zone": "x"}),
         pod("other", container(gpu=1, mem=4000), priority=9, nodeSelector={"zone": "x"}),
     ]
-    second = {**asking(4000), "metadata": {"name": "second", "namespace": "team-a"}}
-    run = simulate([*CLUSTER, budget, others[0]], *labelled, others[1], asking(4000), second)
+    second = {**pod_with_limits(4000), "metadata": {"name": "second", "namespace": "team-a"}}
+    run = simulate([*CLUSTER, budget, others[0]], *labelled, others[1], pod_with_limits(4000), second)
     assert [run.pod(name)["victims"] for name in ("asking", "second")] == [["team-a/low1"], ["team-a/other"]]
 
 
@@ -156,11 +156,11 @@ def test_room_in_a_quota_that_says_so(simulate: Simulate) -> None:
 
 def test_strict_fails_where_a_pod_was_evicted(simulate: Simulate) -> None:
     assert simulate(CLUSTER, *LOW, flags=["--strict"]).status == 0
-    assert simulate(CLUSTER, *LOW, asking(4000), flags=["--strict"]).status == 1
+    assert simulate(CLUSTER, *LOW, pod_with_limits(4000), flags=["--strict"]).status == 1
 
 
 def test_a_pod_of_the_same_name_may_come_again(simulate: Simulate) -> None:
-    run = simulate(CLUSTER, *LOW, asking(8000), LOW[0])
+    run = simulate(CLUSTER, *LOW, pod_with_limits(8000), LOW[0])
     assert [(found["name"], found["allowed"], found["preempted_by"]) for found in run.pods] == [
         ("low0", True, "team-a/asking"),
         ("low1", True, "team-a/asking"),
@@ -170,7 +170,7 @@ def test_a_pod_of_the_same_name_may_come_again(simulate: Simulate) -> None:
 
 
 def test_the_table_says_who_was_evicted(simulate: Simulate) -> None:
-    files = simulate.file("c.json", listed(*CLUSTER)), simulate.file("p.json", listed(*LOW, asking(4000)))
+    files = simulate.file("c.json", listed(*CLUSTER)), simulate.file("p.json", listed(*LOW, pod_with_limits(4000)))
     run = simulate.main("simulate", "--cluster", *files)
     assert run.status == 0
     for expected in ("evicted for it: team-a/low1", "then evicted for team-a/asking", "3 pods: 2 placed, 0 denied, "):

@@ -105,7 +105,7 @@ def candidates(manifest: JSON, cards: Sequence[Card]) -> list[Card]:
     ]
 
 
-def asks(manifest: JSON, cards: Sequence[Card]) -> list[tuple[str, ChargeRequest]]:
+def charge_requests(manifest: JSON, cards: Sequence[Card]) -> list[tuple[str, ChargeRequest]]:
     """What the app containers ask after admission, by their names."""
     sizes = {card.memory for card in candidates(manifest, cards)}
     found = []
@@ -132,7 +132,7 @@ def waiting(manifest: JSON, cards: Sequence[Card]) -> Charge:
     may = candidates(manifest, cards)
     sizes = sorted({size for card in may for group in groups_of(card) for size in positions(card, group)})
     total = 0
-    wanted = [ask for _, ask in asks(manifest, cards)]
+    wanted = [ask for _, ask in charge_requests(manifest, cards)]
     for ask in wanted:
         least = min((ask.on(card) for card in may), default=ask.memory or 0)
         if mode_of(manifest) == "mig" and ask.memory is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from scheduling.front import Front
-from scheduling.scenery import GPU, MEM, asks, card, node, pod, quota, running
+from scheduling.scenery import GPU, MEM, card, node, pod, quota, running, with_limits
 
 from .counting import counted_calls
 
@@ -27,7 +27,7 @@ async def yard(mode: str, nodes: int, pods: int) -> Front:
 
 
 async def filtered(front: Front, name: str, nodes: int) -> Any:
-    await front.add(pod(name, asks(mem=1000)))
+    await front.add(pod(name, with_limits(mem=1000)))
     with counted_calls() as counts:
         answer = await front.filter(name, *(f"n{number}" for number in range(nodes)))
     assert answer["NodeNames"], answer

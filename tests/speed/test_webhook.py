@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[JSON, int]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> None:
-    asking, most = KINDS[kind]
+    incoming, most = KINDS[kind]
 
     async def story() -> tuple[int, int]:
         cluster = Recorder(await town())
@@ -47,7 +47,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
 
         async def answered(name: str) -> tuple[JSON, int]:
             sent: list[Any] = []
-            message = {"type": "http.request", "body": body(review(pod(asking, name=name)))}
+            message = {"type": "http.request", "body": body(review(pod(incoming, name=name)))}
 
             async def receive() -> Any:
                 return message

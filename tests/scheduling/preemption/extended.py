@@ -15,7 +15,7 @@ from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
-from scheduling.scenery import ALLOCATED, NOW, VENDORS, asks, pod
+from scheduling.scenery import ALLOCATED, NOW, VENDORS, pod, with_limits
 
 
 class Extended:
@@ -155,7 +155,7 @@ async def _nap(seconds: float) -> None:
 def low(name: str, on: str, text: str, priority: int = 0, started: int = 0, **meta: object) -> JSON:
     """A pod that runs on a node and holds what `text` says, since so many seconds after midnight."""
     notes = {"hami.io/vgpu-node": on, ALLOCATED: text}
-    made = pod(name, *[asks(None)] * text.count(";"), notes=notes, nodeName=on, priority=priority)
+    made = pod(name, *[with_limits(None)] * text.count(";"), notes=notes, nodeName=on, priority=priority)
     made["metadata"] |= {"uid": name, **meta}
     return {**made, "status": {"phase": "Running", "startTime": f"2026-01-01T00:00:{started:02}Z"}}
 

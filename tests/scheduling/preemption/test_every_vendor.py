@@ -68,14 +68,14 @@ def key(victims: list[Pod], budgets: list[PodDisruptionBudget]) -> tuple[float, 
     )
 
 
-def exhaustive(state: ClusterCache, asking: Pod, budgets: list[PodDisruptionBudget]) -> tuple[float, ...] | None:
+def exhaustive(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget]) -> tuple[float, ...] | None:
     """The smallest key of any set of pods on any node without which the pod fits."""
-    request = read_pod_request(asking, CHART, "spread")
+    request = read_pod_request(incoming, CHART, "spread")
     assert request is not None
     found = []
     for view in state.views():
         there = [pod for pod in state.pods() if pod.node_name == view.name]
-        lower = [pod for pod in there if pod.priority < asking.priority]
+        lower = [pod for pod in there if pod.priority < incoming.priority]
         for victims in chain.from_iterable(combinations(lower, size) for size in range(len(lower) + 1)):
             rest = ClusterCache(CHART)
             rest.set_node(view.node, NOW)
@@ -89,8 +89,8 @@ def exhaustive(state: ClusterCache, asking: Pod, budgets: list[PodDisruptionBudg
     return min(found, default=None)
 
 
-def chosen(state: ClusterCache, asking: Pod, budgets: list[PodDisruptionBudget]) -> Victims | None:
-    request = read_pod_request(asking, CHART, "spread")
+def chosen(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget]) -> Victims | None:
+    request = read_pod_request(incoming, CHART, "spread")
     assert request is not None
     nodes = [NodeSnapshot(view, state.allocations(view.name), {}) for view in state.views()]
     return choose_node(Preemptor(request, None, CHART, budgets, NOW), nodes)
@@ -110,10 +110,10 @@ def test_no_smaller_set_exists(family: str, data: st.DataObject) -> None:
         PodDisruptionBudget("default", "pdb", LabelSelector((Requirement("app", "In", ("a",)),)), allowed)
         for allowed in data.draw(st.lists(st.integers(0, 1), max_size=1))
     ]
-    asking = named(data.draw(st.sampled_from(pods)), "asking", PREEMPTOR, 0, "a")
-    if isinstance(yard.place(asking, admit=False, keep=False), Placed):
+    incoming = named(data.draw(st.sampled_from(pods)), "asking", PREEMPTOR, 0, "a")
+    if isinstance(yard.place(incoming, admit=False, keep=False), Placed):
         return
-    preemptor = Pod.from_object(asking)
+    preemptor = Pod.from_object(incoming)
     found, smallest = chosen(yard.state, preemptor, budgets), exhaustive(yard.state, preemptor, budgets)
     assert (found.key if found is not None else None) == smallest
     if found is not None:

@@ -13,7 +13,7 @@ import pytest
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.scheduling.protocol import ExtenderArgs
-from scheduling.scenery import MEM, NOW, asks, card, node, pod, quota
+from scheduling.scenery import MEM, NOW, card, node, pod, quota, with_limits
 
 from .extended import add, budget, extended, high, low
 
@@ -33,7 +33,7 @@ def story(run: Coroutine[Any, Any, None]) -> None:
 @both
 def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
     async def run() -> None:
-        async with extended(ONE, FULL, high(asks(1, 4000)), mode=mode) as each:
+        async with extended(ONE, FULL, high(with_limits(1, 4000)), mode=mode) as each:
             answer = await each.filter("high")
             assert answer["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
             victim, uid = each.raw("x"), each.raw("high")["metadata"]["uid"]
@@ -62,16 +62,16 @@ def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
 @pytest.mark.parametrize(
     ("why", "objects", "outcome"),
     [
-        ("equal priority", [low("x", "n1", "a,NVIDIA,8000,0:;", 10), high(asks(1, 10))], {"no-candidates": 1}),
-        ("it may not", [FULL, high(asks(1, 10), preemptionPolicy="Never")], {"policy-never": 1}),
-        ("it wouldn't help", [FULL, high(asks(1, 9000))], {"no-candidates": 1}),
-        ("no card of the type", [FULL, high(asks(2, 10))], {"no-candidates": 1}),
+        ("equal priority", [low("x", "n1", "a,NVIDIA,8000,0:;", 10), high(with_limits(1, 10))], {"no-candidates": 1}),
+        ("it may not", [FULL, high(with_limits(1, 10), preemptionPolicy="Never")], {"policy-never": 1}),
+        ("it wouldn't help", [FULL, high(with_limits(1, 9000))], {"no-candidates": 1}),
+        ("no card of the type", [FULL, high(with_limits(2, 10))], {"no-candidates": 1}),
         (
             "its quota is used up",
-            [FULL, quota({MEM: 8100}, used={MEM: 8100}), high(asks(1, 4000))],
+            [FULL, quota({MEM: 8100}, used={MEM: 8100}), high(with_limits(1, 4000))],
             {"no-candidates": 1},
         ),
-        ("a node is free", [FULL, TWO, high(asks(1, 10))], {}),
+        ("a node is free", [FULL, TWO, high(with_limits(1, 10))], {}),
     ],
 )
 def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outcome: dict[str, int]) -> None:
@@ -86,12 +86,12 @@ def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outcome: di
 @both
 def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: str) -> None:
     async def run() -> None:
-        async with extended(ONE, FULL, high(asks(1, 10), priority=0), mode=mode) as each:
+        async with extended(ONE, FULL, high(with_limits(1, 10), priority=0), mode=mode) as each:
             forged = each.raw("high")
             forged["spec"]["priority"] = 10
             unknown = {**forged, "metadata": {**forged["metadata"], "uid": "unknown"}}
-            for asking in (forged, unknown):
-                await each.extender.filter(ExtenderArgs(asking, ["n1"], None))
+            for incoming in (forged, unknown):
+                await each.extender.filter(ExtenderArgs(incoming, ["n1"], None))
             assert (each.ending(), each.preemption.counts) == ([], {})
 
     story(run())
@@ -99,7 +99,7 @@ def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: str) -
 
 def test_a_dry_run_says_who_would_be_evicted() -> None:
     async def run() -> None:
-        async with extended(ONE, FULL, high(asks(1, 10)), preemption="dry-run") as each:
+        async with extended(ONE, FULL, high(with_limits(1, 10)), preemption="dry-run") as each:
             await each.filter("high")
             assert (each.ending(), each.nominated("high")) == ([], "")
             assert each.events("high") == [("PreemptionDryRun", "would evict 1 pod from node n1: default/x")]
@@ -110,7 +110,7 @@ def test_a_dry_run_says_who_would_be_evicted() -> None:
 def test_who_ends_anyway_is_waited_for() -> None:
     async def run() -> None:
         there = [low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
-        async with extended(ONE, TWO, FULL, *there, high(asks(1, 10))) as each:
+        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10))) as each:
             await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
             await each.filter("high")
             assert (each.ending(), each.nominated("high")) == (["y"], "n2"), "though its priority is the same"
@@ -122,7 +122,7 @@ def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
     async def run() -> None:
         now = NOW
         there = [low("y", "n2", "b,NVIDIA,8000,0:;")]
-        async with extended(ONE, TWO, FULL, *there, high(asks(1, 10)), clock=lambda: now) as each:
+        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10)), clock=lambda: now) as each:
             await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
             now += 61
             await each.filter("high")
@@ -134,13 +134,15 @@ def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
 @both
 def test_the_freed_devices_are_kept_for_the_nominated_pod(mode: str) -> None:
     async def run() -> None:
-        others = [high(asks(1, 10), name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))]
-        async with extended(ONE, FULL, high(asks(1, 8000)), *others, mode=mode) as each:
+        others = [
+            high(with_limits(1, 10), name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))
+        ]
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), *others, mode=mode) as each:
             await each.filter("high")
             await each.end("x")
             for name in ("same", "lower"):
                 assert (await each.filter(name))["NodeNames"] is None, name
-            await add(each.cluster, high(asks(1, 8000), name="higher", priority=11))
+            await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
             assert (await each.filter("higher"))["NodeNames"] == ["n1"]
 
     story(run())
@@ -148,7 +150,9 @@ def test_the_freed_devices_are_kept_for_the_nominated_pod(mode: str) -> None:
 
 def test_what_is_beside_the_kept_devices_is_free() -> None:
     async def run() -> None:
-        async with extended(ONE, FULL, high(asks(1, 6000)), high(asks(1, 2000), name="small", priority=0)) as each:
+        async with extended(
+            ONE, FULL, high(with_limits(1, 6000)), high(with_limits(1, 2000), name="small", priority=0)
+        ) as each:
             await each.filter("high")
             await each.end("x")
             assert (await each.filter("small"))["NodeNames"] == ["n1"]
@@ -159,10 +163,10 @@ def test_what_is_beside_the_kept_devices_is_free() -> None:
 def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere() -> None:
     async def run() -> None:
         there = [low("y", "n2", "b,NVIDIA,8000,0:;", 1)]
-        async with extended(ONE, TWO, FULL, *there, high(asks(1, 8000))) as each:
+        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 8000))) as each:
             await each.filter("high")
             assert (each.nominated("high"), each.ending()) == ("n1", ["x"])
-            await add(each.cluster, high(asks(1, 8000), name="higher", priority=11))
+            await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
             await each.filter("higher")
             assert (each.nominated("higher"), each.ending()) == ("n1", ["x"]), "x is ending already"
             await each.filter("high")
@@ -175,8 +179,8 @@ def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere() -> 
 def test_a_nomination_ends_with_its_time(until: int) -> None:
     async def run() -> None:
         now = NOW
-        other = high(asks(1, 10), name="lower", priority=5)
-        async with extended(ONE, FULL, high(asks(1, 8000)), other, clock=lambda: now) as each:
+        other = high(with_limits(1, 10), name="lower", priority=5)
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), other, clock=lambda: now) as each:
             await each.filter("high")
             await each.end("x")
             now += until
@@ -188,8 +192,8 @@ def test_a_nomination_ends_with_its_time(until: int) -> None:
 @both
 def test_a_nomination_ends_with_its_pod(mode: str) -> None:
     async def run() -> None:
-        other = high(asks(1, 10), name="lower", priority=5)
-        async with extended(ONE, FULL, high(asks(1, 8000)), other, mode=mode) as each:
+        other = high(with_limits(1, 10), name="lower", priority=5)
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), other, mode=mode) as each:
             await each.filter("high")
             await each.end("x", "high")
             assert (await each.filter("lower"))["NodeNames"] == ["n1"]
@@ -222,7 +226,7 @@ def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
             if seen >= nth:
                 await over.wait()
 
-        async with extended(ONE, TWO, *there, *others, high(asks(1, 8000)), pause=pause) as each:
+        async with extended(ONE, TWO, *there, *others, high(with_limits(1, 8000)), pause=pause) as each:
             await each.filter("high")
             assert seen >= nth
         cluster = each.cluster
@@ -250,8 +254,8 @@ def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None:
                 reached.set()
                 await asyncio.Event().wait()
 
-        asking = [high(asks(1, 8000)), high(asks(1, 10), name="lower", priority=5)]
-        async with extended(ONE, FULL, *asking, mode=mode) as each:
+        incoming = [high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower", priority=5)]
+        async with extended(ONE, FULL, *incoming, mode=mode) as each:
             await each.filter("high")
             await each.end("x")
             await each.filter("high")
@@ -275,8 +279,8 @@ def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
     async def run() -> None:
         nodes = [node(f"n{i}", *(card(f"c{i}{j}") for j in range(4))) for i in range(5)]
         there = [low(f"x{i}{j}", f"n{i}", f"c{i}{j},NVIDIA,8000,0:;", 0, j) for i in range(5) for j in range(4)]
-        asking = [high(asks(1, 8000), name=f"high{i:02}") for i in range(20)]
-        async with extended(*nodes, *there, *asking, high(asks(1, 10), name="late")) as each:
+        incoming = [high(with_limits(1, 8000), name=f"high{i:02}") for i in range(20)]
+        async with extended(*nodes, *there, *incoming, high(with_limits(1, 10), name="late")) as each:
             for number in range(20):
                 await each.filter(f"high{number:02}")
                 assert len(each.ending()) == number + 1
@@ -293,8 +297,8 @@ def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
         labels = {"labels": {"app": "a"}}
         there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]
         third = [node("n3", card("c")), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
-        asking = [high(asks(1, 8000), name=name) for name in ("first", "second")]
-        async with extended(ONE, TWO, *there, *third, *asking, budget(1)) as each:
+        incoming = [high(with_limits(1, 8000), name=name) for name in ("first", "second")]
+        async with extended(ONE, TWO, *there, *third, *incoming, budget(1)) as each:
             await each.filter("first")
             await each.filter("second")
             assert each.ending() == ["x", "z"], "the budget allows one of x and y"
@@ -311,7 +315,7 @@ def test_what_fails_for_a_moment_is_tried_again(step: str) -> None:
             if at == step and failures:
                 raise failures.pop()
 
-        async with extended(ONE, FULL, high(asks(1, 8000)), pause=pause) as each:
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
             await each.filter("high")
             assert (each.ending(), each.nominated("high")) == (["x"], "n1")
 
@@ -324,7 +328,7 @@ def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
             if at == "delete_pod:before":
                 raise Forbidden("pods is forbidden")
 
-        async with extended(ONE, FULL, high(asks(1, 8000)), pause=pause) as each:
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
             await each.filter("high")
             assert (each.ending(), each.nominated("high")) == ([], "")
             assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
@@ -343,7 +347,7 @@ def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it_away(
                 taken = True
                 await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": None}}, "default")
 
-        async with extended(ONE, FULL, high(asks(1, 8000)), pause=pause) as each:
+        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
             await each.filter("high")
             assert taken
             assert each.nominated("high") == "n1"
@@ -356,7 +360,9 @@ def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_there_is(
 
     async def run() -> None:
         there = [low("y", "n2", "b,NVIDIA,8000,0:;", 0, 9)]
-        async with extended(ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(asks(1, 8000))) as each:
+        async with extended(
+            ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(with_limits(1, 8000))
+        ) as each:
             await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n1"}}, "default")
             await each.filter("high", ["n1"])
             assert each.ending() == []
@@ -371,8 +377,13 @@ def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
 
     async def run() -> None:
         there = [low("y", "n2", "b,NVIDIA,4000,0:;"), low("z", "n2", "b,NVIDIA,4000,0:;", 10)]
-        cpu = [pod("cpu", asks(None), nodeName=name, priority=0) | {"status": {"phase": "Running"}} for name in ("n1",)]
-        async with extended(ONE, TWO, FULL, *there, *cpu, high(asks(1, 4000)), high(asks(1, 8000), name="all")) as each:
+        cpu = [
+            pod("cpu", with_limits(None), nodeName=name, priority=0) | {"status": {"phase": "Running"}}
+            for name in ("n1",)
+        ]
+        async with extended(
+            ONE, TWO, FULL, *there, *cpu, high(with_limits(1, 4000)), high(with_limits(1, 8000), name="all")
+        ) as each:
             uid = each.raw("cpu")["metadata"]["uid"]
             assert await each.preempt("high", n1=[uid], n2=["y"]) == {"n1": [uid, "x"], "n2": ["y"]}
             assert await each.preempt("high", n1=["x"]) == {"n1": ["x"]}, "nobody else has to go"
@@ -387,8 +398,10 @@ def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
 
 def test_who_waits_for_kube_schedulers_victims_evicts_nobody_else() -> None:
     async def run() -> None:
-        there = [pod("cpu", asks(None), nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
-        async with extended(ONE, TWO, FULL, *there, high(asks(1, 8000)), high(asks(1, 10), name="lower")) as each:
+        there = [pod("cpu", with_limits(None), nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
+        async with extended(
+            ONE, TWO, FULL, *there, high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower")
+        ) as each:
             await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n2"}}, "default")
             await each.cluster.delete_pod("default", "cpu", each.raw("cpu")["metadata"]["uid"])
             await each.filter("high", ["n1"])

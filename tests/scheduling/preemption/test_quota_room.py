@@ -15,7 +15,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.quota_room import quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, asks, card, node, pod, quota
+from scheduling.scenery import GPU, MEM, NOW, VENDORS, card, node, pod, quota, with_limits
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key
@@ -47,12 +47,12 @@ def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
 
     async def run() -> None:
         nodes, offered = [FREE, TAKEN, node("n3", card("c"))], ["n1", "n3"]
-        pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(asks(1, percent=100))]
+        pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(with_limits(1, percent=100))]
         async with extended(*nodes, giving_room(20000, 16000), *pods, mode=mode) as each:
             assert (await each.filter("high", offered))["FailedNodes"]["n1"] == "1/1 ResourceQuotaNotFit"
             assert (each.ending(), each.nominated("high")) == (["x"], "n1")
-            told = "evicted 1 pod from other nodes, for its quota: default/x"
-            assert each.events("high") == [("Preempting", told)]
+            message = "evicted 1 pod from other nodes, for its quota: default/x"
+            assert each.events("high") == [("Preempting", message)]
             assert await used(each) == "16k", "the victim counts until it has ended"
             await each.filter("high", offered)
             await each.end("x")
@@ -88,7 +88,7 @@ def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
 )
 def test_who_is_evicted_for_room(why: str, objects: list[JSON], expected: list[str]) -> None:
     async def run() -> None:
-        async with extended(FREE, TAKEN, *objects, high(asks(1, 10000))) as each:
+        async with extended(FREE, TAKEN, *objects, high(with_limits(1, 10000))) as each:
             await each.filter("high", ["n1"])
             assert each.ending() == expected, why
 
@@ -100,7 +100,7 @@ def test_room_and_devices_at_once() -> None:
 
     async def run() -> None:
         there = [X, low("y", "n1", "a,NVIDIA,10000,0:;", 5)]
-        async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(asks(1, 10000))) as each:
+        async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(with_limits(1, 10000))) as each:
             await each.filter("high")
             assert each.ending() == ["y"]
 
@@ -116,7 +116,7 @@ def test_room_in_a_quota_of_some_cards() -> None:
         limit = giving_room(1, 1, of=GPU)
         selects = {"hami.io/quota-device-types": "H100", "hami.io/quota-counted-cards": "types h100"}
         limit["metadata"]["annotations"] |= selects
-        async with extended(large, TAKEN, limit, *there, high(asks(1, 8000))) as each:
+        async with extended(large, TAKEN, limit, *there, high(with_limits(1, 8000))) as each:
             await each.filter("high", ["n1"])
             assert (each.ending(), each.nominated("high")) == (["x"], "n1")
             await each.end("x")
@@ -131,8 +131,8 @@ def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
 
     async def run() -> None:
         nodes = [FREE, node("n2", card("b")), node("n3", card("c"))]
-        there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", asks(None), nodeName="n2", priority=0)]
-        async with extended(*nodes, giving_room(20000, 16000), *there, high(asks(1, percent=100))) as each:
+        there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", with_limits(None), nodeName="n2", priority=0)]
+        async with extended(*nodes, giving_room(20000, 16000), *there, high(with_limits(1, percent=100))) as each:
             await each.filter("high", ["n1"])
             assert (each.ending(), each.nominated("high")) == (["x"], "n1")
             assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) == {}
@@ -154,20 +154,20 @@ def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
         Pod.from_object(low(f"p{i}", "n2", f"b,NVIDIA,{1000 * mem},0:;", priority, i))
         for i, (mem, priority) in enumerate(holds)
     ]
-    asking = Pod.from_object(high(asks(1, 4000)))
-    for each in (*pods, asking):
+    incoming = Pod.from_object(high(with_limits(1, 4000)))
+    for each in (*pods, incoming):
         state.set_pod(each, NOW)
     held = dict(zip((each.uid for each in pods), (1000 * mem for mem, _ in holds), strict=True))
     total = 4000 + sum(held.values())
     hard = data.draw(st.integers(3, total // 1000 - 1)) * 1000
     account = QuotaAccount.read(ResourceQuota.from_object(giving_room(hard, total)), VENDORS)
-    room = quota_room(asking, [account], state, VENDORS, NOW, lambda pods: set())
-    request = read_pod_request(asking, VENDORS, "spread")
+    room = quota_room(incoming, [account], state, VENDORS, NOW, lambda pods: set())
+    request = read_pod_request(incoming, VENDORS, "spread")
     assert room is not None
     assert request is not None
     snapshots = [NodeSnapshot(view, state.allocations(view.name), {}) for view in state.views()]
     found = choose_node(Preemptor(request, None, VENDORS, (), NOW, room), snapshots)
-    lower = [each for each in pods if each.priority < asking.priority]
+    lower = [each for each in pods if each.priority < incoming.priority]
     sets = chain.from_iterable(combinations(lower, size) for size in range(len(lower) + 1))
     enough = [key(list(gone), []) for gone in sets if total - sum(held[each.uid] for each in gone) <= hard]
     assert (None if found is None else found.key) == min(enough, default=None)
