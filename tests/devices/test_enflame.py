@@ -236,7 +236,7 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 
 
 @pytest.mark.parametrize(
-    ("asking", "reason"),
+    ("incoming", "reason"),
     [
         (pod(**{R.GCU: 1}), "NodeInsufficientDevice"),
         (share(25), "NodeInsufficientDevice"),
@@ -343,7 +343,7 @@ def test_drs_amounts_end_up_in_limits_and_requests(
     assert admitted.requests() == {key: str(value) for key, value in requests.items()} | after
 
 
-@pytest.mark.parametrize("asking", [share(None), slices(1)])
+@pytest.mark.parametrize("incoming", [share(None), slices(1)])
 def test_slices_in_an_init_container_are_warned_of(incoming: dict[str, Any]) -> None:
     yard = Yard([drs_node(), shared_node()])
     (app,) = incoming["spec"]["containers"]

@@ -42,7 +42,7 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("asking", "debit"),
+    ("incoming", "debit"),
     [
         (slices(3), drs_debit(3, 20480, 50)),
         (pod(**{R.CORE: 40}), drs_debit(3, 20480, 50)),
@@ -66,7 +66,7 @@ def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("asking", "nowhere", "differing"),
+    ("incoming", "nowhere", "differing"),
     [
         (pod(**{R.MEMORY: 6144}), drs_debit(1, 6144, 0), drs_debit(1, 6144, 0)),
         (pod(**{R.MEMORY: "7Gi"}), drs_debit(1, 7168, 0), drs_debit(1, 7168, 0)),

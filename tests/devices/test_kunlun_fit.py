@@ -34,7 +34,7 @@ def test_whole_cards_come_by_1_2_4_and_8(count):
     assert chosen(vyard().place(with_limits(slices(count)))) == "1/8 NumaNotFit"
 
 
-@pytest.mark.parametrize("asking", [whole(9), slices(9, HALF)])
+@pytest.mark.parametrize("incoming", [whole(9), slices(9, HALF)])
 def test_more_than_the_node_has(incoming):
     yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
     assert chosen(yard.place(with_limits(incoming))) == "NodeInsufficientDevice"

@@ -41,7 +41,7 @@ def large(namespace: str, name: str, containers: int, incoming: int = 1, **more:
     return made
 
 
-@pytest.mark.parametrize(("containers", "asking"), [(14_000, 1), (7_000, 7_000)])
+@pytest.mark.parametrize(("containers", "incoming"), [(14_000, 1), (7_000, 7_000)])
 def test_a_pod_of_thousands_of_containers_is_admitted_charged_and_updated(
     program: Deployment, plane: ControlPlane, tmp_path: Path, containers: int, incoming: int
 ) -> None:

@@ -18,7 +18,7 @@ NOBODY = "preemption evicts nobody for it: "
 
 
 @pytest.mark.parametrize(
-    ("objects", "asking", "note"),
+    ("objects", "incoming", "note"),
     [
         ([ONE, FULL], high(with_limits(1, 10)), "preemption, where it is on, evicts 1 pod from node n1: default/x"),
         (

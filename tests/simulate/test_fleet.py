@@ -239,7 +239,7 @@ def test_volcanos_pods_go_where_its_rules_say(replay: Replay) -> None:
     for step in replay.steps():
         if not step.outcome["allowed"] or step.outcome["pod"]["spec"].get("schedulerName") != "volcano":
             continue
-        wanted = [ask for _, ask in vgpus.with_limits(step.manifest, replay.fleet.vgpus)]
+        wanted = [ask for _, ask in vgpus.charge_requests(step.manifest, replay.fleet.vgpus)]
         found = {}
         for name in sorted(replay.nodes):
             here = [card for card in replay.fleet.vgpus if card.node == name]
