@@ -15,15 +15,16 @@ JSON = dict[str, Any]
 
 
 class Kind(Enum):
-    """The kinds that are read and patched, and the first seven listed and watched: the resource's plural name.
+    """The kinds that are read and patched, and the first eight listed and watched: the resource's plural name.
 
-    Koordinator's `DEVICES` exist only where their definition is installed.
+    `ACCELERATOR_QUOTAS` and Koordinator's `DEVICES` exist only where their definition is installed.
     """
 
     PODS = "pods"
     NODES = "nodes"
     NAMESPACES = "namespaces"
     RESOURCE_QUOTAS = "resourcequotas"
+    ACCELERATOR_QUOTAS = "acceleratorquotas"
     DEVICES = "devices"
     POD_DISRUPTION_BUDGETS = "poddisruptionbudgets"
     PRIORITY_CLASSES = "priorityclasses"
@@ -44,6 +45,7 @@ class Kind(Enum):
 
 
 _GROUPS = {
+    Kind.ACCELERATOR_QUOTAS: ".hami.io",
     Kind.DEVICES: ".scheduling.koordinator.sh",
     Kind.POD_DISRUPTION_BUDGETS: ".policy",
     Kind.PRIORITY_CLASSES: ".scheduling.k8s.io",

@@ -8,6 +8,7 @@ from typing import Any
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.loading import Bundle, LoadedObject, LoadError
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.kube import wire
 from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 
 _GROUPS = (
@@ -15,6 +16,7 @@ _GROUPS = (
     (Kind.NODES, "nodes"),
     (Kind.DEVICES, "devices"),
     (Kind.RESOURCE_QUOTAS, "quotas"),
+    (Kind.ACCELERATOR_QUOTAS, "accelerator_quotas"),
     (Kind.POD_DISRUPTION_BUDGETS, "disruption_budgets"),
     (Kind.PODS, "pods"),
 )
@@ -40,6 +42,8 @@ async def fill(cluster: MemoryCluster, bundle: Bundle) -> list[tuple[Kind, dict[
                 stored.append((kind, await cluster.create(kind, item.object)))
                 if kind is Kind.RESOURCE_QUOTAS:
                     ResourceQuota.from_object(item.object)
+                elif kind is Kind.ACCELERATOR_QUOTAS:
+                    wire.convert(item.object, wire.AcceleratorQuotaObject, "acceleratorquota")
             except ClusterError as error:
                 raise LoadError(f"{item.where}: {error}") from error
             except MalformedObject as error:

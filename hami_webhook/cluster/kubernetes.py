@@ -59,6 +59,7 @@ _PREFIXES = {
     Kind.NODES: "/api/v1",
     Kind.NAMESPACES: "/api/v1",
     Kind.RESOURCE_QUOTAS: "/api/v1",
+    Kind.ACCELERATOR_QUOTAS: "/apis/hami.io/v1alpha1",
     Kind.DEVICES: "/apis/scheduling.koordinator.sh/v1alpha1",
     Kind.POD_DISRUPTION_BUDGETS: "/apis/policy/v1",
     Kind.PRIORITY_CLASSES: "/apis/scheduling.k8s.io/v1",

@@ -69,6 +69,7 @@ class Bundle:
     nodes: list[LoadedObject] = field(default_factory=list)
     pods: list[LoadedObject] = field(default_factory=list)
     quotas: list[LoadedObject] = field(default_factory=list)
+    accelerator_quotas: list[LoadedObject] = field(default_factory=list)
     namespaces: list[LoadedObject] = field(default_factory=list)
     priority_classes: list[LoadedObject] = field(default_factory=list)
     disruption_budgets: list[LoadedObject] = field(default_factory=list)
@@ -82,6 +83,7 @@ _GROUPS = {
     ("", "Node"): "nodes",
     ("", "Pod"): "pods",
     ("", "ResourceQuota"): "quotas",
+    ("hami.io", "AcceleratorQuota"): "accelerator_quotas",
     ("", "Namespace"): "namespaces",
     ("scheduling.k8s.io", "PriorityClass"): "priority_classes",
     ("policy", "PodDisruptionBudget"): "disruption_budgets",

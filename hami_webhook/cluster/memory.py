@@ -40,6 +40,7 @@ _KINDS = {
     Kind.NODES: "Node",
     Kind.NAMESPACES: "Namespace",
     Kind.RESOURCE_QUOTAS: "ResourceQuota",
+    Kind.ACCELERATOR_QUOTAS: "AcceleratorQuota",
     Kind.DEVICES: "Device",
     Kind.POD_DISRUPTION_BUDGETS: "PodDisruptionBudget",
     Kind.PRIORITY_CLASSES: "PriorityClass",
@@ -149,6 +150,9 @@ class MemoryCluster:
 
     async def patch_status(self, kind: Kind, name: str, patch: JSON, namespace: str = "") -> JSON:
         await self._pause("patch_status:before")
+        if kind is Kind.ACCELERATOR_QUOTAS:  # of a custom resource /status keeps the status alone
+            meta = patch.get("metadata") or {}
+            patch = {**patch, "metadata": {key: meta[key] for key in ("resourceVersion",) if key in meta}}
         changed = self._patch(kind, _key(kind, name, namespace), patch, kept="spec")
         await self._pause("patch_status:after")
         return changed

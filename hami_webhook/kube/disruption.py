@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any
 
 from hami_webhook.kube import wire
-from hami_webhook.kube.objects import MalformedObject, Pod
-from hami_webhook.kube.selectors import LabelSelector, Operator, Requirement
+from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.selectors import LabelSelector
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PodDisruptionBudget:
         return cls(
             namespace=meta.namespace or "",
             name=meta.name or "",
-            selector=_selector(selector or wire.LabelSelectorObject()),
+            selector=LabelSelector.from_wire(selector or wire.LabelSelectorObject()),
             allowed=status.disruptions_allowed or 0,
             disrupted=frozenset(status.disrupted_pods or ()),
         )
@@ -62,13 +62,3 @@ def violating(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> se
                 if left[index] < 0:
                     found.add(pod.uid)
     return found
-
-
-def _selector(selector: wire.LabelSelectorObject) -> LabelSelector:
-    """A LabelSelector from its JSON."""
-    requirements = [Requirement(key, "In", (label,)) for key, label in (selector.match_labels or {}).items()]
-    for each in selector.match_expressions or ():
-        if each.operator not in get_args(Operator):
-            raise MalformedObject(f"operator must be one of {', '.join(get_args(Operator))}, not {each.operator}")
-        requirements.append(Requirement(each.key, cast("Operator", each.operator), each.values or ()))
-    return LabelSelector(tuple(requirements))

@@ -242,7 +242,11 @@ class ScopeRequirement(Struct, frozen=True):
 
 
 class ResourceQuota(Struct, frozen=True):
-    """A quota's hard limits and status (amounts as written), its scopes and its annotations."""
+    """A quota's hard limits and status (amounts as written), its scopes and its annotations.
+
+    An AcceleratorQuota is read as one too (`quota/accelerator_quota.py`): it has no namespace but `namespaces`, those
+    that it selects, and `report`, what its status says of each of them and its conditions.
+    """
 
     namespace: str
     name: str
@@ -253,6 +257,8 @@ class ResourceQuota(Struct, frozen=True):
     used: Mapping[str, Any]
     scopes: tuple[ScopeRequirement, ...] = ()
     resource_version: str = ""
+    namespaces: frozenset[str] | None = None
+    report: Mapping[str, Any] = {}
 
     @classmethod
     def from_object(cls, obj: Any) -> ResourceQuota:
@@ -269,6 +275,10 @@ class ResourceQuota(Struct, frozen=True):
             scopes=tuple(_scopes(spec)),
             resource_version=meta.resource_version or "",
         )
+
+    @property
+    def kind(self) -> str:
+        return "ResourceQuota" if self.namespaces is None else "AcceleratorQuota"
 
 
 def checked_device(obj: Any) -> tuple[str, JSON]:

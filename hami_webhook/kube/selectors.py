@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
+
+from hami_webhook.kube import wire
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist"]
 
@@ -38,6 +40,17 @@ class LabelSelector:
     """Requirements that must all hold."""
 
     requirements: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def from_wire(cls, selector: wire.LabelSelectorObject) -> LabelSelector:
+        """A selector from its JSON. Raises `MalformedObject`."""
+        requirements = [Requirement(key, "In", (label,)) for key, label in (selector.match_labels or {}).items()]
+        for each in selector.match_expressions or ():
+            if each.operator not in get_args(Operator):
+                text = f"operator must be one of {', '.join(get_args(Operator))}, not {each.operator}"
+                raise wire.MalformedObject(text)
+            requirements.append(Requirement(each.key, cast("Operator", each.operator), each.values or ()))
+        return cls(tuple(requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return all(requirement.holds(labels) for requirement in self.requirements)

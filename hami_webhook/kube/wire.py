@@ -263,6 +263,32 @@ class LabelSelectorObject(Wire, frozen=True):
     match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
 
 
+class AcceleratorQuotaSpec(Wire, frozen=True):
+    namespace_selector: LabelSelectorObject | None = None
+    hard: Amounts | None = None
+    device_types: tuple[str, ...] | None = None
+    node_selector: Texts | None = None
+    enforcement: str | None = None
+
+
+class AcceleratorQuotaStatus(Wire, frozen=True):
+    hard: Amounts | None = None
+    used: Amounts | None = None
+    ledger: str | None = None
+    observed: int | None = None
+    counted_cards: str | None = None
+    namespaces: tuple[dict[str, Any], ...] | None = None
+    conditions: tuple[dict[str, Any], ...] | None = None
+
+
+class AcceleratorQuotaObject(Wire, frozen=True):
+    """An AcceleratorQuota (hami.io/v1alpha1)."""
+
+    metadata: ObjectMeta | None = None
+    spec: AcceleratorQuotaSpec | None = None
+    status: AcceleratorQuotaStatus | None = None
+
+
 class PodDisruptionBudgetSpec(Wire, frozen=True):
     selector: LabelSelectorObject | None = None
 

@@ -28,8 +28,9 @@ async def get_returns_what_was_created(harness: Harness) -> None:
 async def what_does_not_exist_is_not_found(harness: Harness) -> None:
     namespace = await harness.namespace()
     for kind in Kind:
-        # Koordinator's definition may not be installed, and then even the path is unknown
-        words = "not found" if kind is Kind.DEVICES else f'{kind.qualified} "none-such" not found'
+        # a definition may not be installed, and then even the path is unknown
+        defined = kind in (Kind.DEVICES, Kind.ACCELERATOR_QUOTAS)
+        words = "not found" if defined else f'{kind.qualified} "none-such" not found'
         with pytest.raises(NotFound, match=words):
             await harness.cluster.get(kind, "none-such", namespace if kind.namespaced else "")
 

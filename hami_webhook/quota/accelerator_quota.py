@@ -1,0 +1,62 @@
+"""AcceleratorQuotas (hami.io/v1alpha1): quotas of many namespaces, read as quotas of one (docs/spec/quota.md#5.2).
+
+What a ResourceQuota has in annotations stands in fields here, as `/status` of a custom resource keeps no metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.kube import wire
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.kube.selectors import LabelSelector
+from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR
+from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED
+from hami_webhook.quota.ledger import LEDGER
+
+KIND = "AcceleratorQuota"
+Labels = Mapping[str, Mapping[str, str]]
+"""The labels of each namespace, by its name."""
+
+_STATUS_FIELDS = {LEDGER: "ledger", COUNTED: "countedCards"}
+
+
+def read_accelerator_quota(obj: Any, namespaces: Labels) -> ResourceQuota:
+    """An AcceleratorQuota from its JSON. Raises `MalformedObject`."""
+    quota = wire.convert(obj, wire.AcceleratorQuotaObject, "acceleratorquota")
+    meta, spec = quota.metadata or wire.ObjectMeta(), quota.spec or wire.AcceleratorQuotaSpec()
+    status = quota.status or wire.AcceleratorQuotaStatus()
+    selector = LabelSelector.from_wire(spec.namespace_selector or wire.LabelSelectorObject())
+    written = {
+        DEVICE_TYPES: ",".join(spec.device_types or ()),
+        NODE_SELECTOR: ",".join(f"{key}={label}" for key, label in (spec.node_selector or {}).items()),
+        ENFORCEMENT: spec.enforcement,
+        LEDGER: status.ledger,
+        COUNTED: status.counted_cards,
+        OBSERVED: str(status.observed or ""),
+    }
+    return ResourceQuota(
+        namespace="",
+        name=meta.name or "",
+        uid=meta.uid or "",
+        annotations={key: text for key, text in written.items() if text},
+        hard=spec.hard or {},
+        status_hard=status.hard or {},
+        used=status.used or {},
+        resource_version=meta.resource_version or "",
+        namespaces=frozenset(name for name, labels in namespaces.items() if selector.matches(labels)),
+        report={"namespaces": [*(status.namespaces or ())], "conditions": [*(status.conditions or ())]},
+    )
+
+
+def status_patch(patch: JSON) -> JSON:
+    """The merge patch of an AcceleratorQuota's status that writes what `patch` would write to a ResourceQuota."""
+    meta = patch["metadata"]
+    annotations: Mapping[str, str | None] = meta.get("annotations") or {}
+    status = dict(patch.get("status") or {})
+    status |= {field: annotations[key] for key, field in _STATUS_FIELDS.items() if key in annotations}
+    if OBSERVED in annotations:
+        status["observed"] = int(annotations[OBSERVED] or 0)
+    return {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
