@@ -30,6 +30,7 @@ from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reserv
 from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
@@ -108,7 +109,7 @@ class Core:
         """Unexpected exceptions that loops survived, by loop."""
         self.ignored: set[tuple[str, tuple[str, ...]]] = set()
         """Namespaces that pods came to, with the annotations there that mean nothing."""
-        self.quotas = QuotaStore(cluster, vendors, clock=clock, cache=self.caches, sleep=sleep)
+        self.quotas = QuotaStore(ResourceQuotas(cluster), vendors, clock=clock, cache=self.caches, sleep=sleep)
         self.recomputer = Recomputer(
             self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.observed
         )

@@ -32,7 +32,6 @@ from hami_webhook.explain.report import (
     Step,
     Taken,
 )
-from hami_webhook.kube import scopes
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.policy.evaluation import PolicyViolation
@@ -392,7 +391,7 @@ def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
     """The accounts of the quotas that the pod is in scope of."""
     for quota in sorted(context.quotas, key=lambda quota: quota.name):
         account = QuotaAccount.read(quota, context.vendors)
-        if account.hard and scopes.matches(quota, pod):
+        if account.hard and account.covers(pod):
             yield account
 
 

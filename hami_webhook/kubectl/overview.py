@@ -10,7 +10,6 @@ from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import MEBIBYTE, Dimension
 from hami_webhook.devices.model import Device, NodeView
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kubectl.report import CardUse, KeyUse, ModelUse, NodeDetails, NodeUse, PodCost, PodUse, QuotaUse, Room
 from hami_webhook.quota.account import QuotaAccount
@@ -43,7 +42,7 @@ class Overview:
         for pod in self._live(account.quota.namespace):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
-            if not amounts or not scopes.matches(account.quota, pod):
+            if not amounts or not account.covers(pod):
                 continue
             in_scope.add(pod.uid)
             for key, amount in amounts.items():

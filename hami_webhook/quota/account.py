@@ -106,9 +106,15 @@ class QuotaAccount:
         """What of a charge this quota counts; all of it, if `on_cards` isn't known."""
         return charge if self.cards is None or on_cards is None else on_cards(self.cards)
 
+    def covers(self, pod: Pod) -> bool:
+        """Whether the pod is in the quota's namespaces and scopes."""
+        if self.quota.namespaces is not None:
+            return pod.namespace in self.quota.namespaces
+        return scopes.matches(self.quota, pod)
+
     def concerns(self, pod: Pod, charge: Charge) -> bool:
-        """Whether the pod is in scope and consumes a key of this quota."""
-        return any(key in self.hard for key in charge.amounts) and scopes.matches(self.quota, pod)
+        """Whether the quota covers the pod, and the pod consumes a key of it."""
+        return any(key in self.hard for key in charge.amounts) and self.covers(pod)
 
     def unknown(self, charge: Charge) -> tuple[str, ...]:
         """The keys the charge needs and nobody has computed used for yet, sorted."""
@@ -181,6 +187,8 @@ class QuotaAccount:
             annotations[COUNTED] = _text(self.cards)
         if target.observed != self.observed:
             annotations[OBSERVED] = str(target.observed)
+        if target.quota.report != self.quota.report:
+            status |= target.quota.report
         patch: dict[str, Any] = {"metadata": {"resourceVersion": self.quota.resource_version}}
         if annotations:
             patch["metadata"]["annotations"] = annotations
@@ -223,10 +231,11 @@ def refuse_overrun(account: QuotaAccount, charge: Charge, over: Sequence[str]) -
         return ",".join(f"{key}={amounts.get(key, 0)}" for key in over)
 
     requested = account.counted(charge.exact)
+    kind = "" if account.quota.namespaces is None else f"{account.quota.kind} "
     floor = " (smallest eligible card)" if any(key in charge.floors for key in over) else ""
     return Refusal(
         403,
-        f"exceeding resource quota: exceeded quota: {account.name}, requested: {listed(requested)}{floor}, "
+        f"exceeding resource quota: exceeded quota: {kind}{account.name}, requested: {listed(requested)}{floor}, "
         f"used: {listed(account.used)}, limited: {listed(account.hard)}",
         overrun=True,
     )
@@ -337,14 +346,13 @@ def _evaluate_one(
     return after, observed
 
 
-def verify(answer: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:
     """The answer must carry the ledger as written: an API server that drops metadata on `/status` would lose it.
 
     Raises `ClusterError`.
     """
     written = patch["metadata"].get("annotations") or {}
-    found = (answer.get("metadata") or {}).get("annotations") or {}
-    if LEDGER in written and found.get(LEDGER) != written[LEDGER]:
+    if LEDGER in written and answer.annotations.get(LEDGER) != written[LEDGER]:
         raise ClusterError("the API server didn't keep the ledger annotation")
 
 

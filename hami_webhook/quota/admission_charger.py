@@ -15,7 +15,6 @@ from msgspec import Struct
 from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
-from hami_webhook.kube import scopes
 from hami_webhook.quota.account import (
     ChargeRequest,
     NeedsRecompute,
@@ -293,7 +292,7 @@ class AdmissionCharger:
 
 def _all_limited(request: ChargeRequest, accounts: Accounts) -> bool:
     """Whether each key that a pod consumes is in some quota that it is in the scope of and that counts all cards."""
-    matching = (a for a in accounts.values() if a.cards is None and scopes.matches(a.quota, request.pod))
+    matching = (a for a in accounts.values() if a.cards is None and a.covers(request.pod))
     return frozenset[str]().union(*(account.hard for account in matching)).issuperset(request.charge.amounts)
 
 

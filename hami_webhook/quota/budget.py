@@ -10,7 +10,6 @@ from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.model import Claim, Kinds, NodeView
 from hami_webhook.devices.placement_annotations import placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
@@ -186,7 +185,7 @@ def placed_by_others(
     for other in pods:
         if other.uid == pod.uid or not placement_counts(other, now, placement_ttl):
             continue
-        if other.ended(now) or not scopes.matches(account.quota, other):
+        if other.ended(now) or not account.covers(other):
             continue
         charge = charge_of(other, vendors, capacity, now, placement_ttl, account.cards)
         for key, amount in account.counted(charge.exact).items() if charge.placed else ():
@@ -210,7 +209,7 @@ def pod_budget(
     """
     found: dict[CardSelection | None, tuple[dict[str, int], dict[str, int]]] = {None: ({}, {})}
     for account in quotas:
-        if not account.hard or not account.enforced or not scopes.matches(account.quota, pod):
+        if not account.hard or not account.enforced or not account.covers(pod):
             continue
         mine = account.counted(charged(account, pod, vendors, capacity, now, placement_ttl))
         others: Mapping[str, int]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from hami_webhook.cluster.api import ClusterError, Conflict
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.budget import charged, entry_of
@@ -98,7 +97,7 @@ class PlacementCharger:
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""
         amounts = actual.only(account.hard)
-        if not amounts or not scopes.matches(account.quota, pod):
+        if not amounts or not account.covers(pod):
             return account
         found = entry_of(account, pod, self._vendors, self._capacity)
         before = charged(account, pod, self._vendors, self._capacity, now, self._placement_ttl)

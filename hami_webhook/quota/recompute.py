@@ -11,7 +11,6 @@ from typing import Any
 from hami_webhook.cluster.api import Cluster, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.durations import durations
@@ -75,7 +74,7 @@ def recompute(
         pods, entries, lambda pod: admission_charge(pod, vendors, capacity, account.cards).only(account.hard)
     )
     for pod in pods:
-        if pod.ended(now) or not scopes.matches(account.quota, pod):
+        if pod.ended(now) or not account.covers(pod):
             continue
         charge = charge_of(pod, vendors, capacity, now, times.placement_ttl, account.cards)
         if charge.problems:

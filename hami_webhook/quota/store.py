@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
+import msgspec
+
+from hami_webhook.cluster.api import ClusterError, Conflict, NotFound
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected, verify
 from hami_webhook.quota.pricing import Charge
+from hami_webhook.quota.sources import QuotaSource
 
 CURRENT_SECONDS = 2.0
 """Seconds without a sign of life from the watch for which its cache, or a list, is taken to show every quota."""
@@ -159,7 +162,7 @@ class QuotaStore:
 
     def __init__(
         self,
-        cluster: Cluster,
+        source: QuotaSource,
         vendors: Vendors,
         *,
         clock: Callable[[], float],
@@ -167,7 +170,7 @@ class QuotaStore:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._cluster = cluster
+        self._source = source
         self._vendors = vendors
         self._clock = clock
         self._cache = cache or NoCache()
@@ -177,14 +180,14 @@ class QuotaStore:
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 
     @contextlib.asynccontextmanager
-    async def turn(self, namespace: str) -> AsyncIterator[None]:
+    async def turn(self, scope: str) -> AsyncIterator[None]:
         """Wait for other changes of the namespace's quotas in this process, for half a second at most.
 
         So they meet no conflicts from each other, and a recompute, which lists pods between its read and its write,
         comes through in a burst of charges.
         """
         loop = asyncio.get_running_loop()
-        turn = self._turns.setdefault(namespace, _Turn())
+        turn = self._turns.setdefault(scope, _Turn())
         acquired = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(turn.until if turn.lock.locked() else loop.time() + LONGEST_TURN):
@@ -192,7 +195,7 @@ class QuotaStore:
                 acquired = True
         try:
             turn.until = loop.time() + LONGEST_TURN if acquired else turn.until
-            seen = self._seen.get(namespace)
+            seen = self._seen.get(scope)
             if seen is not None and seen.pause >= _SHORTEST_PAUSE and self._clock() - seen.at < _BUSY_SECONDS:
                 await self._sleep(seen.pause * (0.5 + self._jitter()))
             yield
@@ -202,7 +205,7 @@ class QuotaStore:
 
     async def update(
         self,
-        namespace: str,
+        scope: str,
         change: Change[T],
         *,
         retries: Retries,
@@ -218,13 +221,13 @@ class QuotaStore:
         `Rejected` from the change, `Conflict` when the last attempt met another writer, any other `ClusterError`.
         """
         writes = writes if writes is not None else Writes()
-        known = self._known(namespace) if names is None else None
+        known = self._known(scope) if names is None else None
         if known is not None:
             accounts, current = known
             live = set[str]()
         else:
             current = names is None
-            accounts = await (self._list(namespace) if names is None else self._get(namespace, names))
+            accounts = await (self._list(scope) if names is None else self._get(scope, names))
             live = set(accounts)
         conflicts = 0
         while True:
@@ -233,27 +236,27 @@ class QuotaStore:
             try:
                 after, result = change(snapshot)
             except NotListed:
-                accounts, current = await self._list(namespace), True
+                accounts, current = await self._list(scope), True
                 live |= accounts.keys()
                 continue
             except Rejected:
                 if snapshot.live:
                     raise
-                read = await self._get(namespace, accounts.keys() - live)
+                read = await self._get(scope, accounts.keys() - live)
                 accounts = {name: account for name, account in accounts.items() if name in live} | read
                 live |= read.keys()
                 continue
             for name in sorted(after):
                 try:
-                    written = await self._swap(namespace, accounts[name], after[name], writes)
+                    written = await self._swap(scope, accounts[name], after[name], writes)
                 except (Conflict, NotFound) as error:
                     writes.counts.conflicts += 1
                     conflicts += 1
-                    self._note(namespace, {}).raced = True
+                    self._note(scope, {}).raced = True
                     if conflicts >= retries.attempts:
                         raise Conflict(f"{conflicts} conflicting writes") from error
                     await self._sleep(self._jitter() * retries.bound(conflicts))
-                    read = await self._get(namespace, [name])
+                    read = await self._get(scope, [name])
                     accounts = {other: account for other, account in accounts.items() if other != name} | read
                     live |= read.keys()
                     break
@@ -262,16 +265,16 @@ class QuotaStore:
                     live.add(name)
             else:
                 if after:
-                    self._note(namespace, {}).adapt()
+                    self._note(scope, {}).adapt()
                 return result
 
-    def concerns_none(self, namespace: str, pod: Pod, charge: Charge) -> bool:
+    def concerns_none(self, scope: str, pod: Pod, charge: Charge) -> bool:
         """Whether the cache shows, as of just now, that no quota of the namespace limits what a pod costs."""
-        known = self._known(namespace)
+        known = self._known(scope)
         return known is not None and known[1] and not any(each.concerns(pod, charge) for each in known[0].values())
 
     async def undo(
-        self, namespace: str, writes: Writes, revert: Callable[[QuotaAccount, Swap], QuotaAccount], retries: Retries
+        self, scope: str, writes: Writes, revert: Callable[[QuotaAccount, Swap], QuotaAccount], retries: Retries
     ) -> None:
         """Take back what an update wrote, as far as `revert` finds it standing in the account as read live.
 
@@ -287,20 +290,18 @@ class QuotaStore:
                 return after, None
 
             with contextlib.suppress(ClusterError):
-                await self.update(
-                    namespace, reverted, retries=retries, writes=Writes(counts=writes.counts), names=[name]
-                )
+                await self.update(scope, reverted, retries=retries, writes=Writes(counts=writes.counts), names=[name])
 
-    def _known(self, namespace: str) -> tuple[dict[str, QuotaAccount], bool] | None:
+    def _known(self, scope: str) -> tuple[dict[str, QuotaAccount], bool] | None:
         """The accounts without a live read, or None; and whether they are known to be all.
 
         They are the cache's, or later versions that were read or written here. A write to a quota proves that its
         cached version was the latest, and nothing about other quotas.
         """
-        quotas = self._cache.quotas(namespace)
+        quotas = self._cache.quotas(scope)
         if quotas is None:
             return None
-        seen = self._seen.get(namespace) or _Seen(0.0)
+        seen = self._seen.get(scope) or _Seen(0.0)
         listed = self._clock() - seen.listed < CURRENT_SECONDS
         accounts, ahead = {}, False
         for quota in quotas:
@@ -309,6 +310,8 @@ class QuotaStore:
                 del seen.accounts[quota.name]
                 account = None
             ahead |= account is not None and account.quota.resource_version != quota.resource_version
+            if account is not None and account.quota.namespaces != quota.namespaces:  # they were labelled anew
+                account = replace(account, quota=msgspec.structs.replace(account.quota, namespaces=quota.namespaces))
             accounts[quota.name] = account or QuotaAccount.read(quota, self._vendors)
         if listed:
             accounts = {**seen.accounts, **accounts}
@@ -316,30 +319,27 @@ class QuotaStore:
         current = listed or self._cache.current_within(CURRENT_SECONDS)
         return None if ahead and not current else (accounts, current)
 
-    async def _list(self, namespace: str) -> dict[str, QuotaAccount]:
+    async def _list(self, scope: str) -> dict[str, QuotaAccount]:
         now = self._clock()
-        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
-        quotas = [ResourceQuota.from_object(item) for item in listing.items]
+        quotas = await self._source.list(scope)
         accounts = {quota.name: QuotaAccount.read(quota, self._vendors) for quota in quotas}
-        self._note(namespace, accounts).listed = now
+        self._note(scope, accounts).listed = now
         return accounts
 
-    async def _get(self, namespace: str, names: Iterable[str]) -> dict[str, QuotaAccount]:
+    async def _get(self, scope: str, names: Iterable[str]) -> dict[str, QuotaAccount]:
         """The accounts of the quotas that exist, read live."""
         accounts = {}
         for name in sorted(names):
             try:
-                found = await self._cluster.get(Kind.RESOURCE_QUOTAS, name, namespace)
+                quota = await self._source.get(scope, name)
             except NotFound:
-                self._note(namespace, {}).accounts.pop(name, None)
+                self._note(scope, {}).accounts.pop(name, None)
                 continue
-            accounts[name] = QuotaAccount.read(ResourceQuota.from_object(found), self._vendors)
-        self._note(namespace, accounts)
+            accounts[name] = QuotaAccount.read(quota, self._vendors)
+        self._note(scope, accounts)
         return accounts
 
-    async def _swap(
-        self, namespace: str, before: QuotaAccount, after: QuotaAccount, writes: Writes
-    ) -> QuotaAccount | None:
+    async def _swap(self, scope: str, before: QuotaAccount, after: QuotaAccount, writes: Writes) -> QuotaAccount | None:
         """Write a change; the account as it is then, or None if nothing changes."""
         patch = before.patch(after) if after is not before else None
         if patch is None:
@@ -348,25 +348,25 @@ class QuotaStore:
         writes.counts.writes += 1
         began = self._clock()
         try:
-            answer = await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, before.name, patch, namespace)
+            answer = await self._source.patch_status(scope, before.name, patch)
         except (Conflict, NotFound):
             writes.swaps.pop()  # for these alone it is certain that nothing was written
             raise
         verify(answer, patch)
-        written = QuotaAccount.read(ResourceQuota.from_object(answer), self._vendors)
-        seen = self._note(namespace, {written.name: written})
+        written = QuotaAccount.read(answer, self._vendors)
+        seen = self._note(scope, {written.name: written})
         version = before.quota.resource_version
         seen.raced |= seen.written.get(written.name, version) != version
         seen.written[written.name] = written.quota.resource_version
         seen.took = self._clock() - began
         return written
 
-    def _note(self, namespace: str, accounts: Accounts) -> _Seen:
+    def _note(self, scope: str, accounts: Accounts) -> _Seen:
         """Keep versions for later updates, and forget those of namespaces without updates."""
         now = self._clock()
-        seen = self._seen.pop(namespace, None) or _Seen(now)
+        seen = self._seen.pop(scope, None) or _Seen(now)
         seen.at = now
-        self._seen[namespace] = seen  # in the order of their times
+        self._seen[scope] = seen  # in the order of their times
         seen.accounts.update(accounts)
         for other in list(self._seen):
             if now - self._seen[other].at < _KEPT_SECONDS:

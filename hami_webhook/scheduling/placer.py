@@ -25,6 +25,7 @@ from hami_webhook.quota.card_selection import CardSelection
 from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharger, QuotaChanged
 from hami_webhook.quota.pricing import Charge, placed_charge
 from hami_webhook.quota.recompute import read_pods
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -177,7 +178,7 @@ class Placer:
         self._policies = policies or SchedulingPolicies()
         self._boundary = boundary
         self._placement_ttl = placement_ttl
-        self._store = store or QuotaStore(cluster, vendors, clock=clock)
+        self._store = store or QuotaStore(ResourceQuotas(cluster), vendors, clock=clock)
         self._charger = PlacementCharger(self._store, vendors, state, clock=clock, placement_ttl=placement_ttl)
         self._filter_cache = FilterCache(state, vendors, self._policies.node, nominations=nominations)
         self.events: EventRecorder | None = EventRecorder(cluster, clock)

@@ -9,7 +9,6 @@ from prometheus_client.core import Metric
 
 from hami_webhook.assembly import Core
 from hami_webhook.devices.keys import Dimension
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import charged
@@ -74,7 +73,7 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
         for number, (pod, charge) in enumerate(charges.get(namespace, ())):
             if number % _AT_ONCE == 0:
                 yield _USED.of(())
-            if scopes.matches(account.quota, pod):
+            if account.covers(pod):
                 cost = _placed(core, account, pod, charge) if charge.placed else _while_waiting(core, account, pod)
                 for key, amount in account.counted(cost).items():
                     sums[charge.placed][key] += amount

@@ -290,23 +290,15 @@ def test_used_never_falls_below_zero() -> None:
     assert one.with_entry("u", None).used == full(mem=0)
 
 
+def answered(**annotations: str) -> ResourceQuota:
+    return ResourceQuota.from_object({"metadata": {"annotations": {LEDGER: text for text in annotations.values()}}})
+
+
 def test_an_answer_without_the_ledger_is_a_failure() -> None:
     patch = {"metadata": {"annotations": {LEDGER: "{}"}}}
-    verify({"metadata": {"annotations": {LEDGER: "{}"}}}, patch)
-    verify({}, {"metadata": {}})
-    verify({"metadata": {}}, {"metadata": {"annotations": {LEDGER: None}}})
-    for answer in ({}, {"metadata": {"annotations": {LEDGER: "{} "}}}):
+    verify(answered(ledger="{}"), patch)
+    verify(answered(), {"metadata": {}})
+    verify(answered(), {"metadata": {"annotations": {LEDGER: None}}})
+    for answer in (answered(), answered(ledger="{} ")):
         with pytest.raises(ClusterError, match="didn't keep the ledger"):
             verify(answer, patch)
-
-
-def test_scopes_decide_whom_a_quota_concerns() -> None:
-    one = books({**quota(mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["NotBestEffort"]}})
-    assert not one.concerns(read_pod(gpu=1, mem=5), ask(gpu=1, mem=5).charge)
-    assert one.concerns(read_pod(gpu=1, mem=5, cpu=1), ask(gpu=1, mem=5).charge)
-    assert not books(quota(cores=1)).concerns(read_pod(gpu=1, mem=5), ask(gpu=1, mem=5).charge)
-
-
-def test_unknown_names_its_keys() -> None:
-    assert refuse_unknown("q", ("a", "b")).message == "status unknown for quota: q, resources: a,b"
-    assert pod()["metadata"]["name"] == "p"

@@ -20,6 +20,7 @@ from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 from .objects import GPU, MEM, NOON, TEAM, books, full, pod, quota, read_pod, vendors
@@ -45,8 +46,8 @@ class Desk:
         self.cached: Sequence[ResourceQuota] | None = None
         self.silent_since = float("inf")
         common: dict[str, Any] = {"clock": lambda: self.now, "sleep": self.sleep}
-        self.store = QuotaStore(self.cluster, vendors(), cache=self, jitter=lambda: 1.0, **common)
-        others = QuotaStore(self.cluster, vendors(), **common, jitter=lambda: 1.0)
+        self.store = QuotaStore(ResourceQuotas(self.cluster), vendors(), cache=self, jitter=lambda: 1.0, **common)
+        others = QuotaStore(ResourceQuotas(self.cluster), vendors(), **common, jitter=lambda: 1.0)
         self.recomputer = Recomputer(
             others, self.cluster, vendors(), NoCapacity(), clock=lambda: self.now, times=Times()
         )

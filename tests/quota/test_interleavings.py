@@ -17,6 +17,7 @@ from hami_webhook.quota.admission_charger import RETRIES, AdmissionCharger, Char
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, books, full, pod, quota, vendors
@@ -112,7 +113,9 @@ def ask(name: str, mem: int, **how: object) -> ChargeRequest:
 
 
 def charger_on(stage: Stage, cache: LaggingCache | None = None) -> AdmissionCharger:
-    store = QuotaStore(stage.cluster, VENDORS, clock=lambda: NOON, cache=cache, sleep=stage.hold, jitter=lambda: 0.5)
+    store = QuotaStore(
+        ResourceQuotas(stage.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=stage.hold, jitter=lambda: 0.5
+    )
     recomputer = Recomputer(store, stage.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
     return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=stage.hold, timeout=1e6)
 
@@ -201,7 +204,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
             await cluster.create(
                 Kind.RESOURCE_QUOTAS, {**quota(f"q{number}", mem=hard), "status": {"used": {MEM: "0"}}}
             )
-        store = QuotaStore(cluster, VENDORS, clock=lambda: NOON)
+        store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=lambda: NOON)
         recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
         charger = AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline)
         if together:

@@ -14,6 +14,7 @@ from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.ledger import Entry
 from hami_webhook.quota.pricing import NoCapacity
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 from .objects import MEM, NOON, TEAM, books, pod, quota
@@ -35,12 +36,12 @@ class Watched(Stage):
         return identity in self.created and self.draw() % 2 == 0
 
     def recomputer(self) -> Recomputer:
-        store = QuotaStore(self.cluster, VENDORS, clock=lambda: NOON)
+        store = QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON)
         return Recomputer(store, self.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
 
     def charger(self) -> AdmissionCharger:
         return AdmissionCharger(
-            QuotaStore(self.cluster, VENDORS, clock=lambda: NOON, sleep=self.hold, jitter=lambda: 0.5),
+            QuotaStore(ResourceQuotas(self.cluster), VENDORS, clock=lambda: NOON, sleep=self.hold, jitter=lambda: 0.5),
             clock=lambda: NOON,
             recompute=self.recomputer().inline,
             sleep=self.hold,

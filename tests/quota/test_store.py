@@ -16,6 +16,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected
 from hami_webhook.quota.ledger import Entry, State
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes
 
 from .objects import MEM, NOON, TEAM, books, full, quota, vendors
@@ -33,7 +34,12 @@ class Stage:
         self.now = NOON
         self.cluster = MemoryCluster(lambda: self.now, pause=self.pause)
         self.store = QuotaStore(
-            self.cluster, vendors(), clock=lambda: self.now, cache=self, sleep=self.sleep, jitter=lambda: 1.0
+            ResourceQuotas(self.cluster),
+            vendors(),
+            clock=lambda: self.now,
+            cache=self,
+            sleep=self.sleep,
+            jitter=lambda: 1.0,
         )
         self.cached: Sequence[ResourceQuota] | None = None
         self.current = True

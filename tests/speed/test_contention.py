@@ -22,6 +22,7 @@ from hami_webhook.quota.account import ChargeRequest
 from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
+from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 VENDORS = vendors()
@@ -109,7 +110,7 @@ async def charged(
     chargers = []
     created: set[str] = set()
     for each in watched:
-        store = QuotaStore(cluster, VENDORS, clock=clock, cache=each, jitter=dice.random)
+        store = QuotaStore(ResourceQuotas(cluster), VENDORS, clock=clock, cache=each, jitter=dice.random)
         recomputer = Recomputer(store, cluster, VENDORS, NoCapacity(), clock=clock, times=Times())
         chargers.append(
             AdmissionCharger(

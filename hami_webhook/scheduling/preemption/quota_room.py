@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
@@ -89,7 +88,7 @@ class QuotaRoom:
 
     def _cost(self, account: QuotaAccount, pod: Pod, *, placed: bool = False) -> Mapping[str, int]:
         """What the pod costs a quota that gives room, by its placement alone or as it is charged."""
-        if account.name not in self._named or not scopes.matches(account.quota, pod):
+        if account.name not in self._named or not account.covers(pod):
             return {}
         more = (self._vendors, self._state, self._now, self._state.placement_ttl)
         if not placed:
@@ -107,7 +106,7 @@ def quota_room(
     going: Callable[[Iterable[Pod]], set[str]],
 ) -> QuotaRoom | None:
     """The room for a pod in those of its namespace's quotas that have the annotation; None if none has it."""
-    named = {account.name for account in accounts if gives_room(account.quota) and scopes.matches(account.quota, pod)}
+    named = {account.name for account in accounts if gives_room(account.quota) and account.covers(pod)}
     return QuotaRoom(pod, accounts, named, state, vendors, now, going) if named else None
 
 

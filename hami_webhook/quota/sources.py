@@ -1,0 +1,66 @@
+"""Where the quotas of a `QuotaStore` are read from and written to: ResourceQuotas, or AcceleratorQuotas.
+
+A scope is what is read together: a namespace's ResourceQuotas, or all AcceleratorQuotas (the scope "").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hami_webhook.cluster.api import JSON, Cluster, Kind, NotFound
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota, status_patch
+
+
+class QuotaSource(Protocol):
+    """Quotas of one kind on a cluster. Every call may raise `ClusterError`."""
+
+    async def list(self, scope: str) -> Sequence[ResourceQuota]: ...
+
+    async def get(self, scope: str, name: str) -> ResourceQuota: ...
+
+    async def patch_status(self, scope: str, name: str, patch: JSON) -> ResourceQuota:
+        """Write the merge patch of a ResourceQuota's `/status`; the quota as it is then."""
+        ...
+
+
+class ResourceQuotas:
+    """The ResourceQuotas of namespaces."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list(self, scope: str) -> Sequence[ResourceQuota]:
+        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, scope)
+        return [ResourceQuota.from_object(item) for item in listing.items]
+
+    async def get(self, scope: str, name: str) -> ResourceQuota:
+        return ResourceQuota.from_object(await self._cluster.get(Kind.RESOURCE_QUOTAS, name, scope))
+
+    async def patch_status(self, scope: str, name: str, patch: JSON) -> ResourceQuota:
+        return ResourceQuota.from_object(await self._cluster.patch_status(Kind.RESOURCE_QUOTAS, name, patch, scope))
+
+
+class AcceleratorQuotas:
+    """All AcceleratorQuotas; none while their definition isn't installed. `labels` are those of the namespaces."""
+
+    def __init__(self, cluster: Cluster, labels: Callable[[], Labels]) -> None:
+        self._cluster = cluster
+        self._labels = labels
+
+    async def list(self, scope: str) -> Sequence[ResourceQuota]:
+        try:
+            listing = await self._cluster.list(Kind.ACCELERATOR_QUOTAS)
+        except NotFound:
+            return []
+        return [self._read(item) for item in listing.items]
+
+    async def get(self, scope: str, name: str) -> ResourceQuota:
+        return self._read(await self._cluster.get(Kind.ACCELERATOR_QUOTAS, name))
+
+    async def patch_status(self, scope: str, name: str, patch: JSON) -> ResourceQuota:
+        return self._read(await self._cluster.patch_status(Kind.ACCELERATOR_QUOTAS, name, status_patch(patch)))
+
+    def _read(self, obj: JSON) -> ResourceQuota:
+        return read_accelerator_quota(obj, self._labels())
