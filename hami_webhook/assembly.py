@@ -20,17 +20,18 @@ from hami_webhook.config import Settings
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube import scopes
 from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
-from hami_webhook.quota.admission_charger import AdmissionCharger, Charged
+from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged
+from hami_webhook.quota.hierarchy_charger import HierarchyCharger
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
 from hami_webhook.quota.misread import Misreading, misreadings
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
-from hami_webhook.quota.sources import ResourceQuotas
+from hami_webhook.quota.sources import AcceleratorQuotas, ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
@@ -109,18 +110,45 @@ class Core:
         """Unexpected exceptions that loops survived, by loop."""
         self.ignored: set[tuple[str, tuple[str, ...]]] = set()
         """Namespaces that pods came to, with the annotations there that mean nothing."""
+        above = self.caches.accelerator_quotas
         self.quotas = QuotaStore(ResourceQuotas(cluster), vendors, clock=clock, cache=self.caches, sleep=sleep)
+        self.accelerator_quotas = QuotaStore(
+            AcceleratorQuotas(cluster, above.labels), vendors, clock=clock, cache=above, sleep=sleep
+        )
         self.recomputer = Recomputer(
             self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.observed
         )
-        self.charger = AdmissionCharger(
-            self.quotas,
+        self.accelerator_recomputer = Recomputer(
+            self.accelerator_quotas,
+            cluster,
+            vendors,
+            self.state,
             clock=clock,
-            recompute=self.recomputer.inline,
-            sleep=sleep,
+            times=options.times,
+            cached=self.state.observed,
+            namespaces=above.selected,
+            durations=self.recomputer.durations,
+        )
+        counts = ChargeCounts()
+
+        def charger(store: QuotaStore, recomputer: Recomputer, scope: str | None) -> AdmissionCharger:
+            return AdmissionCharger(
+                store,
+                clock=clock,
+                recompute=recomputer.inline,
+                sleep=sleep,
+                timeout=options.charge_timeout,
+                max_ledger=options.max_ledger,
+                scope=scope,
+                counts=counts,
+                shows=self._shows,
+            )
+
+        self.charger = HierarchyCharger(
+            charger(self.quotas, self.recomputer, None),
+            charger(self.accelerator_quotas, self.accelerator_recomputer, ""),
+            clock=clock,
             timeout=options.charge_timeout,
-            max_ledger=options.max_ledger,
-            shows=self._shows,
         )
         self.boundary = PolicyBoundary(vendors, policies, self.namespace)
         self.placer = Placer(
@@ -132,6 +160,7 @@ class Core:
             boundary=self.boundary,
             placement_ttl=placement_ttl,
             store=self.quotas,
+            above=self.accelerator_quotas,
             nominations=self.nominations,
         )
         self.admission = AdmissionHandler(
@@ -154,9 +183,11 @@ class Core:
         if known is not None:
             return known
         try:
-            return Namespace.from_object(await self.cluster.get(Kind.NAMESPACES, name))
+            found = Namespace.from_object(await self.cluster.get(Kind.NAMESPACES, name))
         except (ClusterError, MalformedObject):
             return None
+        self.caches.set_namespace(found)
+        return found
 
     def misreadings(self, quota: ResourceQuota) -> list[Misreading]:
         """What of a quota is misread, with the cards that are known now."""
@@ -165,10 +196,10 @@ class Core:
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
         """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
         pod, now = self.state.observed(identity), self.clock()
-        if pod is None or pod.namespace != account.quota.namespace or pod.ended(now):
+        if pod is None or account.quota.namespace not in ("", pod.namespace) or pod.ended(now):
             return False
         charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl, account.cards)
-        return charge.derivable and scopes.matches(account.quota, pod) and charge.only(account.hard) == entry.amounts
+        return charge.derivable and account.covers(pod) and charge.only(account.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         """Log scheduler-owned annotations on a Namespace, once; the controller records an event."""
@@ -204,8 +235,8 @@ class _QuotaPort:
         """
         identity, cluster = reservation_id(secret), self.core.cluster
         try:
-            quotas = await cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-            if not any(identity in decode(_annotations(item).get(LEDGER)) for item in quotas.items):
+            quotas = await self.core.placer.quotas_of(pod.namespace)
+            if not any(identity in decode(quota.annotations.get(LEDGER)) for quota in quotas):
                 return False
             pods = await cluster.list(Kind.PODS, pod.namespace)
         except ClusterError:
@@ -237,6 +268,9 @@ class _WaitingPod:
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
+        if core.caches.accelerator_quotas.size and await core.namespace(self.pod.namespace) is None:
+            text = f"quota: can't charge namespace {self.pod.namespace} now: it can't be read; try again"
+            raise Denied(503, text, retry_after=1)
         request = ChargeRequest(
             uid,
             self.pod,
@@ -274,6 +308,7 @@ class Caches:
         self.disruption_budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
         self._node_labels = node_labels
         self.namespaces: dict[str, Namespace] = {}
+        self.accelerator_quotas = AcceleratorQuotaCache(self.namespaces)
         self._quotas: dict[str, dict[str, ResourceQuota]] = {}
         self._clock = clock
         self.current_within: Callable[[float], bool] = lambda seconds: False
@@ -284,11 +319,34 @@ class Caches:
         """The namespace's quotas, None unless the cache is synced and its watch alive."""
         return list(self._quotas.get(namespace, {}).values()) if self.current_within(_ALIVE_SECONDS) else None
 
+    def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
+        """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
+        own, above = self.quotas(namespace), self.accelerator_quotas.quotas()
+        if own is None or above is None:
+            return None
+        return [*own, *self.accelerator_quotas.covering(namespace)]
+
     def quota(self, namespace: str, name: str) -> ResourceQuota | None:
         return self._quotas.get(namespace, {}).get(name)
 
+    def quota_of(self, kind: Kind, namespace: str, name: str) -> ResourceQuota | None:
+        """The quota of a kind; None for other kinds."""
+        match kind:
+            case Kind.RESOURCE_QUOTAS:
+                return self.quota(namespace, name)
+            case Kind.ACCELERATOR_QUOTAS:
+                return self.accelerator_quotas.quota(name)
+        return None
+
     def all_quotas(self) -> list[ResourceQuota]:
         return [quota for quotas in self._quotas.values() for quota in quotas.values()]
+
+    def set_namespace(self, namespace: Namespace) -> None:
+        """A namespace is there, or has other labels or annotations."""
+        before = self.namespaces.get(namespace.name)
+        self.namespaces[namespace.name] = namespace
+        if before is None or before.labels != namespace.labels:
+            self.accelerator_quotas.relabelled()
 
     def put(self, kind: Kind, obj: dict[str, Any]) -> None:
         """An object was added or changed. One that can't be read is left out and noted."""
@@ -318,11 +376,12 @@ class Caches:
                 if self._nominations is not None:
                     self._nominations.set_pod(pod)
             case Kind.NAMESPACES:
-                namespace = Namespace.from_object(obj)
-                self.namespaces[namespace.name] = namespace
+                self.set_namespace(Namespace.from_object(obj))
             case Kind.RESOURCE_QUOTAS:
                 quota = ResourceQuota.from_object(obj)
                 self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
+            case Kind.ACCELERATOR_QUOTAS:
+                self.accelerator_quotas.put(obj)
             case Kind.DEVICES:
                 self.state.set_device(*checked_device(obj))
             case Kind.POD_DISRUPTION_BUDGETS:
@@ -343,8 +402,11 @@ class Caches:
                     self._nominations.remove_pod(meta.get("uid") or "")
             case Kind.NAMESPACES:
                 self.namespaces.pop(name, None)
+                self.accelerator_quotas.relabelled()
             case Kind.RESOURCE_QUOTAS:
                 self._quotas.get(namespace, {}).pop(name, None)
+            case Kind.ACCELERATOR_QUOTAS:
+                self.accelerator_quotas.drop(name)
             case Kind.DEVICES:
                 self.state.remove_device(name)
             case Kind.POD_DISRUPTION_BUDGETS:

@@ -129,6 +129,7 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
         core = core_on(cluster)
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         core.caches.current_within = lambda seconds: True
+        core.caches.accelerator_quotas.alive_within = lambda seconds: True
         await core.admission.validate(parsed(review(pod(gpu(), uid="u"))))
         return cluster.calls
 

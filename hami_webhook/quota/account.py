@@ -81,6 +81,11 @@ class QuotaAccount:
         return self.quota.name
 
     @property
+    def label(self) -> str:
+        """The name in lists of quotas of both kinds."""
+        return self.name if self.quota.namespaces is None else f"{self.quota.kind}/{self.name}"
+
+    @property
     def enforced(self) -> bool:
         """Whether what is over the limits is refused."""
         return self.enforcement is Enforcement.ENFORCE
@@ -166,13 +171,13 @@ class QuotaAccount:
         """
         status: dict[str, Any] = {}
         used: dict[str, str | None] = {
-            key: self._written(key, value) for key, value in target.used.items() if self.used.get(key) != value
+            key: self.written(key, value) for key, value in target.used.items() if self.used.get(key) != value
         }
         used |= {key: None for key in sorted(self.gone) if key in self.quota.used}
         if used:
             status["used"] = used
         hard: dict[str, str | None] = {
-            key: self._written(key, value)
+            key: self.written(key, value)
             for key, value in self.hard.items()
             if key not in self.quota.status_hard or _floor(self.quota.status_hard[key]) != value
         }
@@ -196,7 +201,7 @@ class QuotaAccount:
             patch["status"] = status
         return patch if status or annotations else None
 
-    def _written(self, key: str, amount: int) -> str:
+    def written(self, key: str, amount: int) -> str:
         """An amount for the status: bytes with a binary suffix, by which used is known from one in units."""
         return str(Quantity(Fraction(amount), Format.BINARY_SI)) if key in self.in_bytes else str(amount)
 

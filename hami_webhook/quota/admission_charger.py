@@ -11,10 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from msgspec import Struct
 from prometheus_client import Gauge, Histogram
 
 from hami_webhook.cluster.api import ClusterError
+from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import (
     ChargeRequest,
     NeedsRecompute,
@@ -47,14 +47,16 @@ _GATHERING = 0.02
 logger = logging.getLogger(__name__)
 
 
-class Charged(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Charged:
     """The pod is charged (or concerns no quota): the amounts by quota name, for the audit annotation.
 
-    `warnings` are what quotas that only observe would have refused it with.
+    `warnings` are what quotas that only observe would have refused it with. `writes` are those of its batch.
     """
 
-    amounts: Mapping[str, Mapping[str, int]] = {}
+    amounts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    writes: Writes | None = field(default=None, compare=False, repr=False)
 
 
 Outcome = Charged | Refusal
@@ -80,9 +82,10 @@ class ChargeCounts(WriteCounts):
 
 
 class AdmissionCharger:
-    """Charges pods to their namespace's quotas. Any number of chargers may work on one cluster.
+    """Charges pods to the quotas of a store. Any number of chargers may work on one cluster.
 
-    `shows` says whether a pod with this id is known to exist, and costs the quota what its entry says, by itself.
+    `scope` is that of the quotas; None for the pods' namespaces. `shows` says whether a pod with this id is known to
+    exist, and costs the quota what its entry says, by itself.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class AdmissionCharger:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timeout: float = 3.0,
         max_ledger: int = 1000,
+        scope: str | None = None,
+        counts: ChargeCounts | None = None,
         shows: Callable[[QuotaAccount, str, Entry], bool] = lambda account, identity, entry: False,
     ) -> None:
         self._store = store
@@ -102,27 +107,27 @@ class AdmissionCharger:
         self._sleep = sleep
         self._timeout = timeout
         self._max_ledger = max_ledger
+        self._scope = scope
         self._shows = shows
         self._waiting: dict[str, list[tuple[ChargeRequest, asyncio.Future[Outcome]]]] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}
-        self.counts = ChargeCounts()
+        self.counts = counts or ChargeCounts()
 
     async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
-        """Charge one pod, together with the others of its namespace that wait. `seconds` are left to answer in."""
+        """Charge one pod, together with the others of its scope that wait. `seconds` are left to answer in."""
         if not request.charge.amounts:
             return Charged()
-        namespace, began = request.pod.namespace, self._clock()
-        with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
-            if not request.dry_run and self._store.concerns_none(namespace, request.pod, request.charge):
-                self.counts.durations.observe(self._clock() - began)
-                return Charged()
+        scope, began = self.scope_of(request.pod), self._clock()
+        if not request.dry_run and self.concerns_none(request):
+            self.counts.durations.observe(self._clock() - began)
+            return Charged()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.setdefault(namespace, []).append((request, future))
-        if namespace not in self._workers:
-            self._workers[namespace] = asyncio.create_task(self._work(namespace))
+        self._waiting.setdefault(scope, []).append((request, future))
+        if scope not in self._workers:
+            self._workers[scope] = asyncio.create_task(self._work(scope))
         timeout = self._timeout if seconds is None else min(self._timeout, seconds)
-        giving_up = loop.call_later(timeout, _give_up, future, namespace)
+        giving_up = loop.call_later(timeout, _give_up, future, request.pod.namespace)
         try:
             with self.counts.waiting.track_inprogress():
                 outcome = await future  # cancelled with the review that waits, so that nothing is charged
@@ -133,29 +138,50 @@ class AdmissionCharger:
             self.counts.deny(outcome)
         return outcome
 
-    async def _work(self, namespace: str) -> None:
+    def scope_of(self, pod: Pod) -> str:
+        """The scope of the pod's quotas."""
+        return pod.namespace if self._scope is None else self._scope
+
+    def concerns_none(self, request: ChargeRequest) -> bool:
+        """Whether the cache shows, as of just now, that no quota limits what the pod costs."""
+        with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch
+            return self._store.concerns_none(self.scope_of(request.pod), request.pod, request.charge)
+        return False
+
+    def refuses(self, request: ChargeRequest) -> bool:
+        """Whether the cache shows a quota without room for the pod."""
+        known = self._store.known(self.scope_of(request.pod))
+        names = frozenset(known)
+        return bool(evaluate_batch(known, [request], self._clock(), self._max_ledger, recomputed=names).refusals)
+
+    async def release(self, request: ChargeRequest, charged: Charged) -> None:
+        """Take a charge out again; best effort, what can't be taken out expires."""
+        if charged.writes is not None:
+            await self._undo(self.scope_of(request.pod), charged.writes, {request.identity})
+
+    async def _work(self, scope: str) -> None:
         """Charge batch after batch until nobody waits. Who gave up before his batch began isn't charged."""
         batch: list[tuple[ChargeRequest, asyncio.Future[Outcome]]] = []
         try:
-            while namespace in self._waiting:
+            while scope in self._waiting:
                 if len(batch) > 1:
                     await self._sleep(_GATHERING)
-                async with self._store.turn(namespace):
-                    batch = await self._charge_waiting(namespace)
+                async with self._store.turn(scope):
+                    batch = await self._charge_waiting(scope)
         finally:
-            del self._workers[namespace]
+            del self._workers[scope]
 
-    async def _charge_waiting(self, namespace: str) -> list[tuple[ChargeRequest, asyncio.Future[Outcome]]]:
+    async def _charge_waiting(self, scope: str) -> list[tuple[ChargeRequest, asyncio.Future[Outcome]]]:
         """Charge the requests that wait, and after a conflict also those that came meanwhile; all of these."""
         batch: list[tuple[ChargeRequest, asyncio.Future[Outcome]]] = []
 
         def joining() -> list[ChargeRequest]:
-            waiting = [each for each in self._waiting.pop(namespace, ()) if not each[1].done()]
+            waiting = [each for each in self._waiting.pop(scope, ()) if not each[1].done()]
             batch.extend(waiting)
             return [request for request, _ in waiting]
 
         writes = Writes(counts=self.counts)
-        outcomes = await self._charge(namespace, joining(), writes, joining)
+        outcomes = await self._charge(scope, joining(), writes, joining)
         abandoned: set[str] = set()
         taken: set[str] = set()
         for (request, future), outcome in zip(batch, outcomes, strict=True):
@@ -163,16 +189,16 @@ class AdmissionCharger:
                 (abandoned if future.done() else taken).add(request.identity)
             if not future.done():
                 future.set_result(outcome)
-        await self._undo(namespace, writes, abandoned - taken)
+        await self._undo(scope, writes, abandoned - taken)
         return batch
 
-    async def charge_batch(self, namespace: str, requests: Sequence[ChargeRequest]) -> list[Outcome]:
+    async def charge_batch(self, scope: str, requests: Sequence[ChargeRequest]) -> list[Outcome]:
         """Evaluate the requests in order and write what they add, one compare-and-swap per quota in name order."""
-        return await self._charge(namespace, list(requests), Writes(counts=self.counts), list)
+        return await self._charge(scope, list(requests), Writes(counts=self.counts), list)
 
     async def _charge(
         self,
-        namespace: str,
+        scope: str,
         requests: list[ChargeRequest],
         writes: Writes,
         joining: Callable[[], list[ChargeRequest]],
@@ -184,21 +210,21 @@ class AdmissionCharger:
         outcomes: list[Outcome]
         try:
             async with asyncio.timeout(self._timeout):
-                outcomes = await self._update(namespace, requests, writes, joining)
+                outcomes = await self._update(scope, requests, writes, joining)
         except TimeoutError:
-            outcomes = [_too_late(namespace)] * len(requests)
+            outcomes = [_too_late(request.pod.namespace) for request in requests]
         except ClusterError as error:
-            outcomes = [refuse_now(namespace, str(error))] * len(requests)
+            outcomes = [refuse_now(request.pod.namespace, str(error)) for request in requests]
         except Exception:
-            logger.exception("charging a batch failed", extra={"namespace": namespace})
-            outcomes = [refuse_now(namespace, "an internal error")] * len(requests)
+            logger.exception("charging a batch failed", extra={"scope": scope})
+            outcomes = [refuse_now(request.pod.namespace, "an internal error") for request in requests]
         charged = {r.identity for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)}
-        await self._undo(namespace, writes, {request.identity for request in requests} - charged)
+        await self._undo(scope, writes, {request.identity for request in requests} - charged)
         return outcomes
 
     async def _update(
         self,
-        namespace: str,
+        scope: str,
         requests: list[ChargeRequest],
         writes: Writes,
         joining: Callable[[], list[ChargeRequest]],
@@ -207,20 +233,24 @@ class AdmissionCharger:
 
         def change(snapshot: Snapshot) -> tuple[Accounts, list[Outcome]]:
             requests.extend(joining())
-            return self._evaluated(snapshot, requests, recomputed)
+            return self._evaluated(snapshot, requests, recomputed, writes)
 
         while True:
             try:
-                return await self._store.update(namespace, change, retries=RETRIES, writes=writes)
+                return await self._store.update(scope, change, retries=RETRIES, writes=writes)
             except NeedsRecompute as need:
                 recomputed[need.quota] = None
                 for_real = not all(request.dry_run for request in requests)
                 with contextlib.suppress(ClusterError):  # then the evaluation says that the status is unknown
-                    made = await self._recompute(namespace, need.quota, for_real)
+                    made = await self._recompute(scope, need.quota, for_real)
                     recomputed[need.quota] = None if for_real else made
 
     def _evaluated(
-        self, snapshot: Snapshot, requests: Sequence[ChargeRequest], recomputed: Mapping[str, QuotaAccount | None]
+        self,
+        snapshot: Snapshot,
+        requests: Sequence[ChargeRequest],
+        recomputed: Mapping[str, QuotaAccount | None],
+        writes: Writes,
     ) -> tuple[Accounts, list[Outcome]]:
         """The accounts after a batch, and the outcome of each request; raises `Rejected` for what needs a live read.
 
@@ -246,11 +276,12 @@ class AdmissionCharger:
             result.refusals.get(index)
             or Charged(
                 {
-                    name: account.counted(charge.exact)
-                    for name, account in before.items()
+                    account.label: account.counted(charge.exact)
+                    for account in before.values()
                     if account.concerns(request.pod, charge := account.part(request.charge, request.on_cards))
                 },
                 tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed.get(index, ())),
+                writes,
             )
             for index, request in enumerate(requests)
         ]
@@ -268,7 +299,7 @@ class AdmissionCharger:
             replace(account, ledger={k: e for k, e in account.ledger.items() if k not in shown}) if shown else account
         )
 
-    async def _undo(self, namespace: str, writes: Writes, identities: Set[str]) -> None:
+    async def _undo(self, scope: str, writes: Writes, identities: Set[str]) -> None:
         """Take what was written for these ids out again, where it still stands as admitted.
 
         Best effort: what can't be undone expires.
@@ -287,7 +318,7 @@ class AdmissionCharger:
         own = Writes([swap for swap in writes.swaps if changed(swap)], self.counts)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
-                await self._store.undo(namespace, own, revert, RETRIES)
+                await self._store.undo(scope, own, revert, RETRIES)
 
 
 def _all_limited(request: ChargeRequest, accounts: Accounts) -> bool:

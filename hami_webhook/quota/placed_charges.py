@@ -30,7 +30,7 @@ class _Sums:
     units: dict[str, int] = field(default_factory=dict)
 
     def add(self, pod: Pod, charge: Charge, sign: int = 1) -> None:
-        if not scopes.matches(self.like.quota, pod):
+        if not scopes.matches(self.like.quota, pod):  # the namespace is right
             return
         for key, amount in charge.exact.items():
             unit = self.like.bytes_per_unit.get(key, 1)
@@ -78,14 +78,15 @@ class PlacedCharges:
         self,
         account: QuotaAccount,
         pod: Pod,
+        namespace: str,
         pods: Mapping[str, Pod],
         vendors: Vendors,
         capacity: CapacityLister,
         now: float,
         placement_ttl: float,
     ) -> dict[str, int]:
-        """As `placed_by_others`; `pods` are all of the namespace, by UID."""
-        space = self._spaces.get(pod.namespace) or _Space()
+        """As `placed_by_others` in one namespace; `pods` are all of it, by UID."""
+        space = self._spaces.get(namespace) or _Space()
         sums = self._sums_of(space, account)
         unsettled: list[tuple[Pod, Charge]] = []
         for uid in list(space.unsettled):

@@ -5,7 +5,7 @@ Source: docs/spec/quota.md#8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hami_webhook.cluster.api import ClusterError, Conflict
@@ -26,18 +26,21 @@ class QuotaChanged(Rejected):
 
 @dataclass(frozen=True, slots=True)
 class PlacementCharge:
-    """What was charged for one placement, to be undone if its annotations can't be written."""
+    """What was charged for one placement, to be undone if its annotations can't be written.
+
+    `writes` are those to the quotas of each store and scope.
+    """
 
     pod: Pod
-    store: QuotaStore
-    writes: Writes = field(default_factory=Writes)
+    writes: list[tuple[QuotaStore, str, Writes]] = field(default_factory=list)
 
     async def undo(self) -> None:
         """Take the increase back where our entry still stands; best effort, the recompute settles the rest.
 
         Not for where the annotations may have been written all the same.
         """
-        await self.store.undo(self.pod.namespace, self.writes, self._reverted, _RETRIES)
+        for store, scope, writes in reversed(self.writes):
+            await store.undo(scope, writes, self._reverted, _RETRIES)
 
     def _reverted(self, account: QuotaAccount, swap: Swap) -> QuotaAccount:
         uid, before, after = self.pod.uid, swap.before, swap.after
@@ -51,9 +54,10 @@ class PlacementCharge:
 
 
 class PlacementCharger:
-    """Commits placements: `placing` entries in the quotas that a pod is in the scope of.
+    """Commits placements: `placing` entries in the quotas that cover a pod.
 
     The quotas are those that the cache shows, without a list; in a namespace without quotas nothing is read at all.
+    `above` has the AcceleratorQuotas.
     """
 
     def __init__(
@@ -64,8 +68,10 @@ class PlacementCharger:
         *,
         clock: Callable[[], float],
         placement_ttl: float,
+        above: QuotaStore | None = None,
     ) -> None:
         self._store = store
+        self._above = above
         self._vendors = vendors
         self._capacity = capacity
         self._clock = clock
@@ -73,7 +79,7 @@ class PlacementCharger:
 
     async def commit(self, pod: Pod, actual: Charge, on_cards: ChargeOn | None = None) -> PlacementCharge:
         """Charge what `actual` costs beyond the pod's present charge. Raises `QuotaChanged` or `ClusterError`."""
-        commitment = PlacementCharge(pod, self._store)
+        commitment = PlacementCharge(pod)
         now = self._clock()
 
         def change(snapshot: Snapshot) -> tuple[Accounts, None]:
@@ -84,8 +90,11 @@ class PlacementCharger:
             return after, None
 
         try:
-            async with self._store.turn(pod.namespace):
-                await self._store.update(pod.namespace, change, retries=_RETRIES, writes=commitment.writes)
+            for store, scope in self._stores(pod, actual):
+                writes = Writes()
+                commitment.writes.append((store, scope, writes))
+                async with store.turn(scope):
+                    await store.update(scope, change, retries=_RETRIES, writes=writes)
         except Conflict as error:
             await commitment.undo()
             raise QuotaChanged(str(error)) from error
@@ -93,6 +102,12 @@ class PlacementCharger:
             await commitment.undo()
             raise
         return commitment
+
+    def _stores(self, pod: Pod, actual: Charge) -> Iterator[tuple[QuotaStore, str]]:
+        """The stores with quotas that may limit the pod, and the scopes there."""
+        yield self._store, pod.namespace
+        if self._above is not None and not self._above.concerns_none("", pod, actual):
+            yield self._above, ""
 
     def _charged(self, account: QuotaAccount, pod: Pod, actual: Charge, now: float, snapshot: Snapshot) -> QuotaAccount:
         """The account with the placement charged. Raises `QuotaChanged` if there is no room."""

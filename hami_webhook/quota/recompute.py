@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hami_webhook.cluster.api import Cluster, Kind, NotFound
+from prometheus_client import Histogram
+
+from hami_webhook.cluster.api import JSON, Cluster, Kind, NotFound
 from hami_webhook.devices.placement_annotations import TIME, placement_counts
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Pod
+from hami_webhook.quota import durations as histograms
+from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
 from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, admission_charge, charge_of, overrun
 from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot
+
+_MOST_LISTS = 8
+"""Namespaces of a quota whose pods are listed one by one."""
 
 _RETRIES = Retries(attempts=6, first=0.05, longest=1.0)
 """Fewer and with longer pauses than those of a charge: each attempt costs a list of the namespace's pods."""
@@ -70,6 +77,7 @@ def recompute(
     problems: list[tuple[Pod, tuple[str, ...]]] = []
     wakes: list[float] = []
     counted: list[tuple[Pod, Charge]] = []
+    uses: dict[str, NamespaceUse] = {}
     own, orphans = _match_entries(
         pods, entries, lambda pod: admission_charge(pod, vendors, capacity, account.cards).only(account.hard)
     )
@@ -84,8 +92,11 @@ def recompute(
         if kept is not None:
             ledger[pod.uid] = kept
             wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
-        for key, amount in account.counted(amounts).items():
+        costs = account.counted(amounts)
+        for key, amount in costs.items():
             used[key] += amount
+        if account.quota.namespaces is not None:
+            uses.setdefault(pod.namespace, NamespaceUse()).add(costs, waiting=not charge.placed)
         if amounts:
             ends = (pod.deletion_deadline, assumption_expires_at(pod, times.placement_ttl), charge.until)
             wakes += [at for at in ends if at is not None and at >= now]
@@ -98,7 +109,7 @@ def recompute(
         wakes.append(entry.time + times.ttl)
         for name, amount in account.counted(ledger[key].amounts).items():
             used[name] += amount
-    after = replace(account, used=used, ledger=ledger)
+    after = replace(account, used=used, ledger=ledger, quota=with_report(account, used, uses, now))
     confirmed = frozenset(entries.keys() - orphans.keys())
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
@@ -188,8 +199,24 @@ def _same_version(item: Any, cached: Callable[[str], Pod | None]) -> Pod | None:
     return pod if pod is not None and version and pod.resource_version == version else None
 
 
+async def pods_of_namespaces(cluster: Cluster, namespaces: Collection[str]) -> list[JSON]:
+    """The pods of many namespaces, listed live: by namespace where they are few, else all at once."""
+    if len(namespaces) > _MOST_LISTS:
+        return [pod for pod in (await cluster.list(Kind.PODS)).items if pod["metadata"]["namespace"] in namespaces]
+    listings = await asyncio.gather(*(cluster.list(Kind.PODS, namespace) for namespace in sorted(namespaces)))
+    return [pod for listing in listings for pod in listing.items]
+
+
+def recompute_durations() -> Histogram:
+    """How long recomputes take."""
+    return histograms.durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
+
+
 class Recomputer:
-    """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch."""
+    """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch.
+
+    `namespaces` are those that a quota selects, by its name; None where they are of their scope's namespace.
+    """
 
     def __init__(
         self,
@@ -201,7 +228,10 @@ class Recomputer:
         clock: Callable[[], float],
         times: Times,
         cached: Callable[[str], Pod | None] = lambda uid: None,
+        namespaces: Callable[[str], Collection[str]] | None = None,
+        durations: Histogram | None = None,
     ) -> None:
+        self._namespaces = namespaces
         self._store = store
         self._cluster = cluster
         self._vendors = vendors
@@ -209,11 +239,11 @@ class Recomputer:
         self._clock = clock
         self._times = times
         self._cached = cached
-        self.durations = durations("hami_webhook_quota_recompute_seconds", "Time to recompute a quota.")
+        self.durations = durations or recompute_durations()
 
     async def run(
         self,
-        namespace: str,
+        scope: str,
         name: str,
         lost: Callable[[QuotaAccount], Mapping[str, Entry]] = lambda account: {},
         gone: Container[str] = (),
@@ -227,7 +257,8 @@ class Recomputer:
         began = self._clock()
 
         async def list_pods() -> Sequence[Pod]:
-            return read_pods((await self._cluster.list(Kind.PODS, namespace)).items, self._cached)
+            names = [scope] if self._namespaces is None else self._namespaces(name)
+            return read_pods(await pods_of_namespaces(self._cluster, names), self._cached)
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
             account = snapshot.accounts.get(name)
@@ -239,10 +270,10 @@ class Recomputer:
             )
             return {name: result.after} if write else {}, result
 
-        result = await self._store.update(namespace, change, retries=_RETRIES, names=[name], list_pods=list_pods)
+        result = await self._store.update(scope, change, retries=_RETRIES, names=[name], list_pods=list_pods)
         self.durations.observe(self._clock() - began)
         return result
 
-    async def inline(self, namespace: str, name: str, write: bool = True) -> QuotaAccount:
+    async def inline(self, scope: str, name: str, write: bool = True) -> QuotaAccount:
         """The recompute in the course of a charge: the account as it is then to be."""
-        return (await self.run(namespace, name, write=write)).after
+        return (await self.run(scope, name, write=write)).after

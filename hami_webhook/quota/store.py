@@ -273,6 +273,15 @@ class QuotaStore:
         known = self._known(scope)
         return known is not None and known[1] and not any(each.concerns(pod, charge) for each in known[0].values())
 
+    async def listed(self, scope: str) -> Sequence[ResourceQuota]:
+        """All quotas of a scope, read live. Raises `ClusterError`."""
+        return await self._source.list(scope)
+
+    def known(self, scope: str) -> Accounts:
+        """The accounts as the cache shows them; none where it can't be believed."""
+        known = self._known(scope)
+        return {} if known is None else known[0]
+
     async def undo(
         self, scope: str, writes: Writes, revert: Callable[[QuotaAccount, Swap], QuotaAccount], retries: Retries
     ) -> None:

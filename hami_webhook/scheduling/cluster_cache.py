@@ -289,11 +289,18 @@ class ClusterCache:
         return list(self._by_namespace.get(namespace, {}).values())
 
     def placed_besides(self, pod: Pod, account: QuotaAccount, now: float) -> dict[str, int]:
-        """What the other placed pods of the pod's namespace cost the quota."""
-        pods = self._by_namespace.get(pod.namespace, {})
-        if account.cards is not None:
-            return placed_by_others(account, pod, pods.values(), self._vendors, self, now, self.placement_ttl)
-        return self._charges.of_others(account, pod, pods, self._vendors, self, now, self.placement_ttl)
+        """What the other placed pods that the quota covers cost it."""
+        sums = dict.fromkeys(account.hard, 0)
+        for namespace in account.quota.namespaces or (pod.namespace,):
+            pods = self._by_namespace.get(namespace, {})
+            more = (self._vendors, self, now, self.placement_ttl)
+            if account.cards is not None:
+                found = placed_by_others(account, pod, pods.values(), *more)
+            else:
+                found = self._charges.of_others(account, pod, namespace, pods, *more)
+            for key, amount in found.items():
+                sums[key] += amount
+        return sums
 
     def pod(self, uid: str) -> Pod | None:
         return self._pods.get(uid)

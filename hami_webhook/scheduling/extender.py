@@ -426,10 +426,8 @@ class Extender:
         return placement
 
     async def _quotas_of(self, namespace: str) -> Sequence[ResourceQuota]:
-        if (known := self._quotas(namespace)) is not None:
-            return known
-        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, namespace)
-        return [ResourceQuota.from_object(item) for item in listing.items]
+        known = self._quotas(namespace)
+        return await self._placer.quotas_of(namespace) if known is None else known
 
 
 def _remember(known: OrderedDict[str, _T], uid: str, value: _T) -> None:

@@ -169,6 +169,7 @@ class Placer:
         boundary: PolicyBoundary | None = None,
         placement_ttl: float = 300.0,
         store: QuotaStore | None = None,
+        above: QuotaStore | None = None,
         nominations: Nominations | None = None,
     ) -> None:
         self._cluster = cluster
@@ -179,7 +180,10 @@ class Placer:
         self._boundary = boundary
         self._placement_ttl = placement_ttl
         self._store = store or QuotaStore(ResourceQuotas(cluster), vendors, clock=clock)
-        self._charger = PlacementCharger(self._store, vendors, state, clock=clock, placement_ttl=placement_ttl)
+        self._above = above
+        self._charger = PlacementCharger(
+            self._store, vendors, state, clock=clock, placement_ttl=placement_ttl, above=above
+        )
         self._filter_cache = FilterCache(state, vendors, self._policies.node, nominations=nominations)
         self.events: EventRecorder | None = EventRecorder(cluster, clock)
         self.busy_nodes: Callable[[], Collection[str]] = tuple
@@ -198,6 +202,7 @@ class Placer:
             boundary=self._boundary,
             placement_ttl=self._placement_ttl,
             store=self._store,
+            above=self._above,
         )
         other.events = None
         other._known = self._state
@@ -211,9 +216,7 @@ class Placer:
         """
         if pod.node_name:
             return None
-        listing = await self._cluster.list(Kind.RESOURCE_QUOTAS, pod.namespace)
-        quotas = [ResourceQuota.from_object(item) for item in listing.items]
-        found = await self.consider(pod, nodes, quotas, choose=True)
+        found = await self.consider(pod, nodes, await self.quotas_of(pod.namespace), choose=True)
         if not isinstance(found, CycleState):
             return found
         failed = dict(found.filtered.failed)
@@ -244,6 +247,13 @@ class Placer:
                 raise
             return Placement(placement.node, best.score, best.fit.rows, placement.written, failed)
         return self._no_node(pod, found, failed)
+
+    async def quotas_of(self, namespace: str) -> list[ResourceQuota]:
+        """The quotas that cover a namespace's pods, read live."""
+        quotas = [*await self._store.listed(namespace)]
+        if self._above is not None:
+            quotas += [quota for quota in await self._above.listed("") if namespace in (quota.namespaces or ())]
+        return quotas
 
     async def consider(
         self, pod: Pod, nodes: Sequence[str] | None, quotas: Sequence[ResourceQuota], *, choose: bool = False

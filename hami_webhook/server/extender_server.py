@@ -107,7 +107,7 @@ def extender_server(
         single=settings.extender_mode == "single",
         clock=core.clock,
         ready=informers.wait_synced,
-        quotas=core.caches.quotas,
+        quotas=core.caches.covering,
         pods_complete=informers.pods_complete,
         schedulers=schedulers,
         refused=requeue_trigger.refused,

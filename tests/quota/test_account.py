@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.cluster.api import JSON, ClusterError
+from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import (
     ChargeRequest,
     NeedsRecompute,
     QuotaAccount,
     Refusal,
     evaluate_batch,
-    refuse_unknown,
     verify,
 )
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 
-from .objects import CORES, GPU, KEYS, MEM, NOON, books, full, pod, quota, read_pod, vendors
+from .objects import CORES, GPU, KEYS, MEM, NOON, books, full, quota, read_pod, vendors
 
 SECRET = reservation_id("s")
 """The ledger's id of the reservation with the secret `s`."""
@@ -290,8 +290,8 @@ def test_used_never_falls_below_zero() -> None:
     assert one.with_entry("u", None).used == full(mem=0)
 
 
-def answered(**annotations: str) -> ResourceQuota:
-    return ResourceQuota.from_object({"metadata": {"annotations": {LEDGER: text for text in annotations.values()}}})
+def answered(ledger: str | None = None) -> ResourceQuota:
+    return ResourceQuota.from_object({"metadata": {"annotations": {} if ledger is None else {LEDGER: ledger}}})
 
 
 def test_an_answer_without_the_ledger_is_a_failure() -> None:

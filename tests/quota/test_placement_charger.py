@@ -226,7 +226,7 @@ def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
 
         world.cluster.pause = drop
         commitment = await committer(world).commit(waiting, actual(12288))
-        assert commitment.writes.swaps == []
+        assert [writes.swaps for _, _, writes in commitment.writes] == [[]]
 
     committed(message)
 

@@ -45,6 +45,7 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
         core = core_on(recorder)
         core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
         core.caches.current_within = lambda seconds: True
+        core.caches.accelerator_quotas.alive_within = lambda seconds: True
         core.caches.put(Kind.RESOURCE_QUOTAS, cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a") or {})
         waiting = list(range(PODS))
 

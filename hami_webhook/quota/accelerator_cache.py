@@ -1,0 +1,64 @@
+"""The AcceleratorQuotas that a watch has shown, with the namespaces that each selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hami_webhook.cluster.api import JSON
+from hami_webhook.kube.objects import Namespace, ResourceQuota
+from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
+
+_ALIVE_SECONDS = 60.0
+"""Seconds without a sign of life after which the watch is taken for dead."""
+
+
+class AcceleratorQuotaCache:
+    """AcceleratorQuotas by name. `namespaces` are kept by the owner, which calls `relabelled` after each change."""
+
+    def __init__(self, namespaces: dict[str, Namespace]) -> None:
+        self._namespaces = namespaces
+        self._objects: dict[str, JSON] = {}
+        self._quotas: dict[str, ResourceQuota] = {}
+        self.alive_within: Callable[[float], bool] = lambda seconds: False
+        """Whether the watch gave a sign of life in the last seconds."""
+
+    def put(self, obj: JSON) -> None:
+        """A quota was added or changed. Raises `MalformedObject`."""
+        quota = read_accelerator_quota(obj, self.labels())
+        self._objects[quota.name], self._quotas[quota.name] = obj, quota
+
+    def drop(self, name: str) -> None:
+        self._objects.pop(name, None)
+        self._quotas.pop(name, None)
+
+    def relabelled(self) -> None:
+        """A namespace came, went or has other labels."""
+        labels = self.labels() if self._objects else {}
+        self._quotas = {name: read_accelerator_quota(obj, labels) for name, obj in self._objects.items()}
+
+    def labels(self) -> Labels:
+        return {name: namespace.labels for name, namespace in self._namespaces.items()}
+
+    def quota(self, name: str) -> ResourceQuota | None:
+        return self._quotas.get(name)
+
+    @property
+    def size(self) -> int:
+        return len(self._objects)
+
+    def selected(self, name: str) -> frozenset[str]:
+        """The namespaces that a quota selects."""
+        quota = self._quotas.get(name)
+        return (quota.namespaces or frozenset()) if quota is not None else frozenset()
+
+    def covering(self, namespace: str) -> list[ResourceQuota]:
+        """The quotas that select a namespace."""
+        return [quota for quota in self._quotas.values() if namespace in (quota.namespaces or ())]
+
+    def quotas(self, namespace: str = "") -> Sequence[ResourceQuota] | None:
+        """All of them; None unless the watch is alive."""
+        return list(self._quotas.values()) if self.alive_within(_ALIVE_SECONDS) else None
+
+    def current_within(self, seconds: float) -> bool:
+        """A new quota counts as soon as the watch shows it: until then its used isn't known to anybody."""
+        return self.alive_within(_ALIVE_SECONDS)

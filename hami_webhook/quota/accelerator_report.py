@@ -1,0 +1,58 @@
+"""What the status of an AcceleratorQuota says of its namespaces, and its condition (docs/spec/quota.md#5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from hami_webhook.kube.objects import ResourceQuota, format_time
+from hami_webhook.quota.account import QuotaAccount
+
+EXCEEDED = "Exceeded"
+
+
+@dataclass(slots=True)
+class NamespaceUse:
+    """What a namespace's pods cost a quota, and what of that is of pods without a placement; as the quota counts it."""
+
+    used: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+
+    def add(self, costs: Mapping[str, int], *, waiting: bool) -> None:
+        for sums in (self.used, self.waiting) if waiting else (self.used,):
+            for key, amount in costs.items():
+                sums[key] = sums.get(key, 0) + amount
+
+
+def with_report(
+    account: QuotaAccount, used: Mapping[str, int], uses: Mapping[str, NamespaceUse], now: float
+) -> ResourceQuota:
+    """The account's object with what a recompute at `now` found; a ResourceQuota as it is."""
+    quota = account.quota
+    if quota.namespaces is None:
+        return quota
+    namespaces = [
+        {
+            "name": name,
+            "used": {key: account.written(key, amount) for key, amount in sorted(use.used.items()) if amount},
+            "waiting": {key: account.written(key, amount) for key, amount in sorted(use.waiting.items()) if amount},
+        }
+        for name, use in sorted(uses.items())
+        if any(use.used.values())
+    ]
+    hard = sorted(account.hard.items())
+    over = [f"{key}: used {used[key]}, limited {limit}" for key, limit in hard if used[key] > limit]
+    status = "True" if over else "False"
+    reason, message = ("AboveHard", "; ".join(over)) if over else ("WithinHard", "used is within hard")
+    since = format_time(now)
+    others: list[Mapping[str, Any]] = []
+    for each in quota.report.get("conditions", ()):
+        if each.get("type") != EXCEEDED:
+            others.append(each)
+        elif each.get("status") == status:
+            since = each.get("lastTransitionTime", since)
+    condition = {"type": EXCEEDED, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+    return msgspec.structs.replace(quota, report={"namespaces": namespaces, "conditions": [*others, condition]})

@@ -1,0 +1,54 @@
+"""Charging a pod to the quotas of its namespace and to those above it: to all or to none (docs/spec/quota.md#5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hami_webhook.quota.account import ChargeRequest, Refusal
+from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
+
+
+class HierarchyCharger:
+    """Charges ResourceQuotas with `own` and AcceleratorQuotas with `above`; `timeout` in seconds is for both together.
+
+    A process that ends between the two leaves a charge that expires: a quota errs by refusing.
+    """
+
+    def __init__(
+        self, own: AdmissionCharger, above: AdmissionCharger, *, clock: Callable[[], float], timeout: float
+    ) -> None:
+        self._own = own
+        self._above = above
+        self._clock = clock
+        self._timeout = timeout
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    @property
+    def counts(self) -> ChargeCounts:
+        """What both did."""
+        return self._own.counts
+
+    async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
+        """Charge one pod. `seconds` are left to answer in."""
+        if self._above.concerns_none(request):
+            return await self._own.charge(request, seconds)
+        until = self._clock() + (self._timeout if seconds is None else min(self._timeout, seconds))
+        chargers = (self._own, self._above)
+        # what would be charged in vain to the first has to be taken out again
+        first, second = reversed(chargers) if self._above.refuses(request) else chargers
+        charged = await first.charge(request, until - self._clock())
+        if isinstance(charged, Refusal):
+            return charged
+        other: Outcome | None = None
+        try:
+            other = await second.charge(request, max(0.0, until - self._clock()))
+        finally:
+            if not isinstance(other, Charged):
+                releasing = asyncio.create_task(first.release(request, charged))
+                self._releasing.add(releasing)
+                releasing.add_done_callback(self._releasing.discard)
+                await asyncio.shield(releasing)
+        if isinstance(other, Refusal):
+            return other
+        return Charged({**charged.amounts, **other.amounts}, (*charged.warnings, *other.warnings))
