@@ -27,9 +27,6 @@ from hami_webhook.cluster.api import (
 BASE_DELAY = 0.5
 """Seconds before the first try after a failure; doubled with each further one, and each time 50 to 100 % of it."""
 MAX_DELAY = 30.0
-LOOK_AGAIN = 300.0
-"""Seconds after which a kind that isn't installed, or may not be listed, is asked for again."""
-
 _Key = tuple[str, str]
 """An object's namespace and name."""
 _Version = tuple[str, str]
@@ -57,8 +54,8 @@ class Informer:
 
     `clock` gives seconds (monotonic ones will do), `sleep` waits seconds, `random` gives a number in [0, 1).
     What the handler raises ends the run: it is a bug, and the cache can't be trusted any longer; `run` again lists
-    again. An `optional` kind that the cluster doesn't have, or doesn't let us list, has no objects: that is reported
-    like any other list.
+    again. `look_again`: a kind that the cluster doesn't have, or doesn't let us list, has no objects, which is reported
+    like any other list, and is asked for again after so many seconds. `expected`: a warning says that it isn't there.
     """
 
     def __init__(
@@ -70,7 +67,8 @@ class Informer:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
-        optional: bool = False,
+        look_again: float | None = None,
+        expected: bool = True,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -80,7 +78,8 @@ class Informer:
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._optional = optional
+        self._look_again = look_again
+        self._expected = expected
         self._missing = False
         self._known: dict[_Key, _Version] = {}
         self._version: str | None = None
@@ -120,9 +119,9 @@ class Informer:
                     continue
                 delay = BASE_DELAY  # a server that closes watches at once must not make us spin
             except ClusterError as error:
-                if self._optional and isinstance(error, NotFound | Forbidden):
+                if self._look_again is not None and isinstance(error, NotFound | Forbidden):
                     self._do_without(error)
-                    await self._sleep(LOOK_AGAIN)
+                    await self._sleep(self._look_again)
                     continue
                 if isinstance(error, Gone):
                     self._version = None
@@ -136,8 +135,9 @@ class Informer:
 
     def _do_without(self, error: ClusterError) -> None:
         """There are no objects as far as we can see; said once, until there are."""
-        if not self._missing:
-            _log.warning("doing without %s, looking again every %g s: %s", self.kind.qualified, LOOK_AGAIN, error)
+        if not self._missing and (self._expected or not isinstance(error, NotFound)):
+            text = "doing without %s, looking again every %g s: %s"
+            _log.warning(text, self.kind.qualified, self._look_again, error)
         self._missing, self._version = True, None
         self._adopt(Listing([], ""))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from hami_webhook.assembly import Core
 from hami_webhook.cluster.api import JSON, Kind, WatchType
@@ -18,11 +18,15 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.preemption import gives_room
 
-_WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
+_LOOK_AGAIN = {Kind.DEVICES: 300.0, Kind.ACCELERATOR_QUOTAS: 5.0}
+"""Seconds after which a kind that isn't installed is asked for again."""
+
+_WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS)
 
 
 class SharedInformers:
-    """One informer for each kind that the core reads; Koordinator's Devices where they are installed.
+    """One informer for each kind that the core reads; of AcceleratorQuotas and Koordinator's Devices where they are
+    installed.
 
     `disruption_budgets`: PodDisruptionBudgets are watched too.
     """
@@ -30,7 +34,7 @@ class SharedInformers:
     def __init__(
         self,
         core: Core,
-        reconciler: QuotaReconciler | None = None,
+        reconcilers: Sequence[QuotaReconciler] = (),
         requeue_trigger: RequeueTrigger | None = None,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -39,12 +43,12 @@ class SharedInformers:
         showback: Showback | None = None,
     ) -> None:
         self._core = core
-        self._reconciler = reconciler
+        self._reconcilers = reconcilers
         self._requeue_trigger = requeue_trigger
         self._showback = showback
         self._loops = Loops(core.failures, sleep=sleep)
         self._pod_handlers: dict[tuple[str, str], Callable[[], None]] = {}
-        optional = {Kind.DEVICES} if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else set()
+        devices = (Kind.DEVICES,) if any(scheduler.reads_devices for scheduler in core.vendors.foreign) else ()
         self._informers = {
             kind: Informer(
                 core.cluster,
@@ -53,11 +57,13 @@ class SharedInformers:
                 clock=core.clock,
                 sleep=sleep,
                 random=jitter,
-                optional=kind in optional,
+                look_again=_LOOK_AGAIN.get(kind),
+                expected=kind is not Kind.ACCELERATOR_QUOTAS,
             )
-            for kind in (*optional, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
+            for kind in (*devices, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
         }
         core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
+        core.caches.accelerator_quotas.alive_within = self._informers[Kind.ACCELERATOR_QUOTAS].alive_within
 
     @property
     def synced(self) -> bool:
@@ -114,12 +120,12 @@ class SharedInformers:
         return handle
 
     def _changed(self, kind: Kind, obj: JSON, *, gone: bool) -> None:
-        core, caches, reconciler = self._core, self._core.caches, self._reconciler
+        core, caches = self._core, self._core.caches
         meta = obj["metadata"]
         uid, namespace, name = meta.get("uid", ""), meta.get("namespace", ""), meta["name"]
         pod_before = core.state.pod(uid) if kind is Kind.PODS else None
         view_before = core.state.view(name) if kind is Kind.NODES else None
-        quota_before = caches.quota(namespace, name) if kind is Kind.RESOURCE_QUOTAS else None
+        quota_before = caches.quota_of(kind, namespace, name)
         device_before = core.state.device(name) if kind is Kind.DEVICES else None
         namespace_before = core.known(name) if kind is Kind.NAMESPACES else None
         (caches.drop if gone else caches.put)(kind, obj)
@@ -137,27 +143,28 @@ class SharedInformers:
                 freed = view is not None and view.inventories != cards_before
             elif kind is Kind.POD_DISRUPTION_BUDGETS:
                 freed = False
-            elif kind is Kind.NAMESPACES:  # its annotations may allow its pods more
+            elif kind is Kind.NAMESPACES:  # its annotations may allow its pods more, its labels fewer quotas
                 freed = namespace_before is not None and core.known(name) != namespace_before
             else:
-                freed = self._quota_freed(quota_before, caches.quota(namespace, name))
+                freed = self._quota_freed(quota_before, caches.quota_of(kind, namespace, name))
             if freed:
                 self._requeue_trigger.freed()
         if self._showback is not None and kind is Kind.PODS:
             self._showback.pod_changed(uid)
         elif self._showback is not None and kind is Kind.NODES and view_before is not core.state.view(name):
             self._showback.node_changed(name)
-        if reconciler is None:
-            return
-        if kind is Kind.PODS:
-            reconciler.pod_changed(pod_before, core.state.pod(uid))
-        elif kind is Kind.RESOURCE_QUOTAS:
-            reconciler.quota_changed(quota_before, caches.quota(namespace, name))
-        elif kind is Kind.NODES and _cards_of(view_before) != _cards_of(core.state.view(name)):
-            reconciler.cards_changed()
-        elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
-            for pod in core.state.foreign_pods_on(name):  # their charges may be completed from the registered cards
-                reconciler.touch(pod.namespace)
+        for reconciler in self._reconcilers:
+            if kind is Kind.PODS:
+                reconciler.pod_changed(pod_before, core.state.pod(uid))
+            elif kind is reconciler.kind:
+                reconciler.quota_changed(quota_before, caches.quota_of(kind, namespace, name))
+            elif kind is Kind.NAMESPACES:
+                reconciler.namespaces_changed()
+            elif kind is Kind.NODES and _cards_of(view_before) != _cards_of(core.state.view(name)):
+                reconciler.cards_changed()
+            elif kind is Kind.DEVICES and (device_before is None) != (core.state.device(name) is None):
+                for pod in core.state.foreign_pods_on(name):  # their charges may be completed from the registered cards
+                    reconciler.touch(pod.namespace)
 
     def _quota_freed(self, before: ResourceQuota | None, after: ResourceQuota | None) -> bool:
         """Whether a quota may allow more than before: raised, gone, less used, no longer enforced, of other cards, or
@@ -168,9 +175,11 @@ class SharedInformers:
         if after is None or (gives_room(after) and not gives_room(before)):
             return True
         old, new = QuotaAccount.read(before, self._core.vendors), QuotaAccount.read(after, self._core.vendors)
+        before_selected, after_selected = before.namespaces or frozenset(), after.namespaces or frozenset()
         return (
             (old.enforced and not new.enforced)
             or old.cards != new.cards
+            or not before_selected <= after_selected
             or any(
                 key not in new.hard or new.hard[key] > hard or new.used.get(key, 0) < old.used.get(key, 0)
                 for key, hard in old.hard.items()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
@@ -33,7 +34,7 @@ class LeaderTasks:
 
     core: Core
     informers: SharedInformers
-    reconciler: QuotaReconciler
+    reconcilers: Sequence[QuotaReconciler]
     rotator: CertRotator | None
     webhooks: WebhookReconciler
     loops: Loops
@@ -50,14 +51,16 @@ class LeaderTasks:
             tasks.create_task(self.loops.keep(mixed_managers.LOOP, MixedManagerAudit(self.core).run))
             tasks.create_task(self.loops.keep("namespace annotations", NamespaceAnnotations(self.core).run))
             if not self.quotas_in_memory:
-                tasks.create_task(self.loops.keep(quotas.LOOP, lambda: reconcile(self.informers, self.reconciler)))
+                tasks.create_task(self.loops.keep(quotas.LOOP, lambda: reconcile(self.informers, self.reconcilers)))
 
 
-async def reconcile(informers: SharedInformers, reconciler: QuotaReconciler) -> None:
+async def reconcile(informers: SharedInformers, reconcilers: Sequence[QuotaReconciler]) -> None:
     """Reconcile the quotas until cancelled."""
     await informers.wait_synced()
-    reconciler.resync()
-    await reconciler.run()
+    async with asyncio.TaskGroup() as tasks:
+        for reconciler in reconcilers:
+            reconciler.resync()
+            tasks.create_task(reconciler.run())
 
 
 def lease_of(settings: Settings) -> tuple[str, str]:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hami_webhook.assembly import Core
-from hami_webhook.cluster.api import ClusterError, EventNote, NotFound
+from hami_webhook.cluster.api import ClusterError, EventNote, Kind, NotFound
 from hami_webhook.cluster.rate import in_background
 from hami_webhook.controller.ledger_history import LedgerHistory
 from hami_webhook.controller.object_events import ObjectEvents
@@ -24,9 +24,6 @@ from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
-
-_LONGEST_DELAY = 2.0
-"""Seconds after the first change by which a namespace is recomputed, however many follow."""
 
 _LONGEST_CLEANUP = 10.0
 """Seconds after the first new pod by which a namespace is recomputed where that only drops entries from ledgers.
@@ -43,18 +40,25 @@ LOOP = "quotas"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds: how long changes are gathered, between full resyncs, and an entry's life without a pod."""
+    """Seconds: how long changes are gathered, between full resyncs, and an entry's life without a pod.
+
+    `longest` is how long after the first change quotas are recomputed, however many follow.
+    """
 
     debounce: float = 0.5
     resync: float = 300.0
     ttl: float = 45.0
+    longest: float = 2.0
 
 
 class QuotaReconciler:
-    """Keeps quotas true. `pod_changed` and `quota_changed` are called with events; `step` does what is due.
+    """Keeps ResourceQuotas true; those of a scope, which is a namespace, are recomputed together.
 
-    `expired` counts ledger entries for which no pod came, `drifted` recomputes that changed used for no known reason.
+    `pod_changed`, `quota_changed` and the like are called with events; `step` does what is due. `expired` counts ledger
+    entries for which no pod came, `drifted` recomputes that changed used for no known reason.
     """
+
+    kind = Kind.RESOURCE_QUOTAS
 
     def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
@@ -96,19 +100,33 @@ class QuotaReconciler:
                 self._history.gone[identity] = self._core.clock()
         else:
             self._facts[pod.uid] = facts
-        if after is not None and known is None and self._is_charged(after):
-            self._gather(self._charged, pod.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
-        elif after is None or known != facts:
-            self.touch(pod.namespace)
+        for scope in self._scopes(pod.namespace):
+            if after is not None and known is None and self._is_charged(after, scope):
+                self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
+            elif after is None or known != facts:
+                self._touch(scope)
 
-    def _is_charged(self, pod: Pod) -> bool:
+    def _scopes(self, namespace: str) -> Iterable[str]:
+        """The scopes with quotas that cover a namespace's pods."""
+        return (namespace,)
+
+    def _scope(self, quota: ResourceQuota) -> str:
+        """The scope of a quota."""
+        return quota.namespace
+
+    async def _recompute(self, scope: str, name: str) -> Recomputed:
+        """Recompute a quota. Raises `ClusterError`."""
+        async with self._core.quotas.turn(scope):
+            return await self._core.recomputer.run(scope, name, self._lost, self._history.gone)
+
+    def _is_charged(self, pod: Pod, scope: str) -> bool:
         """Whether ledgers had what a new pod costs, so that it is in used, and a recompute only drops its entries."""
         core, now = self._core, self._core.clock()
         if pod.node_name or NODE in pod.annotations or pod.terminal or pod.deletion_time is not None:
             return False
         charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
         ids = charge_ids(pod.uid, pod.annotations)
-        accounts = self._accounts.get(pod.namespace, {}).values()
+        accounts = self._accounts.get(scope, {}).values()
         if any(account.cards is not None for account in accounts):
             return False  # their entries stay while the pod waits
         return charge.derivable and all(
@@ -135,59 +153,69 @@ class QuotaReconciler:
         if after is None:
             return
         account = QuotaAccount.read(after, self._core.vendors)
-        accounts = self._accounts.setdefault(after.namespace, {})
+        scope = self._scope(after)
+        accounts = self._accounts.setdefault(scope, {})
         last = accounts.get(after.name, account)
         accounts[after.name] = account
         if account.observed > last.observed:
             self._observed[after.uid] += account.observed - last.observed
-            self._gather(self._charged, after.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
+            self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
         changed = before is None or before.hard != after.hard
         enforcement = before and before.annotations.get(ENFORCEMENT)
         if (changed or enforcement != after.annotations.get(ENFORCEMENT)) and (
             self._core.misreadings(after) or self._object_events.reasons(after.uid)
         ):
-            self.touch(after.namespace)
+            self._touch(scope)
         if not account.managed:
             return
         lost = self._history.quota(account, self._core.clock())
         raised = account.ledger.keys() - last.ledger.keys()  # by a charge, which may drop entries of pods not seen here
         unknown = account.used.keys() != account.hard.keys()
         if changed or account.gone or unknown or (lost and not raised):
-            self.touch(after.namespace)
+            self._touch(scope)
         elif lost:
-            self._gather(self._charged, after.namespace, _LONGEST_DELAY, _LONGEST_CLEANUP)
+            self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
         now = self._core.clock()
         for entry in account.ledger.values():
             if entry.state is not State.WAITING:
                 expires = now if entry.expired(now, self._pace.ttl) else entry.time + self._pace.ttl + _AFTER
-                self._at(after.namespace, expires)
+                self._at(scope, expires)
 
     def _forget_account(self, quota: ResourceQuota) -> None:
-        accounts = self._accounts.get(quota.namespace, {})
+        scope = self._scope(quota)
+        accounts = self._accounts.get(scope, {})
         accounts.pop(quota.name, None)
         if not accounts:
-            self._accounts.pop(quota.namespace, None)
+            self._accounts.pop(scope, None)
 
     def cards_changed(self) -> None:
         """Cards, or labels of their nodes, changed: quotas that select cards may count others."""
-        for namespace, accounts in self._accounts.items():
+        for scope, accounts in self._accounts.items():
             if any(account.cards is not None for account in accounts.values()):
-                self.touch(namespace)
+                self._touch(scope)
+
+    def namespaces_changed(self) -> None:
+        """A namespace came, went or changed: quotas that select namespaces may cover others."""
 
     def touch(self, namespace: str) -> None:
-        """Recompute the namespace soon: debounced, but no later than 2 s after the first change."""
-        self._gather(self._changed, namespace, self._pace.debounce, _LONGEST_DELAY)
+        """Recompute the quotas that cover a namespace's pods soon."""
+        for scope in self._scopes(namespace):
+            self._touch(scope)
 
-    def _gather(self, work: dict[str, tuple[float, float]], namespace: str, delay: float, longest: float) -> None:
-        """Recompute the namespace `delay` s after the last such call, but no later than `longest` s after the first."""
+    def _touch(self, scope: str) -> None:
+        """Recompute the scope's quotas soon: debounced, but no later than `Pace.longest` after the first change."""
+        self._gather(self._changed, scope, self._pace.debounce, self._pace.longest)
+
+    def _gather(self, work: dict[str, tuple[float, float]], scope: str, delay: float, longest: float) -> None:
+        """Recompute the scope `delay` s after the last such call, but no later than `longest` s after the first."""
         now = self._core.clock()
-        first, _ = work.get(namespace, (now, now))
-        work[namespace] = first, min(now + delay, first + longest)
+        first, _ = work.get(scope, (now, now))
+        work[scope] = first, min(now + delay, first + longest)
         self._wake.set()
 
-    def _at(self, namespace: str, when: float) -> None:
-        if namespace not in self._changed and when < self._timed.get(namespace, float("inf")):
-            self._timed[namespace] = when
+    def _at(self, scope: str, when: float) -> None:
+        if scope not in self._changed and when < self._timed.get(scope, float("inf")):
+            self._timed[scope] = when
             self._wake.set()
 
     def resync(self) -> None:
@@ -203,12 +231,12 @@ class QuotaReconciler:
     def _all_due(self) -> Iterator[tuple[str, float]]:
         yield from self._timed.items()
         for work in (self._changed, self._charged):
-            yield from ((namespace, when) for namespace, (_, when) in work.items())
+            yield from ((scope, when) for scope, (_, when) in work.items())
 
     async def step(self) -> int:
         """Recompute what is due now; how many quotas were looked at."""
         now = self._core.clock()
-        due = {namespace for namespace, when in self._all_due() if when <= now}
+        due = {scope for scope, when in self._all_due() if when <= now}
         quiet: set[str] = set()
         if now >= self._next_resync:
             self._next_resync = now + self._pace.resync * (0.9 + 0.2 * self._jitter())
@@ -216,10 +244,10 @@ class QuotaReconciler:
             quiet = self._accounts.keys() - due - self._changed.keys()
             due |= self._accounts.keys()
         looked = 0
-        for namespace in sorted(due):
+        for scope in sorted(due):
             for work in (self._changed, self._charged, self._timed):
-                work.pop(namespace, None)
-            looked += await self._reconcile(namespace, quiet=namespace in quiet)
+                work.pop(scope, None)
+            looked += await self._reconcile(scope, quiet=scope in quiet)
         return looked
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
@@ -236,9 +264,9 @@ class QuotaReconciler:
                 for wait in waits:
                     wait.cancel()
 
-    async def _reconcile(self, namespace: str, *, quiet: bool) -> int:
+    async def _reconcile(self, scope: str, *, quiet: bool) -> int:
         """Recompute a namespace's quotas; `quiet` if nothing happened there that would change them."""
-        accounts = list(self._accounts.get(namespace, {}).values())
+        accounts = list(self._accounts.get(scope, {}).values())
         for account in accounts:
             await self._report_misreadings(account.quota)
             await self._report_observed(account)
@@ -246,18 +274,17 @@ class QuotaReconciler:
         failed = False
         for quota in managed:
             try:
-                async with self._core.quotas.turn(namespace):
-                    result = await self._core.recomputer.run(namespace, quota.name, self._lost, self._history.gone)
+                result = await self._recompute(scope, quota.name)
             except NotFound:
                 continue
             except ClusterError as error:
-                about = {"namespace": namespace, "quota": quota.name, "reason": str(error)}
+                about = {"namespace": scope, "quota": quota.name, "reason": str(error)}
                 logger.warning("recomputing failed; trying again", extra=about)
                 failed = True
                 continue
             except Exception:
                 self._core.failures[LOOP] += 1
-                about = {"namespace": namespace, "quota": quota.name}
+                about = {"namespace": scope, "quota": quota.name}
                 logger.exception("recomputing failed; trying again", extra=about)
                 failed = True
                 continue
@@ -266,13 +293,13 @@ class QuotaReconciler:
             if quiet and result.before.used.keys() == result.after.used.keys() != set():
                 self.drifted += result.before.used != result.after.used
             if result.wake is not None:
-                self._at(namespace, result.wake + _AFTER)
+                self._at(scope, result.wake + _AFTER)
             await self._report(result)
-        failures = self._failures.pop(namespace, 0)
+        failures = self._failures.pop(scope, 0)
         if failed:
-            self._failures[namespace] = failures + 1
+            self._failures[scope] = failures + 1
             pause = min(_LONGEST_BACKOFF, 2.0 ** min(failures, 16))
-            self._at(namespace, self._core.clock() + pause * (0.5 + self._jitter() / 2))
+            self._at(scope, self._core.clock() + pause * (0.5 + self._jitter() / 2))
         return len(managed)
 
     def _lost(self, account: QuotaAccount) -> dict[str, Entry]:
@@ -286,7 +313,7 @@ class QuotaReconciler:
             for key, limit in sorted(hard.items())
             if result.after.used[key] > limit
         ]
-        await self._tell("ResourceQuota", quota, "QuotaExceeded", "; ".join(over))
+        await self._tell(quota.kind, quota, "QuotaExceeded", "; ".join(over))
         for pod, texts in result.problems:
             await self._tell("Pod", pod, "BadAllocation", "; ".join(texts))
         for pod, keys in result.overruns:
@@ -298,15 +325,13 @@ class QuotaReconciler:
         found = self._core.misreadings(quota)
         for reason in Reason:
             text = "; ".join(each.text for each in found if each.reason is reason)
-            await self._tell("ResourceQuota", quota, reason.value, text)
+            await self._tell(quota.kind, quota, reason.value, text)
 
     async def _report_observed(self, account: QuotaAccount) -> None:
         """Count in an event what a quota let pass and would have refused."""
         quota, times = account.quota, self._observed.pop(account.quota.uid, 0)
         text = f"without {ENFORCEMENT}: observe a pod would have been refused"
-        note = EventNote(
-            "ResourceQuota", quota.namespace, quota.name, quota.uid, "Warning", "QuotaObserved", text, times
-        )
+        note = EventNote(quota.kind, quota.namespace, quota.name, quota.uid, "Warning", "QuotaObserved", text, times)
         if times and not await self._object_events.record(note):
             self._observed[quota.uid] += times
 

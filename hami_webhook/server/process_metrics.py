@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,17 +32,19 @@ class ProcessCollector(Collector):
     tls: ReloadingTls | None
     source: PolicySource
     reload: PolicyReload
-    reconciler: QuotaReconciler | None
+    reconcilers: Sequence[QuotaReconciler]
     webhooks: WebhookReconciler
     leading: Callable[[], bool]
     informers: SharedInformers
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
-        if self.reconciler is not None:
+        if self.reconcilers:
             yield _gauge("leader", "1 while this process leads: reconciles, and exports the cluster.", self.leading())
-            yield _counter("quota_expired", "Charges whose pod never came.", self.reconciler.expired)
-            yield _counter("quota_drift", "Recomputes that corrected used for no event.", self.reconciler.drifted)
+            expired = sum(each.expired for each in self.reconcilers)
+            drifted = sum(each.drifted for each in self.reconcilers)
+            yield _counter("quota_expired", "Charges whose pod never came.", expired)
+            yield _counter("quota_drift", "Recomputes that corrected used for no event.", drifted)
             if self.leading():
                 yield _gauge(
                     "wrong_webhook_configurations",

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
+from hami_webhook.controller.accelerator_quotas import LONGEST_DELAY, AcceleratorQuotaReconciler
 from hami_webhook.controller.certificates import CertRotator
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.leader import LeaderElection
@@ -128,10 +129,11 @@ async def running(
     )
     may_record = settings.roles != {"webhook"}
     own_pod = OwnPod(core, settings.pod_namespace, settings.pod_name) if settings.pod_name and may_record else None
-    reconciler = None
+    reconcilers: list[QuotaReconciler] = []
     if "controller" in settings.roles:
         pace = Pace(settings.quota_debounce, settings.quota_resync, settings.quota_reservation_ttl)
-        reconciler = QuotaReconciler(core, pace)
+        slower = replace(pace, longest=LONGEST_DELAY)
+        reconcilers = [QuotaReconciler(core, pace), AcceleratorQuotaReconciler(core, slower)]
     showback = Showback(core)
     requeue_trigger = (
         RequeueTrigger(cluster, lambda: a_node(core), clock=clock) if "extender" in settings.roles else None
@@ -139,10 +141,10 @@ async def running(
     preempts = requeue_trigger is not None and settings.preemption != "off"
     informers = SharedInformers(
         core,
-        reconciler,
+        reconcilers,
         requeue_trigger,
         disruption_budgets=preempts,
-        showback=showback if reconciler is not None else None,
+        showback=showback if reconcilers else None,
     )
     limits = limits_of(settings)
     webhooks = webhook_reconciler(core, settings)
@@ -186,13 +188,13 @@ async def running(
     backend = "memory" if alone else "status"
 
     def leading() -> bool:
-        return reconciler is not None and (election is None or election.leading)
+        return bool(reconcilers) and (election is None or election.leading)
 
     registry.register(CoreCollector(core, quota_backend=backend))
     registry.register(
         ClusterCollector(core, showback, lambda: leading() and informers.synced, legacy=settings.legacy_metrics)
     )
-    registry.register(ProcessCollector(main, tls, source, reload, reconciler, webhooks, leading, informers))
+    registry.register(ProcessCollector(main, tls, source, reload, reconcilers, webhooks, leading, informers))
 
     def leave() -> None:
         leaving.set()
@@ -206,9 +208,9 @@ async def running(
         async with asyncio.TaskGroup() as tasks:
             loops = Loops(core.failures)
             kept: dict[str, Callable[[], Awaitable[None]]] = {"ticking": lambda: _ticking(core, requeue_trigger)}
-            if reconciler is not None:
+            if reconcilers:
                 kept["showback"] = partial(_start, informers, showback)
-                kept |= _controlling(core, informers, reconciler, rotator, webhooks, loops, election, alone)
+                kept |= _controlling(core, informers, reconcilers, rotator, webhooks, loops, election, alone)
             if own_pod is not None:
                 kept |= _own_pod_loops(own_pod, informers, settings, election, alone)
             if requeue_trigger is not None:
@@ -236,7 +238,7 @@ async def running(
 def _controlling(
     core: Core,
     informers: SharedInformers,
-    reconciler: QuotaReconciler,
+    reconcilers: Sequence[QuotaReconciler],
     rotator: CertRotator | None,
     webhooks: WebhookReconciler,
     loops: Loops,
@@ -244,12 +246,12 @@ def _controlling(
     alone: bool,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """The controller's loops."""
-    tasks_of_leader = LeaderTasks(core, informers, reconciler, rotator, webhooks, loops, alone)
+    tasks_of_leader = LeaderTasks(core, informers, reconcilers, rotator, webhooks, loops, alone)
     if election is None:
         kept: dict[str, Callable[[], Awaitable[None]]] = {"duties": tasks_of_leader.run}
     else:
         kept = {"leader election": partial(election.run, tasks_of_leader.run)}
-    return kept | ({"quotas": lambda: reconcile(informers, reconciler)} if alone else {})
+    return kept | ({"quotas": lambda: reconcile(informers, reconcilers)} if alone else {})
 
 
 def _own_pod_loops(

@@ -39,7 +39,7 @@ class Scene:
             config = config.model_copy(update={"koordinator": None})
         self.core = Core(self.cluster, enabled_vendors(config), Options(), clock=lambda: self.now)
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, self.reconciler, sleep=self.never)
+        self.feed = SharedInformers(self.core, [self.reconciler], sleep=self.never)
 
     async def never(self, seconds: float) -> None:
         await asyncio.Event().wait()

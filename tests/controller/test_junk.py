@@ -183,7 +183,7 @@ class Controller:
         self.cluster = Given(lambda: self.now)
         self.core = Core(self.cluster, CHART, Options(), clock=lambda: self.now)
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, self.reconciler)
+        self.feed = SharedInformers(self.core, [self.reconciler])
 
     def hear(self, kind: Kind, obj: JSON, type_: WatchType = WatchType.MODIFIED) -> None:
         self.cluster.objects[kind] = obj

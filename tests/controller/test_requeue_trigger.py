@@ -34,7 +34,7 @@ class Scene:
         self.naps: list[float] = []
         self.most_naps = 100
         self.requeue_trigger = RequeueTrigger(self.cluster, lambda: self.node, clock=lambda: self.now, sleep=self.sleep)
-        self.feed = SharedInformers(self.core, None, self.requeue_trigger)
+        self.feed = SharedInformers(self.core, (), self.requeue_trigger)
 
     async def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)

@@ -87,7 +87,7 @@ class Replica:
             sleep=lambda _: asyncio.sleep(0),
         )
         self.reconciler = QuotaReconciler(self.core, Pace(), jitter=lambda: 0.5)
-        self.feed = SharedInformers(self.core, self.reconciler, sleep=lambda _: asyncio.Event().wait())
+        self.feed = SharedInformers(self.core, [self.reconciler], sleep=lambda _: asyncio.Event().wait())
         self.task = asyncio.get_running_loop().create_task(self.feed.run())
 
 

@@ -52,10 +52,13 @@ def pod(
     spec: JSON | None = None,
     status: JSON | None = None,
     uid: str = "",
+    namespace: str = TEAM,
     **amounts: object,
 ) -> JSON:
     """A pod of the containers given, or of one with these amounts."""
-    meta: JSON = {"name": name, "namespace": TEAM, "annotations": annotations or {}} | ({"uid": uid} if uid else {})
+    meta: JSON = {"name": name, "namespace": namespace, "annotations": annotations or {}} | (
+        {"uid": uid} if uid else {}
+    )
     made: JSON = {"metadata": meta, "spec": {"containers": list(containers) or [container(**amounts)], **(spec or {})}}
     if init:
         made["spec"]["initContainers"] = list(init)
@@ -77,10 +80,23 @@ def node(name: str, *cards: JSON, labels: dict[str, str] | None = None) -> JSON:
     return {"metadata": meta, "status": {"allocatable": {"nvidia.com/gpu": "10"}}}
 
 
-def quota(name: str = "gpu-quota", *, spec: JSON | None = None, keys: JSON | None = None, **hard: object) -> JSON:
+def quota(
+    name: str = "gpu-quota",
+    *,
+    spec: JSON | None = None,
+    keys: JSON | None = None,
+    namespace: str = TEAM,
+    **hard: object,
+) -> JSON:
     """A quota of `gpu`, `mem`, `cores`; `keys` are further keys of spec.hard."""
     limits = {KEYS[key]: str(amount) for key, amount in hard.items()} | (keys or {})
-    return {"metadata": {"name": name, "namespace": TEAM}, "spec": {"hard": limits, **(spec or {})}}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"hard": limits, **(spec or {})}}
+
+
+def accelerator_quota(name: str = "all", selector: JSON | None = None, spec: JSON | None = None, **hard: int) -> JSON:
+    """An AcceleratorQuota of `gpu`, `mem`, `cores`, of all namespaces unless there is a selector."""
+    limits = {KEYS[key]: amount for key, amount in hard.items()}
+    return {"metadata": {"name": name}, "spec": {"namespaceSelector": selector or {}, "hard": limits, **(spec or {})}}
 
 
 def books(obj: JSON, of: Vendors | None = None) -> QuotaAccount:

@@ -18,6 +18,7 @@ from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.controller.accelerator_quotas import AcceleratorQuotaReconciler
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
@@ -69,6 +70,8 @@ class World:
         ]
         self.core = self.cores[0]
         self.reconciler = QuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
+        above = AcceleratorQuotaReconciler(self.core, pace or Pace(), jitter=lambda: 0.5)
+        self.reconcilers = [self.reconciler, above]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> World:
@@ -76,7 +79,7 @@ class World:
         for obj in self._objects:
             await self.add(obj)
         for index, core in enumerate(self.cores):
-            feed = SharedInformers(core, None if index else self.reconciler, sleep=self._never)
+            feed = SharedInformers(core, () if index else self.reconcilers, sleep=self._never)
             self._tasks.append(asyncio.create_task(feed.run()))
             await feed.wait_synced()
         await self.run(0)
@@ -92,6 +95,9 @@ class World:
         await asyncio.Event().wait()
 
     async def add(self, obj: JSON) -> JSON:
+        if "namespaceSelector" in obj.get("spec", {}):
+            return await self.cluster.create(Kind.ACCELERATOR_QUOTAS, obj)
+        await self.cluster.ensure_namespace(obj["metadata"].get("namespace", TEAM))
         if "hard" in obj.get("spec", {}):
             return await self.cluster.create(Kind.RESOURCE_QUOTAS, obj)
         return await self.cluster.create(Kind.PODS if "containers" in obj.get("spec", {}) else Kind.NODES, obj)
@@ -106,8 +112,10 @@ class World:
         until = self.now + seconds
         while True:
             await self.drain()
-            self.now = max(self.now, min(until, self.reconciler.next_due()))
-            if await self.reconciler.step() == 0 and self.now >= until and self.reconciler.next_due() > until:
+            due = min(each.next_due() for each in self.reconcilers)
+            self.now = max(self.now, min(until, due))
+            looked = [await each.step() for each in self.reconcilers]
+            if not any(looked) and self.now >= until and all(each.next_due() > until for each in self.reconcilers):
                 return
 
     # what a user and the API server do
@@ -130,7 +138,8 @@ class World:
         return stored, answer
 
     def review(self, manifest: JSON, dry_run: bool = False) -> Review:
-        return creation(manifest["metadata"].get("name", ""), manifest, dry_run=dry_run)
+        meta = manifest["metadata"]
+        return creation(meta.get("name", ""), manifest, namespace=meta["namespace"], dry_run=dry_run)
 
     async def create(self, manifest: JSON, **how: Any) -> Pod:
         stored, _ = await self.admit(manifest, **how)
@@ -143,28 +152,28 @@ class World:
             await self.admit(manifest, **how)
         return caught.value
 
-    async def place(self, name: str) -> Placement | Unschedulable:
-        found = self.pod(name)
+    async def place(self, name: str, namespace: str = TEAM) -> Placement | Unschedulable:
+        found = self.pod(name, namespace)
         placed = await self.core.placer.place(found)
         assert placed is not None
         await self.drain()
         return placed
 
-    async def node_of(self, name: str) -> str:
-        placed = await self.place(name)
+    async def node_of(self, name: str, namespace: str = TEAM) -> str:
+        placed = await self.place(name, namespace)
         assert isinstance(placed, Placement), {n: str(why) for n, why in placed.failed.items()}
         return placed.node
 
-    async def reasons(self, name: str) -> dict[str, str]:
-        placed = await self.place(name)
+    async def reasons(self, name: str, namespace: str = TEAM) -> dict[str, str]:
+        placed = await self.place(name, namespace)
         assert isinstance(placed, Unschedulable)
         return {node: str(why) for node, why in placed.failed.items()}
 
     async def finish(self, name: str) -> None:
         await self.cluster.set_phase(TEAM, name, "Succeeded")
 
-    async def delete(self, name: str, grace: int | None = None) -> None:
-        await self.cluster.delete(Kind.PODS, name, TEAM, grace)
+    async def delete(self, name: str, grace: int | None = None, namespace: str = TEAM) -> None:
+        await self.cluster.delete(Kind.PODS, name, namespace, grace)
 
     async def edit_hard(self, name: str = "gpu-quota", **hard: object) -> None:
         spec = {"hard": {KEYS[key]: str(amount) for key, amount in hard.items()}}
@@ -172,8 +181,8 @@ class World:
 
     # what is seen
 
-    def pod(self, name: str) -> Pod:
-        return Pod.from_object(self.cluster.peek(Kind.PODS, name, TEAM))
+    def pod(self, name: str, namespace: str = TEAM) -> Pod:
+        return Pod.from_object(self.cluster.peek(Kind.PODS, name, namespace))
 
     def quota(self, name: str = "gpu-quota") -> JSON:
         found = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)

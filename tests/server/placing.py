@@ -46,7 +46,7 @@ async def placing(memory: MemoryCluster, *flags: str, seen_as: Any = None) -> As
     settings = settings_of(*flags)
     core = Core(seen_as or memory, VENDORS, options_of(settings), clock=lambda: NOW)
     trigger = RequeueTrigger(memory, lambda: None, clock=lambda: NOW)
-    feed = SharedInformers(core, None, trigger)
+    feed = SharedInformers(core, (), trigger)
     server = extender_server(core, feed, trigger, settings, ListenerLimits(), lambda: PolicyRules.EMPTY, new_registry())
     plugins = asyncio.create_task(serve_as_device_plugins(memory))
     background = [asyncio.create_task(feed.run()), plugins]

@@ -1,0 +1,42 @@
+"""Reconciling AcceleratorQuotas: each is a scope of its own, and a pod may be covered by several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import random
+
+from hami_webhook.assembly import Core
+from hami_webhook.cluster.api import Kind
+from hami_webhook.controller.quotas import Pace, QuotaReconciler
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.recompute import Recomputed
+
+LONGEST_DELAY = 10.0
+"""Seconds after the first change by which a quota is recomputed: pods of all its namespaces are listed for it."""
+
+
+class AcceleratorQuotaReconciler(QuotaReconciler):
+    """Keeps AcceleratorQuotas true."""
+
+    kind = Kind.ACCELERATOR_QUOTAS
+
+    def __init__(self, core: Core, pace: Pace, *, jitter: Callable[[], float] = random) -> None:
+        super().__init__(core, pace, jitter=jitter)
+        self._selected: dict[str, frozenset[str]] = {}
+
+    def namespaces_changed(self) -> None:
+        for name in self._accounts:
+            now = self._core.caches.accelerator_quotas.selected(name)
+            if now != self._selected.get(name, frozenset()):
+                self._selected[name] = now
+                self._touch(name)
+
+    def _scopes(self, namespace: str) -> Iterable[str]:
+        return [quota.name for quota in self._core.caches.accelerator_quotas.covering(namespace)]
+
+    def _scope(self, quota: ResourceQuota) -> str:
+        return quota.name
+
+    async def _recompute(self, scope: str, name: str) -> Recomputed:
+        async with self._core.accelerator_quotas.turn(""):
+            return await self._core.accelerator_recomputer.run("", name, self._lost, self._history.gone)

@@ -1,0 +1,243 @@
+"""AcceleratorQuotas: quotas of many namespaces, charged with the namespaces' own (docs/spec/quota.md#5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.accelerator_quota import read_accelerator_quota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.scheduling.placer import Placement
+
+from .objects import KEYS, LARGE, SMALL, accelerator_quota, books, card, node, pod, quota
+from .world import World, story
+
+A, B, C = "team-a", "team-b", "team-c"
+RESEARCH = {"matchLabels": {"group": "research"}}
+
+
+def namespace(name: str, **labels: str) -> JSON:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+async def joined(world: World, *namespaces: JSON) -> None:
+    for each in namespaces:
+        if world.cluster.peek(Kind.NAMESPACES, each["metadata"]["name"]) is None:
+            await world.cluster.create(Kind.NAMESPACES, each)
+    await world.run(3)
+
+
+def teams(count: int = 3, **labels: str) -> list[JSON]:
+    return [namespace(f"team-{letter}", **labels) for letter in "abcdefgh"[:count]]
+
+
+def used(world: World, name: str = "all") -> dict[str, int]:
+    account = QuotaAccount.read(read_accelerator_quota(stored(world, name), {}), world.vendors)
+    return {short: account.used[key] for short, key in KEYS.items() if key in account.used}
+
+
+def own_used(world: World, namespace: str = A) -> dict[str, int]:
+    found = world.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", namespace)
+    assert found is not None
+    account = books(found, world.vendors)
+    return {short: account.used[key] for short, key in KEYS.items() if key in account.used}
+
+
+def stored(world: World, name: str = "all") -> JSON:
+    found = world.cluster.peek(Kind.ACCELERATOR_QUOTAS, name)
+    assert found is not None
+    return found
+
+
+@story
+async def test_pods_of_all_selected_namespaces_are_charged_to_one_quota() -> None:
+    async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
+        await joined(world, *teams(2, group="research"), namespace(C))
+        await world.create(pod("p", namespace=A, gpu=1, mem=600))
+        await world.create(pod("p", namespace=C, gpu=1, mem=600), uid="in-c")
+        assert used(world) == {"mem": 600}
+        refusal = await world.refused(pod("q", namespace=B, gpu=1, mem=401))
+        assert refusal.message == (
+            "exceeding resource quota: exceeded quota: AcceleratorQuota all, requested: limits.nvidia.com/gpumem=401, "
+            "used: limits.nvidia.com/gpumem=600, limited: limits.nvidia.com/gpumem=1000"
+        )
+        await world.create(pod("q", namespace=B, gpu=1, mem=400))
+        assert used(world) == {"mem": 1000}
+        await world.delete("p", namespace=A)
+        await world.run(15)
+        assert used(world) == {"mem": 400}
+
+
+@pytest.mark.parametrize("path", ["/validate", "/webhook"])
+@pytest.mark.parametrize(("own", "above"), [(1000, 500), (500, 1000)])
+@story
+async def test_a_pod_is_charged_to_all_its_quotas_or_to_none(path: str, own: int, above: int) -> None:
+    objects = quota(namespace=A, mem=own), accelerator_quota(mem=above)
+    async with World(*objects) as world:
+        await joined(world, *teams(1))
+        await world.run(3)
+        await world.create(pod("p", namespace=A, gpu=1, mem=400), path=path)
+        await world.refused(pod("q", namespace=A, gpu=1, mem=200), path=path)
+        assert own_used(world)["mem"] == 400
+        assert used(world) == {"mem": 400}
+
+
+@story
+async def test_what_the_second_refuses_is_taken_out_of_the_first() -> None:
+    """Two quotas above, full in different keys of which the cache knows only one."""
+    async with World(quota(namespace=A, gpu=10), accelerator_quota(mem=1000), replicas=2) as world:
+        await joined(world, *teams(1))
+        await world.run(3)
+        pods = [pod(f"p{n}", namespace=A, gpu=1, mem=600) for n in range(2)]
+        came = await asyncio.gather(
+            *(world.admit(each, replica=n) for n, each in enumerate(pods)), return_exceptions=True
+        )
+        assert sum(isinstance(each, Denied) for each in came) == 1
+        assert own_used(world)["gpu"] == 1
+        assert used(world) == {"mem": 600}
+
+
+@story
+async def test_namespaces_that_enter_or_leave_are_recounted() -> None:
+    async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
+        await joined(world, namespace(A, group="research"), namespace(B))
+        await world.create(pod("p", namespace=A, gpu=1, mem=600))
+        await world.create(pod("p", namespace=B, gpu=1, mem=300), uid="in-b")
+        await world.run(15)
+        assert used(world) == {"mem": 600}
+        await world.cluster.patch(Kind.NAMESPACES, B, {"metadata": {"labels": {"group": "research"}}})
+        await world.run(15)
+        assert used(world) == {"mem": 900}
+        await world.cluster.patch(Kind.NAMESPACES, A, {"metadata": {"labels": {"group": None}}})
+        await world.run(15)
+        assert used(world) == {"mem": 300}
+
+
+@story
+async def test_placements_are_debited_and_refused_above_namespaces() -> None:
+    cards = node("n1", card("G1", LARGE)), node("n2", card("G2", SMALL))
+    async with World(*cards, accelerator_quota(mem=LARGE + 1000)) as world:
+        await joined(world, *teams(2))
+        await world.create(pod("p", namespace=A, gpu=1, percent=100))
+        assert used(world) == {"mem": SMALL}, "the smallest card that it could get"
+        await world.create(pod("q", namespace=B, gpu=1, mem=5000))
+        placed = await world.place("p", A)
+        assert isinstance(placed, Placement)
+        assert (placed.node, {node: str(why) for node, why in placed.failed.items()}) == (
+            "n2",
+            {"n1": "1/1 ResourceQuotaNotFit"},
+        )
+        await world.run(15)
+        assert used(world) == {"mem": SMALL + 5000}
+
+
+@story
+async def test_a_quota_of_some_cards_counts_what_is_on_them() -> None:
+    cards = (
+        node("n1", card("G1", LARGE, type="NVIDIA-H100"), labels={"pool": "train"}),
+        node("n2", card("G2", LARGE, type="NVIDIA-A10")),
+    )
+    some = accelerator_quota(spec={"deviceTypes": ["H100"], "nodeSelector": {"pool": "train"}}, mem=1000)
+    async with World(*cards, some) as world:
+        await joined(world, *teams(2))
+        assert stored(world)["status"]["countedCards"] == "types h100; nodes pool=train"
+        await world.create(pod("p", namespace=A, gpu=1, mem=900))
+        assert used(world) == {"mem": 0}, "it could get the other card"
+        only = pod("q", namespace=B, gpu=1, mem=800, annotations={"nvidia.com/use-gputype": "H100"})
+        await world.create(only)
+        assert used(world) == {"mem": 800}
+        assert await world.node_of("p", A) == "n2"
+        assert used(world) == {"mem": 800}
+
+
+@story
+async def test_a_quota_that_observes_refuses_nothing() -> None:
+    async with World(accelerator_quota(spec={"enforcement": "observe"}, mem=500)) as world:
+        await joined(world, *teams(1))
+        _, answer = await world.admit(pod("p", namespace=A, gpu=1, mem=900))
+        assert [text for text in answer.warnings if "AcceleratorQuota all" in text]
+        assert used(world) == {"mem": 900}
+        assert stored(world)["status"]["observed"] == 1
+        await world.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"enforcement": "enforce"}})
+        await world.run(1)
+        await world.refused(pod("q", namespace=A, gpu=1, mem=1))
+
+
+@story
+async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:
+    async with World(node("n1", card("G1", LARGE)), accelerator_quota(mem=10_000)) as world:
+        await joined(world, *teams(2))
+        await world.create(pod("p", namespace=A, gpu=1, mem=600))
+        await world.create(pod("q", namespace=A, gpu=1, mem=300))
+        await world.create(pod("r", namespace=B, gpu=1, mem=100))
+        assert await world.node_of("p", A) == "n1"
+        await world.run(60)
+        status, key = stored(world)["status"], KEYS["mem"]
+        assert status["namespaces"] == [
+            {"name": A, "used": {key: "900"}, "waiting": {key: "300"}},
+            {"name": B, "used": {key: "100"}, "waiting": {key: "100"}},
+        ]
+        (condition,) = status["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == ("Exceeded", "False", "WithinHard")
+        await world.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"hard": {key: 800}}})
+        await world.run(60)
+        (condition,) = stored(world)["status"]["conditions"]
+        assert (condition["status"], condition["message"]) == ("True", f"{key}: used 1000, limited 800")
+        assert [event for event in world.events("QuotaExceeded") if "used 1000, limited 800" in event]
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.1])
+@story
+async def test_a_burst_over_fifty_namespaces(lost: float) -> None:
+    """Three replicas: never above hard, used equals an independent sum, and few writes."""
+    spaces = [f"space-{n:02}" for n in range(50)]
+    own = [quota(namespace=space, mem=500) for space in spaces[:5]]
+    async with World(accelerator_quota(mem=20_000), *own, replicas=3) as world:
+        for space in spaces:
+            await world.cluster.ensure_namespace(space)
+        await world.run(3)
+        writes = 0
+        calls = 0
+
+        async def pause(step: str) -> None:
+            nonlocal writes, calls
+            if step == "patch_status:after":
+                writes += 1
+                sums()
+            calls += 1
+            if step == "patch_status:before" and lost and calls % int(1 / lost) == 0:
+                raise ClusterError("injected")
+            await asyncio.sleep(0)
+
+        def sums() -> int:
+            total = 0
+            for space in spaces:
+                of = [Pod.from_object(each) for each in world.cluster.peek_all(Kind.PODS, space)]
+                mine = sum(int(each.containers[0].limits["nvidia.com/gpumem"]) for each in of)
+                assert space not in spaces[:5] or mine <= 500
+                total += mine
+            assert total <= 20_000
+            return total
+
+        world.cluster.pause = pause
+
+        async def come(number: int) -> bool:
+            manifest = pod(f"p{number}", namespace=spaces[number % 50], gpu=1, mem=100)
+            try:
+                stored_pod, _ = await world.admit(manifest, replica=number % 3)
+            except Denied:
+                return False
+            await world.cluster.create(Kind.PODS, stored_pod)
+            return True
+
+        came = await asyncio.gather(*(come(number) for number in range(300)))
+        assert writes < 0.3 * 300, writes
+        world.cluster.pause = None
+        await world.run(120)
+        assert sum(came) * 100 == sums() == used(world)["mem"]
+        assert lost or sum(came) == 200
+        assert sum(int(each["used"][KEYS["mem"]]) for each in stored(world)["status"]["namespaces"]) == sums()
