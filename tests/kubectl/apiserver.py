@@ -97,6 +97,7 @@ class ApiServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # a connection beyond the queue is tried again a second later
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that ended before they had their answer."""
@@ -110,6 +111,7 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # header and body in one segment: the second waits for the client's delayed acknowledgement
 
         def do_GET(self) -> None:
             self._answer("GET")
@@ -133,7 +135,7 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
             pass
 
     with _Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         config = {
             "apiVersion": "v1",
             "kind": "Config",
