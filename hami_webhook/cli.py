@@ -53,9 +53,6 @@ from hami_webhook.kube.objects import parse_time
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling import kube_scheduler, placer
-from hami_webhook.server.serve_embedded import serve_embedded
-from hami_webhook.server.serve_kubernetes import serve_kubernetes
-from hami_webhook.server.serve_node import serve_node
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import pods_of
@@ -239,6 +236,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    # servers and clients are imported where they run: other verbs would take twice as long to start
     settings = resolve(arguments, os.environ)
     logs.set_up(settings.log_format, settings.verbosity)
     for warning in settings.warnings:
@@ -248,14 +246,20 @@ def _serve(arguments: argparse.Namespace) -> int:
     if NODE_ROLE in settings.roles:
         if arguments.embedded_cluster:
             raise UsageError("--roles node probes the GPUs of a node: it needs a cluster, not --embedded-cluster")
+        from hami_webhook.server.serve_node import serve_node
+
         uvloop.run(serve_node(settings))
         return 0
     config = _device_config(settings.device_config_file).config
     vendors = enabled_vendors(config.without(settings.ignored_sections))
     policies = _policies(settings.policy_file, vendors)
     if arguments.embedded_cluster:
+        from hami_webhook.server.serve_embedded import serve_embedded
+
         serving = serve_embedded(_bundle(arguments.embedded_cluster), vendors, settings, policies)
     else:
+        from hami_webhook.server.serve_kubernetes import serve_kubernetes
+
         serving = serve_kubernetes(vendors, settings, policies)
     try:
         uvloop.run(serving)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
-from hami_webhook.cluster.connect import connect
 from hami_webhook.cluster.kept_fields import decode_kept
-from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
@@ -40,6 +38,10 @@ async def read_cluster(kubeconfig: str) -> Bundle:
 
     Each is listed once. Raises `ClusterError`.
     """
+    # imported here: who explains from files would take twice as long to start
+    from hami_webhook.cluster.connect import connect
+    from hami_webhook.cluster.kubernetes import KubernetesCluster
+
     bundle = Bundle()
     async with KubernetesCluster(await connect(kubeconfig), decode=decode_kept) as cluster:
         for kind, word, group in KINDS:

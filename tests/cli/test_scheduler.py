@@ -70,7 +70,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     async def serve(vendors: Any, settings: Settings, policies: Any) -> None:
         found.append(settings)
 
-    monkeypatch.setattr(cli, "serve_kubernetes", serve)
+    monkeypatch.setattr("hami_webhook.server.serve_kubernetes.serve_kubernetes", serve)
     for name, value in (("POD_NAME", "hami-scheduler-0"), ("POD_NAMESPACE", "kube-system")):
         monkeypatch.setenv(name, value)
     # the level that -v=4 sets is everybody's
