@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
+from kubectl.apiserver import KINDS, ApiServer, serving
 from simulate.files import GPU, JSON, MEM, Simulate, card, container, listed, node, pod, quota
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -118,64 +116,40 @@ def test_a_kubeconfig_that_is_not_there_is_told(command: Simulate) -> None:
     assert run.err.startswith("hami-webhook: kubeconfig nowhere can't be read")
 
 
-LISTS: dict[str, list[JSON]] = {
-    "/api/v1/nodes": [NODE],
-    "/api/v1/pods": [
-        {key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in (BUSY, BIG)
-    ],
-    "/api/v1/resourcequotas": [quota({MEM: "60000"}, used={MEM: "50000"})],
-    "/api/v1/namespaces": [{"metadata": {"name": "team-a"}}],
-    "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": {"name": "high"}, "value": 10}],
-    "/apis/policy/v1/poddisruptionbudgets": [
-        {"metadata": {"name": "pdb", "namespace": "team-a"}, "spec": {"selector": {"matchLabels": {"app": "busy"}}}}
-    ],
-}
-DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
-"""Asked for too; this API server doesn't have them."""
-
-
-class _Lists(BaseHTTPRequestHandler):
-    """An API server that can only list, and records the paths of requests."""
-
-    requested: list[str] = []  # noqa: RUF012  shared by the requests of one test on purpose
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        self.requested.append(path)
-        content = json.dumps({"metadata": {"resourceVersion": "1"}, "items": LISTS.get(path)}).encode()
-        self.send_response(200 if path in LISTS else 404)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+API_OBJECTS: list[JSON] = [
+    *(NODE, BUSY, BIG, quota({MEM: "60000"}, used={MEM: "50000"})),
+    {"kind": "Namespace", "metadata": {"name": "team-a"}},
+    {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 10},
+    {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "pdb", "namespace": "team-a"},
+        "spec": {"selector": {"matchLabels": {"app": "busy"}}},
+    },
+]
+LISTED = ("Node", "Pod", "ResourceQuota", "Namespace", "PriorityClass", "PodDisruptionBudget")
+REQUESTS = [
+    *(("GET", "/".join(KINDS[kind])) for kind in LISTED),
+    ("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),  # this API server doesn't have them
+]
 
 
 @pytest.fixture
-def kubeconfig(command: Simulate) -> Iterator[str]:
-    _Lists.requested.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Lists) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        yield command.file("kubeconfig", config)
-        server.shutdown()
+def api() -> ApiServer:
+    return ApiServer(API_OBJECTS)
 
 
-def test_an_api_server_is_listed_once_and_only_read(command: Simulate, kubeconfig: str) -> None:
+@pytest.fixture
+def kubeconfig(api: ApiServer, tmp_path: Path) -> Iterator[str]:
+    with serving(api, tmp_path) as path:
+        yield str(path)
+
+
+def test_an_api_server_is_listed_once_and_only_read(command: Simulate, api: ApiServer, kubeconfig: str) -> None:
     run = command.main("explain", "--kubeconfig", kubeconfig, "-n", "team-a", "-o", "json", "big")
     assert (run.status, run.err) == (0, "")
     assert run.result["nodes"][0]["reason"] == "1/1 CardInsufficientMemory"
     assert run.result["quotas"][0]["used"] == 50000
-    assert sorted(_Lists.requested) == sorted((*LISTS, DEVICES))
+    assert sorted(api.asked) == sorted(REQUESTS)
 
 
 def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig: str) -> None:
@@ -187,8 +161,8 @@ def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig:
     )
 
 
-def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, kubeconfig: str) -> None:
+def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, api: ApiServer, kubeconfig: str) -> None:
     requested = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
     run = command.main("explain", "--kubeconfig", kubeconfig, "-f", requested, "-o", "json")
     assert run.result["verdict"].startswith("is denied at admission (403): exceeding resource quota")
-    assert sorted(_Lists.requested) == sorted((*LISTS, DEVICES))
+    assert sorted(api.asked) == sorted(REQUESTS)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from aiohttp import web
+from http_server import http_server
 
 from hami_webhook.cli import main
 
@@ -28,30 +27,18 @@ def prometheus(status: int = 200, body: bytes | None = None) -> Iterator[tuple[s
     """Its URL, and the queries it gets; `body` is what it answers in place of the hours."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urllib.parse.urlsplit(self.path)
-            query = urllib.parse.parse_qs(url.query)["query"][0]
-            asked.append(query)
-            name = query.partition("showback_")[2].partition("_seconds")[0]
-            found = [{"metric": labels, "value": [0, value]} for labels, value in SECONDS[name]]
-            answer = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
-            self.send_response(status if url.path == "/api/v1/query" else 404)
-            self.end_headers()
-            self.wfile.write(answer if body is None else body)
+    def answer(request: web.BaseRequest, _: bytes) -> web.Response:
+        query = request.query["query"]
+        asked.append(query)
+        name = query.partition("showback_")[2].partition("_seconds")[0]
+        found = [{"metric": labels, "value": [0, value]} for labels, value in SECONDS[name]]
+        hours = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+        return web.Response(
+            status=status if request.path == "/api/v1/query" else 404, body=hours if body is None else body
+        )
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(answer) as url:
+        yield url, asked
 
 
 def test_hours_as_csv(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from aiohttp import web
+from http_server import http_server
 
 from hami_webhook.cluster.api import JSON
 
@@ -82,7 +81,7 @@ class ApiServer:
         for kind, (prefix, plural) in KINDS.items():
             found = [each for each in self.objects if each["kind"] == kind]
             if path == f"{prefix}/{plural}":
-                return 200, {"metadata": {"resourceVersion": "1"}, "items": found}
+                return 200, _list(found)
             for each in found:
                 meta = each["metadata"]
                 space = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
@@ -91,55 +90,30 @@ class ApiServer:
             namespace, _, last = path.removeprefix(f"{prefix}/namespaces/").partition("/")
             if path.startswith(f"{prefix}/namespaces/") and last == plural:
                 within = [each for each in found if each["metadata"].get("namespace") == namespace]
-                return 200, {"metadata": {"resourceVersion": "1"}, "items": within}
+                return 200, _list(within)
         return 404, {"message": f"{path} not found", "reason": "NotFound", "code": 404}
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128  # a connection beyond the queue is tried again a second later
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that ended before they had their answer."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+def _list(objects: Iterable[JSON]) -> JSON:
+    """Items of a list don't have their kind."""
+    items = [{key: value for key, value in each.items() if key not in ("kind", "apiVersion")} for each in objects]
+    return {"metadata": {"resourceVersion": "1"}, "items": items}
 
 
 @contextmanager
 def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator[Path]:
     """The API server on a socket, and the kubeconfig of its user, whose context names the namespace."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # header and body in one segment: the second waits for the client's delayed acknowledgement
+    def answer(request: web.BaseRequest, body: bytes) -> web.Response:
+        status, found = api.answer(request.method, request.path, json.loads(body) if body else None)
+        date = format_datetime(api.now or datetime.now(UTC), usegmt=True)
+        return web.json_response(found, status=status, headers={"Date": date})
 
-        def do_GET(self) -> None:
-            self._answer("GET")
-
-        def do_POST(self) -> None:
-            self._answer("POST")
-
-        def _answer(self, method: str) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            status, found = api.answer(method, self.path.partition("?")[0], body)
-            content = json.dumps(found).encode()
-            self.send_response_only(status)
-            self.send_header("Date", format_datetime(api.now or datetime.now(UTC), usegmt=True))
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with _Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with http_server(answer) as url:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
             "users": [{"name": "u", "user": {}}],
             "contexts": [
                 {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}},
@@ -150,4 +124,3 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
         path = folder / "kubeconfig"
         path.write_text(json.dumps(config))
         yield path
-        server.shutdown()

@@ -18,6 +18,8 @@ from .apiserver import ApiServer, serving
 
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
 
+IMPATIENT = "import hami_webhook.kubectl.main as program; program._EVERY = program._SHARE = 0"
+
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 """A shell's background jobs ignore Ctrl-C, and so do their children."""
 
@@ -27,7 +29,7 @@ def test_watching_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> No
     api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})], on_request=paths.put)
     with serving(api, tmp_path) as kubeconfig:
         process = subprocess.Popen(
-            [sys.executable, "-c", f"{INTERRUPTIBLE}; {PROGRAM}", "quota", "--watch"],
+            [sys.executable, "-c", f"{INTERRUPTIBLE}; {IMPATIENT}; {PROGRAM}", "quota", "--watch"],
             env={**os.environ, "KUBECONFIG": str(kubeconfig)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

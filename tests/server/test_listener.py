@@ -207,7 +207,8 @@ class TestSlowClients:
 
     @pytest.mark.parametrize("secure", [False, True])
     @scenario
-    async def test_an_answer_nobody_reads_cuts_the_connection(self, secure, tls, trusting):
+    async def test_an_answer_nobody_reads_cuts_the_connection(self, secure, tls, trusting, monkeypatch):
+        monkeypatch.setattr("hami_webhook.server.listener._TLS_CLOSE_TIMEOUT", 0.3)
         limits = replace(LIMITS, request_timeout=0.3, keep_alive=0.3 if secure else 60)
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
