@@ -5,6 +5,8 @@ RUNTIME := .venv/.runtime-installed
 DEV := .venv/.dev-installed
 
 .DEFAULT_GOAL := help
+# the tests start Python two hundred times: compiled modules are kept, whatever the environment says
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test coverage run lint format certs bench clean setup controlplane helm e2e image release deploy undeploy deploy-dev
 
 help: ## list the targets
