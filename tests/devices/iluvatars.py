@@ -11,7 +11,7 @@ from .yard import JSON, Placed, Yard, configured, container, node
 
 VGPU, VMEM, VCORE = "iluvatar.ai/BI-V150-vgpu", "iluvatar.ai/BI-V150.vMem", "iluvatar.ai/BI-V150.vCore"
 OLD, OLD_MEM, OLD_CORE = "iluvatar.ai/vgpu", "iluvatar.ai/vcuda-memory", "iluvatar.ai/vcuda-core"
-REGISTER, HANDSHAKE = "hami.io/node-BI-V150-register", "hami.io/node-handshake-BI-V150"
+REGISTER = "hami.io/node-BI-V150-register"
 ALLOCATED, TO_ALLOCATE = "hami.io/BI-V150-devices-allocated", "hami.io/BI-V150-devices-to-allocate"
 OLD_SECTION = f"iluvatar: {{resourceCountName: {OLD}, resourceMemoryName: {OLD_MEM}, resourceCoreName: {OLD_CORE}}}"
 BOTH = configured(

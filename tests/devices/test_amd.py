@@ -126,22 +126,6 @@ def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> No
 # A5
 
 
-@pytest.mark.parametrize(
-    ("resource", "amount", "what"),
-    [
-        (COUNT, amount, "an integer between 0 and 2147483647") for amount in ("1500m", "-1", "2147483648", "many")
-    ] + [
-        (MEM, amount, "an integer number of MiB between 0 and 2147483647") for amount in ("0.5", "-1", "2147483648")
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("where", ["limits", "requests"])
-def test_amounts_that_cant_be_meant_are_refused(resource: str, amount: str, what: str, where: str) -> None:
-    written = {COUNT: 1, resource: amount}
-    incoming = container("c", **written) if where == "limits" else container("c", requests=written)
-    message = f"invalid {resource} value {amount} in container c: must be {what}"
-    assert Yard([]).admit(pod(incoming)).message == message
-
-
 def test_nothing_in_the_container_is_changed() -> None:
     for manifest in (with_limits(), with_limits(2, 5), with_limits(1, 5, 1)):
         admitted = Yard([]).admit(manifest)

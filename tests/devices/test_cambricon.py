@@ -22,7 +22,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod, refusal
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 MLU = CHART["MLU"]
@@ -134,25 +134,6 @@ def test_a_capacity_no_node_can_have_is_a_problem_and_no_cards() -> None:
 
 
 # 5: admission
-
-AN_INTEGER = "an integer between 0 and 2147483647"
-IN_UNITS = "an integer number of units of 256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
-
-
-@pytest.mark.parametrize("where", ["limits", "requests"])
-@pytest.mark.parametrize(
-    ("name", "values", "what"),
-    [
-        (COUNT, ("0.5", 2147483648, "many", -1), AN_INTEGER),
-        (MEM, ("16Gi", 8388608, -1, "2.5"), IN_UNITS),
-        (CORES, (-1, 2147483648, "10m"), AN_INTEGER),
-    ],
-)
-def test_an_amount_that_cannot_be_meant_is_refused(where: str, name: str, values: Any, what: str) -> None:
-    for value in values:
-        asked = {**limits(1, 20, 10), name: value}
-        assert refusal(asked, where) == f"invalid {name} value {value} in container main: must be {what}"
-
 
 NOT_ENFORCED = "container main: {} isn't enforced, because cambricon.com/vmlu 2 gives whole cards"
 NOT_CALLED = (

@@ -7,8 +7,10 @@ with its example. What a vendor's page says beyond this is in the vendor's own t
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
-from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.handshake import Health
+from hami_webhook.devices.model import BadRequest, RegistrationError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS, is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.fit import read_pod_request
 
-from .yard import CHART, JSON, Placed, Yard, configured, container, node, pod
+from .yard import CHART, JSON, NOW, Placed, Yard, configured, container, node, pod
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 OLD_ILUVATAR = configured(
@@ -142,13 +146,109 @@ def test_a_node_that_registers_nothing_has_none_of_its_cards(case: Case) -> None
     assert not isinstance(refused, Placed)
 
 
+WORDS = [
+    ("(amd|nvidia).com/gpumem", "an integer number of MiB between 0 and 2147483647"),
+    ("hygon.com/dcumem|huawei.com/.*-memory",
+     "an integer number of MiB (16 GiB is 16384, not 16Gi) between 0 and 2147483647"),
+    ("kunlunxin.com/vxpu-memory", "an integer number of MiB between 0 and 1125899906842624"),
+    ("cambricon.com/mlu.smlu.vmemory",
+     "an integer number of units of 256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"),
+    ("metax-tech.com/vmemory", "at most 2097151 GiB as a whole number, or 1Mi to 2147483647Mi in bytes"),
+    ("nvidia.com/gpumem-percentage", "an integer between 0 and 100"),
+    ("enflame.com/vgcu-percentage", "an integer percentage of a card between 0 and 100"),
+    ("enflame.com/drs-gcu", "an integer number of slices between 1 and 2147483647"),
+    ("iluvatar.ai/(.*-)?vgpu", "a whole number between 0 and 21474836"),
+    ("iluvatar.ai/(.*vMem|vcuda-memory)", "a whole number of 256 MiB units (16 GiB is 64) between 0 and 8388607"),
+    ("iluvatar.ai/.*", "a whole number between 0 and 2147483647"),
+    ("mthreads.com/vgpu", "a whole number between 1 and 43690"),
+    ("mthreads.com/sgpu-memory",
+     "a whole number of 512 MiB units (of one card: [2, 4, 8, 16, 32, 64, 96]) between 0 and 4194303"),
+    ("mthreads.com/sgpu-core", "a whole number of core groups between 0 and 2147483647"),
+    (".*", "an integer between 0 and 2147483647"),
+]  # fmt: skip
+"""What an amount must be, by the first pattern that its name matches."""
+BAD_AMOUNTS = {"-1", "0.5", "1500m", "many", "1e30", "16Gi"}
+OTHERWISE = {
+    "aws.amazon.com/neuron": BAD_AMOUNTS,
+    "aws.amazon.com/neuroncore": BAD_AMOUNTS,
+    "amd.com/gpucores": BAD_AMOUNTS,
+    "enflame.com/gcu-memory": BAD_AMOUNTS,
+    "enflame.com/gcu-core": BAD_AMOUNTS,
+    "enflame.com/drs-gcu": {"-1"},
+    "kunlunxin.com/vxpu-memory": {"-1", "16Gi"},
+    "metax-tech.com/vmemory": {"16Gi"},
+    "mthreads.com/vgpu": {"-1"},
+}
+"""Amounts that can be meant, or are refused in other words: these are in the vendor's own tests."""
+
+
 @every_vendor
-@pytest.mark.parametrize("amount", ["-1", "x", "9223372036854775808"])
+@pytest.mark.parametrize("count", [None, 1])
 @pytest.mark.parametrize("where", ["limits", "requests"])
-def test_an_amount_that_cant_be_meant_is_refused_by_its_name(case: Case, where: str, amount: str) -> None:
-    name = case.vendor.count_name
-    bad = container("c", **{name: amount}) if where == "limits" else container("c", requests={name: amount})
-    assert name in case.yard([]).admit(pod(bad)).message
+def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
+    case: Case, where: str, count: int | None
+) -> None:
+    yard = case.yard([])
+    for name in case.vendor.resource_names:
+        right = next(words for pattern, words in WORDS if re.fullmatch(pattern, name))
+        amounts = BAD_AMOUNTS - OTHERWISE.get(name, set())
+        if amounts and (most := re.search(r"\d+$", right)):
+            amounts = {*amounts, str(int(most[0]) + 1)}
+        for amount in amounts:
+            written = {**({} if count is None else {case.vendor.count_name: count}), name: amount}
+            bad = container(**written) if where == "limits" else container(requests=written)
+            manifest = pod(bad)
+            refused = f"invalid {name} value {amount} in container main: must be "
+            assert yard.admit(manifest).message == refused + right
+            if amount in BAD_AMOUNTS and name not in ("nvidia.com/gpumem-percentage", "nvidia.com/priority"):
+                with pytest.raises(BadRequest, match=re.escape(refused)):  # where admission was passed by
+                    read_pod_request(pod_of(manifest), case.vendors, "spread")
+
+
+HANDSHAKES = {
+    **{key: f"hami.io/node-handshake-{key}" for key in ("Ascend910B3", "Ascend910C", "BI-V150")},
+    "Biren": "hami.io/node-handshake-biren",
+    "DCU": "hami.io/node-handshake-dcu",
+    "NVIDIA": "hami.io/node-handshake",
+    "Vastai": "hami.io/node-handshake-va",
+    "XPU": "hami.io/node-handshake-xpu",
+}
+"""The annotations by which plugins are asked whether they live."""
+
+
+def requesting(age: int) -> str:
+    return f"Requesting_{datetime.fromtimestamp(NOW - age, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+@pytest.mark.parametrize(
+    ("text", "allocatable", "health"),
+    [
+        (None, 0, Health(healthy=True, request_handshake=True)),
+        ("Reported_2026.01.10 04:06:57", 0, Health(healthy=True, request_handshake=True)),
+        ("Reported 2026-01-01 00:00:05.1 +0800 CST m=+1.5", 0, Health(healthy=True, request_handshake=True)),
+        ("Deleted_2026-01-10 04:06:57", 0, Health(healthy=True, request_handshake=True)),
+        ("Requesting", 0, Health(healthy=True)),
+        ("Requesting_yesterday", 0, Health(healthy=True)),
+        (requesting(0), 0, Health(healthy=True, until=NOW + 60)),
+        (requesting(59), 0, Health(healthy=True, until=NOW + 1)),
+        (requesting(60), 0, Health(healthy=False)),
+        (requesting(3600), 0, Health(healthy=False)),
+        (requesting(60), 1, Health(healthy=True)),
+    ],
+)
+@pytest.mark.parametrize("case", [case for case in CASES if case.key in HANDSHAKES], ids=lambda case: case.key)
+def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
+    case: Case, text: str | None, allocatable: int, health: Health
+) -> None:
+    notes = {HANDSHAKES[case.key]: text} if text else {}
+    assert case.vendor.health(node(capacity={case.vendor.count_name: allocatable}, **notes), NOW, UTC) == health
+
+
+@every_vendor
+def test_its_handshake_has_the_name_that_its_plugin_reads(case: Case) -> None:
+    assert case.vendor.registration.handshake == HANDSHAKES.get(case.key, "")
+    if case.key not in HANDSHAKES:
+        assert case.vendor.health(node(capacity={case.vendor.count_name: 1}), NOW, UTC) == Health(healthy=True)
 
 
 @every_vendor
