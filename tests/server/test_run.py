@@ -242,9 +242,9 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
 
 
 @contextmanager
-def process(*flags, env=None):
+def process(*flags, env=None, program=("-m", "hami_webhook")):
     """`python -m hami_webhook serve …`; whatever happens it is gone afterwards."""
-    command = [sys.executable, "-m", "hami_webhook", "serve", *flags]
+    command = [sys.executable, *program, "serve", *flags]
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HAMI_", "POD_", "KUBE"))}
     started = subprocess.Popen(
         command, cwd=ROOT, env=clean | (env or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -323,7 +323,10 @@ def test_a_second_signal_ends_the_drain(tmp_path, second):
 
 @pytest.mark.parametrize("roles", ["webhook", "controller, extender"])
 def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path, roles):
-    with process(*flags_for(tmp_path, "10m"), "--roles", roles.replace(" ", "")) as started:
+    brief = (
+        "import sys, hami_webhook.cli as cli, hami_webhook.server.run as run; run._LEAVING = 0.5; sys.exit(cli.main())"
+    )
+    with process(*flags_for(tmp_path, "10m"), "--roles", roles.replace(" ", ""), program=("-c", brief)) as started:
         ports(started, roles)
         started.send_signal(signal.SIGTERM)
         assert started.wait(30) == 0
