@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.codecs import decode_pod_devices
-from hami_webhook.devices.model import RegistrationError
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
@@ -85,13 +84,6 @@ def test_a_card_as_registered() -> None:
 def test_partitions_share_their_cards_index() -> None:
     yard = Yard([biren("svi-0", "svi-1", "svi-2", index=3)])
     assert [record(yard, with_limits(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
-
-
-def test_an_unreadable_list_takes_the_cards_out() -> None:
-    with pytest.raises(RegistrationError, match=REGISTER):
-        BIREN.inventory(node(**{REGISTER: "[{"}))
-    assert BIREN.inventory(node(**{REGISTER: "[]"})) is None
-    assert BIREN.inventory(node()) is None
 
 
 # B3

@@ -205,15 +205,43 @@ def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
                     read_pod_request(pod_of(manifest), case.vendors, "spread")
 
 
-HANDSHAKES = {
-    **{key: f"hami.io/node-handshake-{key}" for key in ("Ascend910B3", "Ascend910C", "BI-V150")},
-    "Biren": "hami.io/node-handshake-biren",
-    "DCU": "hami.io/node-handshake-dcu",
-    "NVIDIA": "hami.io/node-handshake",
-    "Vastai": "hami.io/node-handshake-va",
-    "XPU": "hami.io/node-handshake-xpu",
+PLUGINS = {
+    **{
+        chip: (f"hami.io/node-register-{chip}", f"hami.io/node-handshake-{chip}")
+        for chip in ("Ascend910B3", "Ascend910C")
+    },
+    "AMD": ("hami.io/node-amd-register", ""),
+    "BI-V150": ("hami.io/node-BI-V150-register", "hami.io/node-handshake-BI-V150"),
+    "Biren": ("hami.io/node-biren-register", "hami.io/node-handshake-biren"),
+    "DCU": ("hami.io/node-dcu-register", "hami.io/node-handshake-dcu"),
+    "Metax-SGPU": ("metax-tech.com/node-gpu-devices", ""),
+    "NVIDIA": ("hami.io/node-nvidia-register", "hami.io/node-handshake"),
+    "Vastai": ("hami.io/node-va-register", "hami.io/node-handshake-va"),
+    "XPU": ("hami.io/node-register-xpu", "hami.io/node-handshake-xpu"),
 }
-"""The annotations by which plugins are asked whether they live."""
+"""The annotations in which plugins register cards, and by which they are asked whether they live."""
+
+
+@every_vendor
+def test_its_plugin_registers_and_is_asked_by_hamis_annotations(case: Case) -> None:
+    registration = case.vendor.registration
+    assert (registration.annotation, registration.handshake) == PLUGINS.get(case.key, ("", ""))
+    if not registration.handshake:
+        assert case.vendor.health(node(capacity={case.vendor.count_name: 1}), NOW, UTC) == Health(healthy=True)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.key in PLUGINS], ids=lambda case: case.key)
+def test_cards_that_cant_be_read_are_not_there_and_their_annotation_is_named(case: Case) -> None:
+    register, _ = PLUGINS[case.key]
+    for text in ("[]", "null"):
+        assert case.vendor.inventory(node(**{register: text})) is None
+    repeated = '[{"id":"a","uuid":"a"},{"id":"a","uuid":"a"}]'
+    for text in ("", "[", "{}", "x", "[null]", "5", '[{"id":', '[{"id":"a","count":"4"}]', "a,1,2:", repeated):
+        with pytest.raises(RegistrationError, match=f"^{register}: "):
+            case.vendor.inventory(node(**{register: text}))
+        yard = case.yard([node(capacity={case.vendor.count_name: 1}, **{register: text})])
+        assert yard.place(case.first()) == {"n1": "node unregistered"}
+        assert [register in problem.text for problem in yard.state.problems()] == [True]
 
 
 def requesting(age: int) -> str:
@@ -236,19 +264,14 @@ def requesting(age: int) -> str:
         (requesting(60), 1, Health(healthy=True)),
     ],
 )
-@pytest.mark.parametrize("case", [case for case in CASES if case.key in HANDSHAKES], ids=lambda case: case.key)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if PLUGINS.get(case.key, ("", ""))[1]], ids=lambda case: case.key
+)
 def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
     case: Case, text: str | None, allocatable: int, health: Health
 ) -> None:
-    notes = {HANDSHAKES[case.key]: text} if text else {}
+    notes = {PLUGINS[case.key][1]: text} if text else {}
     assert case.vendor.health(node(capacity={case.vendor.count_name: allocatable}, **notes), NOW, UTC) == health
-
-
-@every_vendor
-def test_its_handshake_has_the_name_that_its_plugin_reads(case: Case) -> None:
-    assert case.vendor.registration.handshake == HANDSHAKES.get(case.key, "")
-    if case.key not in HANDSHAKES:
-        assert case.vendor.health(node(capacity={case.vendor.count_name: 1}), NOW, UTC) == Health(healthy=True)
 
 
 @every_vendor

@@ -17,7 +17,6 @@ from .iluvatars import (
     OLD_CORE,
     OLD_MEM,
     OLD_SECTION,
-    REGISTER,
     VCORE,
     VMEM,
     A,
@@ -117,13 +116,6 @@ def test_a_chips_register_annotation_is_read_whatever_the_type_says(text, cards)
     read = found and [(d.uuid, d.index, d.slots, d.memory, d.cores, d.numa, d.healthy) for d in found.devices]
     assert read == cards
     assert not found or {d.vendor for d in found.devices} == {"BI-V150"}
-
-
-@pytest.mark.parametrize("text", ["", "junk", "a,1,2:", "a,10,8192,100,x,0,yes:", A + A])
-def test_an_undecodable_annotation_gives_no_devices_and_is_noted(text):
-    where = yard(chip_node(text))
-    assert where.place(pod(with_limits(n=1))) == {"ilu-1": "node unregistered"}
-    assert [REGISTER in problem.text for problem in where.state.problems()] == [True]
 
 
 def test_a_card_of_another_type_serves_and_other_chips_cards_dont():

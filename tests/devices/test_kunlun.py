@@ -1,11 +1,9 @@
 """Kunlunxin by its tables: configuration (2), nodes (3), lists (4), admission (5), extraction (6), outputs (9)."""
 
-import json
-
 import pytest
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
-from hami_webhook.devices.model import FixedMemory, RegistrationError, Request, ShareOfCard
+from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard
 from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu, align
@@ -100,19 +98,6 @@ def test_every_card_of_the_list_is_offered_whatever_its_type():
     yard = Yard([server(cards=[card(0, type="P800-OAM", mode="x", more=1), card(1, type=None)])])
     placed = yard.place(with_limits(slices(2)))
     assert placed.annotations[xpus.ALLOCATED] == entry(0, WHOLE) + entry(1, WHOLE) + ";"
-
-
-@pytest.mark.parametrize("text", [None, "[]", "null"])
-def test_no_list_is_no_vxpu(text):
-    assert VXPUS.inventory(node(**({} if text is None else {xpus.REGISTER: text}))) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["[", "{}", "[null]", "5", json.dumps([card(0, devmem=-1)]), json.dumps([card(0), card(1, id=kl(0))])]
-)
-def test_a_bad_list_is_unreadable_as_a_whole(text):
-    with pytest.raises(RegistrationError, match=f"^{xpus.REGISTER}: "):
-        VXPUS.inventory(node(**{xpus.REGISTER: text}))
 
 
 def test_a_repeated_index_is_told_and_only_its_first_card_used():
