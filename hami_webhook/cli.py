@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,17 +21,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from hami_webhook import __version__, logs, pki, report
-from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.assembly import Options
 from hami_webhook.build_info import build_info
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import (
     STDIN,
     Bundle,
-    LoadedObject,
     LoadError,
     read_objects,
-    sort_objects,
 )
 from hami_webhook.config import (
     SECTION_SWITCHES,
@@ -52,11 +48,12 @@ from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kube.objects import parse_time
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.scheduling import kube_scheduler, placer
+from hami_webhook.scheduling import kube_scheduler
+from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate import quota_check
-from hami_webhook.simulate.manifests import pods_of
-from hami_webhook.simulate.simulation import Outcome, Pods, Result, Simulation, start_of
+from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_cluster_files, read_simulation_files
+from hami_webhook.simulate.simulation import Outcome, Result, Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
 from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted
 
@@ -273,18 +270,11 @@ def _simulate(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input (-) can be read only once")
     vendors = enabled_vendors(_device_config(arguments.config).config)
     policies = _policies(arguments.policy_file, vendors)
-    files = [read_objects(path, sys.stdin.buffer) for path in arguments.pods]
-    if arguments.cluster:
-        bundle = _bundle(arguments.cluster)
-    else:
-        everything = [item for objects in files for item in objects]
-        files = [[item for item in everything if _is_for_simulation(item)]]
-        bundle = sort_objects([item for item in everything if not _is_for_simulation(item)])
-        _warn_skipped(bundle)
-    now = _now(arguments.now) or start_of(bundle)
-    manifests = _manifests(files)
+    files = read_simulation_files(arguments.cluster, arguments.pods, sys.stdin.buffer)
+    _warn(files.warnings)
+    now = _now(arguments.now) or start_of(files.bundle)
     simulation = Simulation(vendors, _options(arguments), policies, now, preemption=arguments.preemption == "on")
-    result = asyncio.run(_simulated(simulation, bundle, manifests))
+    result = asyncio.run(_simulated(simulation, files))
     if arguments.output == "table":
         show(result, SafeConsole(width=None if sys.stdout.isatty() else 160))
     else:
@@ -341,8 +331,9 @@ def _pod_name(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def _pod_of_file(path: str, namespace: str, name: str) -> Mapping[str, Any]:
     """The pod of that name in a file, in `namespace` if it names none itself."""
-    pods = _manifests([read_objects(path, sys.stdin.buffer)]).manifests
-    found = [pod for pod in pods if name in ("", pod["metadata"].get("name"))]
+    pods, warnings = pods_of([read_objects(path, sys.stdin.buffer)])
+    _warn(warnings)
+    found = [pod for pod in pods.manifests if name in ("", pod["metadata"].get("name"))]
     if len(found) != 1:
         problem = f"has {len(found)} pods" + (f" of the name {name}" if name else ", and POD must name one")
         raise UsageError(f"{path} {problem}")
@@ -353,13 +344,8 @@ def _pod_of_file(path: str, namespace: str, name: str) -> Mapping[str, Any]:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    return Options(
-        rules=AdmissionRules(scheduler_name=arguments.scheduler_name),
-        policies=placer.SchedulingPolicies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy),
-        charge_timeout=60.0,
-        max_ledger=100_000,
-        zone=UTC,
-    )
+    policies = SchedulingPolicies(arguments.node_scheduler_policy, arguments.gpu_scheduler_policy)
+    return simulation_options(arguments.scheduler_name, policies)
 
 
 def _now(text: str | None) -> float | None:
@@ -370,17 +356,17 @@ def _now(text: str | None) -> float | None:
         raise UsageError(f"--now must be an RFC 3339 time such as 2026-01-31T12:00:00Z, not {text!r}") from None
 
 
-async def _simulated(simulation: Simulation, bundle: Bundle, pods: Pods) -> Result:
-    await simulation.fill(bundle)
+async def _simulated(simulation: Simulation, files: SimulationFiles) -> Result:
+    await simulation.fill(files.bundle)
     _warn(simulation.warnings())
     console = SafeConsole(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("simulating", total=len(pods.manifests))
+        task = progress.add_task("simulating", total=len(files.pods.manifests))
 
         def advance(outcome: Outcome) -> None:
             progress.advance(task)
 
-        return await simulation.run(pods, advance)
+        return await simulation.run(files.pods, advance)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -464,29 +450,6 @@ def _policies(path: str | None, vendors: Vendors) -> PolicyRules:
 
 
 def _bundle(paths: Sequence[str]) -> Bundle:
-    bundle = sort_objects([item for path in paths for item in read_objects(path, sys.stdin.buffer)])
-    _warn_skipped(bundle)
-    workloads = Counter(item.kind for item in bundle.workloads)
-    _warn(
-        f"skipped {number} of kind {kind} in cluster files: their pods count"
-        for kind, number in sorted(workloads.items())
-    )
+    bundle, warnings = read_cluster_files(paths, sys.stdin.buffer)
+    _warn(warnings)
     return bundle
-
-
-def _warn_skipped(bundle: Bundle) -> None:
-    _warn(f"skipped {number} of kind {kind}" for kind, number in sorted(bundle.skipped.items()))
-
-
-def _is_for_simulation(item: LoadedObject) -> bool:
-    """Whether an object is one to simulate: a workload, or a pod that isn't bound yet."""
-    sorted_one = sort_objects([item])
-    spec = item.object.get("spec")
-    bound = isinstance(spec, dict) and bool(spec.get("nodeName"))
-    return bool(sorted_one.workloads) or (bool(sorted_one.pods) and not bound)
-
-
-def _manifests(files: Sequence[Sequence[LoadedObject]]) -> Pods:
-    pods, skipped = pods_of(files)
-    _warn(f"skipped {number} of kind {kind}: no pods to simulate" for kind, number in skipped.items())
-    return pods

@@ -258,8 +258,8 @@ def _explain_node(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
 def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     if arguments.files.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    pods, skipped = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
-    _tell(f"skipped {number} of kind {kind}: no pods to simulate" for kind, number in skipped.items())
+    pods, warnings = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
+    _tell(warnings)
     manifests = [{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in pods.manifests]
     result = asyncio.run(cluster.simulation.run(Pods(manifests)))
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)

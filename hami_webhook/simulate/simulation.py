@@ -14,6 +14,7 @@ from typing import Any
 import jsonpatch
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.review import API_VERSIONS, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import ClusterError, Kind
@@ -30,7 +31,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.fit import vendors_requested_by
-from hami_webhook.scheduling.placer import CycleState, Unschedulable
+from hami_webhook.scheduling.placer import CycleState, SchedulingPolicies, Unschedulable
 from hami_webhook.scheduling.preemption.victims import Preemptor, Victims, choose_node
 from hami_webhook.simulate.placements import SelectedNodes, places_for, shown_placement, shown_prediction
 from hami_webhook.simulate.priorities import PriorityClasses
@@ -124,6 +125,17 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         return {"pods": [outcome.as_json() for outcome in self.pods], "quotas": [dict(quota) for quota in self.quotas]}
+
+
+def simulation_options(scheduler_name: str, policies: SchedulingPolicies) -> Options:
+    """What a run on files goes by: times are UTC, and no charge is given up."""
+    return Options(
+        rules=AdmissionRules(scheduler_name=scheduler_name),
+        policies=policies,
+        charge_timeout=60.0,
+        max_ledger=100_000,
+        zone=UTC,
+    )
 
 
 def start_of(bundle: Bundle) -> float:
