@@ -17,7 +17,6 @@ from typing import Any
 
 import uvloop
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from hami_webhook import __version__, logs, pki, report
@@ -53,9 +52,9 @@ from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.server.tls import TlsError
 from hami_webhook.simulate import quota_check
 from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_cluster_files, read_simulation_files
-from hami_webhook.simulate.simulation import Outcome, Result, Simulation, simulation_options, start_of
+from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
-from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted
+from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, progress
 
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError, report.ReportError)
 
@@ -359,13 +358,7 @@ def _now(text: str | None) -> float | None:
 async def _simulated(simulation: Simulation, files: SimulationFiles) -> Result:
     await simulation.fill(files.bundle)
     _warn(simulation.warnings())
-    console = SafeConsole(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("simulating", total=len(files.pods.manifests))
-
-        def advance(outcome: Outcome) -> None:
-            progress.advance(task)
-
+    with progress("simulating", len(files.pods.manifests)) as advance:
         return await simulation.run(files.pods, advance)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import yaml
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
 
@@ -30,6 +34,16 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(without_control_characters(segment.text), segment.style)
+
+
+@contextmanager
+def progress(work: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show on a terminal how many of `total` parts are done, unless `CI` is set; yields what to call after each."""
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    silent = not sys.stderr.isatty() or bool(os.environ.get("CI"))
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=silent) as shown:
+        task = shown.add_task(work, total=total)
+        yield lambda: shown.advance(task)
 
 
 def without_control_characters(text: str) -> str:

@@ -27,7 +27,7 @@ from hami_webhook.kubectl.ui.server import serve
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, without_control_characters
+from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, progress, without_control_characters
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -261,7 +261,8 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     pods, warnings = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
     _tell(warnings)
     manifests = [{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in pods.manifests]
-    result = asyncio.run(cluster.simulation.run(Pods(manifests)))
+    with progress("simulating", len(manifests)) as advance:
+        result = asyncio.run(cluster.simulation.run(Pods(manifests), advance))
     failed = any(not outcome.allowed or outcome.unplaced for outcome in result.pods)
     status = 1 if arguments.strict and failed else 0
     return Shown(result.as_json(), lambda console: show_simulation(result, console), status)

@@ -231,10 +231,11 @@ class Simulation:
         self._outcomes.append(outcome)
         return outcome
 
-    async def run(self, pods: Pods, progress: Callable[[Outcome], None] = lambda outcome: None) -> Result:
-        """Take every pod, in order."""
+    async def run(self, pods: Pods, advance: Callable[[], None] = lambda: None) -> Result:
+        """Take every pod, in order; `advance` is called after each."""
         for manifest in pods.manifests:
-            progress(await self.take(manifest))
+            await self.take(manifest)
+            advance()
         return await self.result()
 
     async def result(self) -> Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import queue
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from simulate.files import GPU, quota
+from terminals import on_terminal
 
 from .apiserver import ApiServer, serving
 
@@ -63,24 +63,8 @@ def test_a_terminal_gets_colours_unless_it_wants_none(
     tmp_path: Path, variables: dict[str, str], coloured: bool
 ) -> None:
     api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})])
-    ours, theirs = pty.openpty()
     with serving(api, tmp_path) as kubeconfig:
-        environment = {**os.environ, "TERM": "xterm-256color", **variables, "KUBECONFIG": str(kubeconfig)}
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, "quota"], env=environment, stdout=theirs, check=True, timeout=120
-        )
-    os.close(theirs)
-    shown = b""
-    while (part := _rest(ours)) != b"":
-        shown += part
-    os.close(ours)
-    assert b"gpu-quota" in shown
-    assert (b"\x1b[32m" in shown) == coloured
-
-
-def _rest(terminal: int) -> bytes:
-    """What a terminal whose other end is closed still has; empty at its end."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Linux: the other end is closed
-        return b""
+        variables = {"NO_COLOR": "", "KUBECONFIG": str(kubeconfig), **variables}
+        shown = on_terminal([sys.executable, "-c", PROGRAM, "quota"], "stdout", variables)
+    assert "gpu-quota" in shown
+    assert ("\x1b[32m" in shown) == coloured

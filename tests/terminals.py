@@ -1,0 +1,34 @@
+"""What programs write to a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+
+def on_terminal(
+    command: Sequence[str], stream: Literal["stdout", "stderr"], variables: Mapping[str, str], status: int = 0
+) -> str:
+    """What a command writes to `stream` if that is a terminal; the other is a pipe. Empty variables are unset."""
+    environment = {**os.environ, "TERM": "xterm-256color", **variables}
+    ours, theirs = pty.openpty()
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs}
+    process = subprocess.Popen(command, env={key: value for key, value in environment.items() if value}, **streams)
+    os.close(theirs)
+    shown = b""
+    while part := _next_part(ours):
+        shown += part
+    os.close(ours)
+    assert process.wait() == status, shown
+    return shown.decode()
+
+
+def _next_part(terminal: int) -> bytes:
+    """What was written next, empty at the end."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux: the other end is closed
+        return b""
