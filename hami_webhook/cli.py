@@ -50,7 +50,7 @@ from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling import kube_scheduler
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.server.tls import TlsError
-from hami_webhook.simulate import quota_check
+from hami_webhook.simulate import folders, quota_check
 from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_cluster_files, read_simulation_files
 from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
@@ -214,6 +214,8 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: what HAMi's chart renders)")
     verb.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     verb.set_defaults(run=_check_quotas)
+
+    folders.add_verb(verbs)
 
     verb = verbs.add_parser("version", help="print version, revision and build date")
     verb.set_defaults(run=_version)

@@ -112,10 +112,11 @@ def test_the_version_names_what_was_built(command: Simulate) -> None:
 @pytest.mark.parametrize(
     ("verb", "expected"),
     [
-        ([], ["serve", "simulate", "explain", "certs", "config", "version"]),
+        ([], ["serve", "simulate", "test", "explain", "certs", "config", "version"]),
         (["serve"], ["--embedded-cluster", "--http_bind", "--roles", "--node-lock-timeout"]),
         (["simulate"], ["--cluster", "--config", "--output", "--strict", "--policy-file", "--now", "--scheduler-name"]),
         (["explain"], ["POD", "--namespace", "--file", "--cluster", "--kubeconfig", "--config", "--output", "--now"]),
+        (["test"], ["DIR", "--name", "--update", "--output"]),
         (["certs"], ["generate"]),
         (["certs", "generate"], ["--dir", "--force", "--service", "--namespace", "--name"]),
         (["config"], ["check"]),

@@ -1,0 +1,113 @@
+"""`hami-webhook test DIR`: runs on files, against what is expected of them. Source: docs/spec/cli.md#test."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fnmatch
+import functools
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hami_webhook.cluster.loading import LoadError
+from hami_webhook.config import ConfigError, read_text
+from hami_webhook.device_config import builtin_device_config, enabled_vendors, read_device_config
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.policy.file import PolicyFile
+from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.simulate.folder_report import TestedFolder, as_json, as_junit, show
+from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
+from hami_webhook.simulate.manifests import read_simulation_files
+from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
+from hami_webhook.terminal import SafeConsole, UsageError, formatted, progress
+
+
+def add_verb(verbs: Any) -> None:
+    """Add `test` to the verbs of a command line."""
+    verb = verbs.add_parser(
+        "test",
+        help="compare what becomes of the pods in folders with what is expected there",
+        description=f"Runs the tests of all folders in DIR, at any depth, that have a {FILE_NAME}: their pods go "
+        "through policy, admission, quotas and placement, with no cluster, and what comes out is compared with what "
+        "the file expects. Exits with 1 if something differs, with 2 if a folder can't be used.",
+    )
+    verb.add_argument("dir", metavar="DIR", help="where the folders are")
+    verb.add_argument("--name", metavar="PATTERN", help="only tests of this name, such as 'team-a/*' (default: all)")
+    verb.add_argument("--update", action="store_true", help="write what came out into the files that expect otherwise")
+    verb.add_argument("-o", "--output", choices=("text", "json", "junit"), default="text", help="default: text")
+    verb.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    paths = _paths(arguments.dir, arguments.name)
+    tested, faults = [], []
+    with progress("testing", len(paths)) as advance:
+        for name, path in paths.items():
+            try:
+                tested.append(asyncio.run(_tested(FolderTest.read(path, name), update=arguments.update)))
+            except (ConfigError, LoadError) as error:
+                faults.append(str(error))
+            advance()
+    for each in tested:
+        for warning in each.warnings:
+            print(f"hami-webhook: warning: {each.test.name}: {warning}", file=sys.stderr)
+    if arguments.output == "text":
+        show(tested, SafeConsole(highlight=False, soft_wrap=True))
+    else:
+        print(formatted(as_json(tested), "json") if arguments.output == "json" else as_junit(tested))
+    if faults:
+        raise UsageError("\n".join(faults))
+    return 1 if any(each.differences for each in tested) else 0
+
+
+def _paths(folder: str, pattern: str | None) -> Mapping[str, Path]:
+    """The files of the tests by their names: where their folders are in `folder`, which is `.` itself."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise UsageError(f"DIR must be a folder, and {folder} {'is a file' if root.exists() else 'is not there'}")
+    files = sorted(Path(at, FILE_NAME) for at, _, names in os.walk(root) if FILE_NAME in names)
+    paths = {str(path.parent.relative_to(root)): path for path in files}
+    if not paths:
+        raise UsageError(f"{folder}: no folder in it has a {FILE_NAME}, which says what is expected of the pods there")
+    found = {name: path for name, path in paths.items() if pattern is None or fnmatch.fnmatchcase(name, pattern)}
+    if not found:
+        raise UsageError(f"--name {pattern!r}: no test is called so; there are {', '.join(paths)}")
+    return found
+
+
+async def _tested(test: FolderTest, *, update: bool) -> TestedFolder:
+    """Run a test. Raises `ConfigError` or `LoadError` if its files can't be used, or if it expects nothing."""
+    if test.expects_nothing and not update:
+        sentence = "expects nothing: write under expected what must come out, or have --update write it"
+        raise ConfigError([f"{test.path}: {sentence}"])
+    vendors, warnings = _vendors(test.config_file)
+    policies = PolicyRules.EMPTY
+    if test.policy_file:
+        policies = PolicyFile.parse(read_text(test.policy_file), test.policy_file, vendors.governed)
+    files = read_simulation_files(test.cluster_files, test.pod_files, sys.stdin.buffer)
+    written = test.written
+    options = simulation_options(
+        written.scheduler_name, SchedulingPolicies(written.node_scheduler_policy, written.gpu_scheduler_policy)
+    )
+    start = start_of(files.bundle) if written.now is None else written.now
+    simulation = Simulation(vendors, options, policies, start, preemption=written.preemption)
+    await simulation.fill(files.bundle)
+    result = await simulation.run(files.pods)
+    found = result.as_json()
+    before = test
+    if update and (test.expects_nothing or test.differences(found)):
+        test = test.updated(found)
+        test.write()
+    warnings = [*warnings, *files.warnings, *simulation.warnings()]
+    return TestedFolder(test, result, test.differences(found), warnings, test.text != before.text)
+
+
+@functools.lru_cache(maxsize=8)
+def _vendors(config_file: str | None) -> tuple[Vendors, Iterable[str]]:
+    """The vendors that a device configuration enables, and what is to be said about it."""
+    loaded = read_device_config(config_file) if config_file else builtin_device_config()
+    return enabled_vendors(loaded.config), loaded.warnings
