@@ -36,12 +36,17 @@ class SafeConsole(Console):
             yield segment if segment.control else Segment(without_control_characters(segment.text), segment.style)
 
 
+def shows_progress() -> bool:
+    """Whether somebody watches: standard error is a terminal, and `CI` isn't set."""
+    return sys.stderr.isatty() and not os.environ.get("CI")
+
+
 @contextmanager
 def progress(work: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show on a terminal how many of `total` parts are done, unless `CI` is set; yields what to call after each."""
+    """Show how many of `total` parts are done where `shows_progress`; yields what to call after each."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    silent = not sys.stderr.isatty() or bool(os.environ.get("CI"))
-    with Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=silent) as shown:
+    console = SafeConsole(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not shows_progress()) as shown:
         task = shown.add_task(work, total=total)
         yield lambda: shown.advance(task)
 

@@ -6,7 +6,10 @@ import os
 import pty
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
+
+ROOT = Path(__file__).parents[1]
 
 
 def on_terminal(
@@ -16,7 +19,8 @@ def on_terminal(
     environment = {**os.environ, "TERM": "xterm-256color", **variables}
     ours, theirs = pty.openpty()
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: theirs}
-    process = subprocess.Popen(command, env={key: value for key, value in environment.items() if value}, **streams)
+    given = {key: value for key, value in environment.items() if value}
+    process = subprocess.Popen(command, env=given, cwd=ROOT, **streams)
     os.close(theirs)
     shown = b""
     while part := _next_part(ours):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import yaml
 
+from hack.bench.figures import show_progress
 from hack.bench.scenery import JSON, SCHEDULER
 from hack.devcluster.plane import ControlPlane, assets, free_ports
 from hami_webhook import pki
@@ -60,7 +61,7 @@ async def make_namespace(cluster: KubernetesCluster, name: str) -> None:
         await cluster.call("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
 
-async def create_all(login: Path, objects: Sequence[tuple[Kind, JSON]], clients: int, tell_every: int = 0) -> float:
+async def create_all(login: Path, objects: Sequence[tuple[Kind, JSON]], clients: int, progress_every: int = 0) -> float:
     """Create objects, so many at a time, over kept connections; the seconds it took. What fails ends the program."""
     waiting = list(reversed(objects))
     async with KubernetesCluster(await connect(str(login))) as cluster:
@@ -68,8 +69,8 @@ async def create_all(login: Path, objects: Sequence[tuple[Kind, JSON]], clients:
         async def client() -> None:
             while waiting:
                 await cluster.create(*waiting.pop())
-                if tell_every and waiting and len(waiting) % tell_every == 0:
-                    print(f"{len(objects) - len(waiting)} of {len(objects)} objects created", file=sys.stderr)
+                if progress_every and waiting and len(waiting) % progress_every == 0:
+                    show_progress(f"{len(objects) - len(waiting)} of {len(objects)} objects created")
 
         started = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, create_all, make_namespace, writes
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import JSON, asking, gpu, quota
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
@@ -59,7 +59,7 @@ def measure(size: str) -> Sequence[Figure]:
             with Replicas(plane, replicas):
                 _burst(plane, 1, pods, replicas, settle=True)
                 for spaces in spaces_of:
-                    tell(f"charge: {pods} pods in {spaces} namespaces, {replicas} replicas")
+                    show_progress(f"charge: {pods} pods in {spaces} namespaces, {replicas} replicas")
                     before = writes(plane)
                     charged = [_burst(plane, spaces, pods, replicas, settle=True) for _ in range(ROUNDS[size])]
                     each = (writes(plane) - before) / pods / len(charged)

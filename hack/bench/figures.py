@@ -17,6 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hami_webhook.terminal import shows_progress
+
 SIZES = ("smallest", "usual", "large")
 
 
@@ -75,9 +77,10 @@ def least_seconds(runs: Sequence[Callable[[], object]], rounds: int) -> list[flo
     return best
 
 
-def tell(text: str) -> None:
-    """Say how far it is; the figures are what goes to standard output."""
-    print(text, file=sys.stderr, flush=True)
+def show_progress(text: str) -> None:
+    """Print a line on a terminal; nothing that draws by itself, because it would be measured with the rest."""
+    if shows_progress():
+        print(text, file=sys.stderr, flush=True)
 
 
 def as_table(figures: Sequence[Figure]) -> Table:
@@ -132,7 +135,8 @@ def run(benchmarks: Mapping[str, Benchmark], about: str | None) -> None:
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(benchmarks)}")
     figures: list[Figure] = []
-    for name in names:
+    for number, name in enumerate(names, 1):
+        show_progress(f"{name}: benchmark {number} of {len(names)}")
         figures += benchmarks[name](arguments.size)
     show(as_table(figures))
     if arguments.json:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -39,9 +39,9 @@ def measure(size: str) -> Sequence[Figure]:
     for nodes in NODES[size]:
         yard = _Yard(nodes)
         for mode in ("cooperative", "single"):
-            tell(f"filter: {mode}, {nodes} nodes")
+            show_progress(f"filter: {mode}, {nodes} nodes")
             seconds[mode, nodes] = asyncio.run(yard.timed(mode, ROUNDS[size]))
-        tell(f"filter: topology-aware, {nodes} nodes")
+        show_progress(f"filter: topology-aware, {nodes} nodes")
         linked[nodes] = asyncio.run(yard.timed_linked(ROUNDS[size]))
     figures = [
         Figure("filter", f"linked, {nodes} nodes", 1000 * aware, "ms", "without the policy", 1000 * unaware)

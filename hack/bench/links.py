@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import CARD_MEMORY, NAMESPACE, SCHEDULER
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.pod_preferences import GPU_POLICY
@@ -203,7 +203,7 @@ def simulated(
 def measure(size: str) -> Sequence[Figure]:
     figures = []
     for fleet, tables in FLEETS.items():
-        tell(f"links: {PODS[size]} pods on {fleet} nodes")
+        show_progress(f"links: {PODS[size]} pods on {fleet} nodes")
         ours, hami, chance = (simulated(tables, rule, PODS[size]) for rule in (Ours, AsHami, ByChance))
         for place, name in enumerate(("multi-GPU pods fully linked", "8-GPU pods placed")):
             for baseline, value in (("HAMi's rule", hami[place]), ("random choice", chance[place])):

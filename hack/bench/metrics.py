@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import CARDS, asking, gpu, node, quota, review, running
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
@@ -44,7 +44,7 @@ def measure(size: str) -> Sequence[Figure]:
 
 async def _measured(size: str) -> list[Figure]:
     nodes, pods, namespaces = SIZES[size]
-    tell(f"metrics: {nodes} nodes, {pods} pods, {namespaces} namespaces")
+    show_progress(f"metrics: {nodes} nodes, {pods} pods, {namespaces} namespaces")
     cluster = MemoryCluster(lambda: NOW)
     core = Core(cluster, enabled_vendors(builtin_device_config().config), Options(), clock=lambda: NOW)
     await _fill(cluster, core, nodes, pods, namespaces)

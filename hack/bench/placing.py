@@ -27,7 +27,7 @@ from pathlib import Path
 import yaml
 
 from hack.bench.apiserver import USER, api_server, create_all, make_namespace, wait_ready
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import JSON, SCHEDULER, asking, gpu, node, node_name, quota
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
@@ -103,7 +103,7 @@ def _measured(plane: ControlPlane, case: Case, pods: int, rounds: int) -> Iterat
         for number in range(rounds + (rounds > 1)):  # the first pair finds everything cold
             alone.append(_burst(plane, replace(case, limited=False), pods, {**processes}, plain=True))
             ours.append(_burst(plane, case, pods, processes, plain=False))
-            tell(f"placing: {case}: {ours[-1].rate:.1f} of {alone[-1].rate:.1f} pods a second, round {number}")
+            show_progress(f"placing: {case}: {ours[-1].rate:.1f} of {alone[-1].rate:.1f} pods a second, round {number}")
     alone, ours = alone[-rounds:], ours[-rounds:]
     middle = ours[sorted(range(rounds), key=lambda at: ours[at].rate)[rounds // 2]]
     goal = Goal(at_least=0.6 if case.mode == "cooperative" else 0.5)
@@ -119,7 +119,7 @@ def _measured(plane: ControlPlane, case: Case, pods: int, rounds: int) -> Iterat
     calls = sum(middle.calls.values()) / pods
     most = Goal(at_most=3.3 if case.limited else 3.0, of="value")
     by_verb = " ".join(f"{what} {count / pods:.2f}" for what, count in sorted(middle.calls.items()))
-    tell(f"placing: {case}: calls a pod: {by_verb}")
+    print(f"placing: {case}: calls a pod: {by_verb}", file=sys.stderr)
     yield Figure("placing", f"{case}, calls", calls, "per pod", "one each", 1, most)
     for process, seconds in middle.processor.items():
         before = statistics.median(burst.processor[process] for burst in alone)

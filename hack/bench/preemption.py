@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hack.bench.figures import Figure, Goal, least_seconds, run, tell
+from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
 from hack.bench.scenery import CARD_MEMORY, CARDS, asking, gpu, node, running
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Node, Pod
@@ -29,7 +29,7 @@ def measure(size: str) -> Sequence[Figure]:
 
 
 def _decision(nodes: int, pods: int, count: int, rounds: int) -> Figure:
-    tell(f"preemption: {nodes} nodes, {pods} pods a card, {count} cards")
+    show_progress(f"preemption: {nodes} nodes, {pods} pods a card, {count} cards")
     vendors = enabled_vendors(builtin_device_config().config)
     state = ClusterCache(vendors)
     for number in range(nodes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.bench.figures import Figure, run, tell
+from hack.bench.figures import Figure, run, show_progress
 from hack.bench.scenery import JSON, NAMESPACE, asking, gpu, node, quota
 from hami_webhook.cluster.loading import read_objects
 
@@ -22,7 +23,7 @@ SHAPES = 5
 
 def measure(size: str) -> Sequence[Figure]:
     nodes, pods = NODES[size], PODS[size]
-    tell(f"simulate: {pods} pods on {nodes} nodes")
+    show_progress(f"simulate: {pods} pods on {nodes} nodes")
     with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
         cluster, asked = Path(folder) / "cluster.json", Path(folder) / "pods.json"
         hard = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
@@ -47,6 +48,7 @@ def _simulated(cluster: Path, pods: Path) -> float:
     subprocess.run(
         [sys.executable, "-m", "hami_webhook", "simulate", "--cluster", str(cluster), str(pods), "-o", "json"],
         stdout=subprocess.DEVNULL,
+        env={**os.environ, "CI": "true"},  # no progress bar
         check=True,
     )
     return time.perf_counter() - started

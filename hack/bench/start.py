@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.apiserver import api_server, create_all, make_namespace, wait_ready
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.scenery import CARDS, NAMESPACE, SCHEDULER, node, running
 from hack.devcluster.plane import free_ports
 from hami_webhook.cluster.api import Kind
@@ -33,11 +33,11 @@ KINDS = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.PODS)
 def measure(size: str) -> Sequence[Figure]:
     nodes, pods = NODES[size], PODS[size]
     with api_server("start") as plane:
-        tell(f"start: creating {nodes} nodes and {pods} pods")
+        show_progress(f"start: creating {nodes} nodes and {pods} pods")
         asyncio.run(_prepare(plane.kubeconfig))
         objects = [(Kind.PODS, running(n, n % nodes, n // nodes % CARDS)) for n in range(pods)]
         objects += [(Kind.NODES, node(n)) for n in range(nodes)]
-        asyncio.run(create_all(plane.kubeconfig, objects, WRITERS, tell_every=5000))
+        asyncio.run(create_all(plane.kubeconfig, objects, WRITERS, progress_every=5000))
         ready, listing = [], []
         for _ in range(ROUNDS[size]):
             listing.append(_listed_alone(plane.kubeconfig))

@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hack.bench import load
-from hack.bench.figures import Figure, Goal, run, tell
+from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.load import Load, Outcome, Plan
 from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
 from hami_webhook import pki
@@ -99,7 +99,7 @@ async def _figures(generator: Load, process: Running, constant: int, authority: 
     }
     figures = []
     for kind, (path, body, goal) in kinds.items():
-        tell(f"webhook: {kind}")
+        show_progress(f"webhook: {kind}")
 
         async def loaded(port: int, path: str, seconds: float, rate: float = 0.0, body: bytes = body) -> Outcome:
             plan = Plan(port, str(authority), path, body.decode(), CONNECTIONS, seconds, rate)

@@ -8,6 +8,7 @@
 # KUBEBUILDER_ASSETS, when set, names a folder that has the binaries already, and is used instead.
 set -euo pipefail
 cd "$(dirname "$0")"
+. ../progress.sh
 minor=${K8S:-1.36}
 [ -f "$minor/go.mod" ] || { echo "controlplane: K8S must be one of $(echo 1.*/ | tr -d /), not $minor" >&2; exit 2; }
 cd "$minor"
@@ -49,16 +50,9 @@ started=$SECONDS
 mkdir -p "$(dirname "$folder")"
 partial=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$partial"' EXIT
-total=$(go list -deps "${tools[@]}" | wc -l)
-
-# go build -v names each package as it is compiled; one line per hundred is progress enough.
-counted() {
-  awk -v total="$total" '
-    / / { print; next }
-    { if (++n % 100 == 0) { printf "controlplane: %d of at most %d packages compiled\n", n, total; fflush() } }' >&2
-}
-go build -v -trimpath -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}" 2> >(counted)
-go build -v -trimpath -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}" 2> >(counted)
+total=$(go list -deps "${tools[@]:1}" | wc -l)
+counted controlplane "$total" go build -v -trimpath -ldflags "-s -w $stamp" -o "$partial/" "${tools[@]:1}"
+counted etcd "" go build -v -trimpath -ldflags "-s -w" -o "$partial/etcd" "${tools[0]}"
 
 chmod 755 "$partial"
 # Whoever built at the same time and was first has the same programs: theirs stay.
