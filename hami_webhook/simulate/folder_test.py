@@ -161,22 +161,28 @@ class FolderTest:
     def updated(self, result: Mapping[str, Any]) -> FolderTest:
         """The test that expects what came out: of that what is written, or all if `exact` is set or nothing is written.
 
-        Comments stay, except in the entries that change. An entry for what didn't come out stays as it is.
+        Comments stay, except in the entries that change. An entry for what didn't come out stays as it is. Raises
+        ConfigError where the text can't be changed in places.
         """
+        try:
+            return self.parse(self.path, self.name, self._updated_text(result))
+        except (yaml.YAMLError, ConfigError) as error:
+            sentence = "--update can't change it, for its anchors or because it is all one {…}"
+            raise ConfigError([f"{self.path}: {sentence}"]) from error
+
+    def _updated_text(self, result: Mapping[str, Any]) -> str:
         exact = self.written.exact or self.expects_nothing
         expected = as_written(dict(self.expected), result, exact=exact)
         if exact:
-            text = _with_section(self.text, expected)
-        else:
-            changed = {
-                (_EXPECTED, section, index): new
-                for section, entries in self.expected.items()
-                if entries
-                for index, (old, new) in enumerate(zip(entries, expected[section], strict=True))
-                if json.dumps(old) != json.dumps(new)
-            }
-            text = _with_entries(self.text, changed)
-        return self.parse(self.path, self.name, text)
+            return _with_section(self.text, expected)
+        changed = {
+            (_EXPECTED, section, index): new
+            for section, entries in self.expected.items()
+            if entries
+            for index, (old, new) in enumerate(zip(entries, expected[section], strict=True))
+            if json.dumps(old) != json.dumps(new)
+        }
+        return _with_entries(self.text, changed)
 
 
 def _with_section(text: str, expected: object) -> str:
