@@ -397,8 +397,9 @@ def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
 
 def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
     """Each managed key for a placement of this cost (None: no placement is known)."""
-    pods = context.state.pods_in(pod.namespace)
     for account in _accounts(pod, context):
+        namespaces = account.quota.namespaces or (pod.namespace,)
+        pods = [other for namespace in namespaces for other in context.state.pods_in(namespace)]
         more = (context.vendors, context.state, context.now, context.assume_ttl)
         own = charged(account, pod, *more)
         others = placed_by_others(account, pod, pods, *more)
@@ -408,5 +409,5 @@ def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -
             most = budget.most(key) if budget else None
             most = max(hard, amount or 0) if most is None else most
             yield QuotaReport(
-                account.name, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
+                account.label, key, hard, account.used.get(key), own.get(key, 0), others[key], most, amount
             )

@@ -14,6 +14,7 @@ _CONSEQUENCES = {
     Kind.NODES: "cards, their models and what still fits aren't known",
     Kind.PODS: "what pods hold isn't known",
     Kind.RESOURCE_QUOTAS: "quotas aren't known",
+    Kind.ACCELERATOR_QUOTAS: "quotas above namespaces aren't known",
     Kind.NAMESPACES: "what namespaces allow their pods isn't known",
     Kind.POD_DISRUPTION_BUDGETS: "which evictions they stand against isn't known",
     Kind.PRIORITY_CLASSES: "new pods are taken to have priority 0",
@@ -55,7 +56,7 @@ async def _read(cluster: Cluster, kind: Kind, namespace: str) -> tuple[list[JSON
     """The objects of a kind that may be read, and what couldn't be seen."""
     try:
         return (await cluster.list(kind)).items, ""
-    except NotFound:  # Koordinator's definition isn't installed
+    except NotFound:  # the definition of the kind isn't installed
         return [], ""
     except Forbidden:
         lacking = f"no right to list {kind.qualified}"

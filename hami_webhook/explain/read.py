@@ -11,7 +11,7 @@ from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.loading import Bundle, LoadedObject
 from hami_webhook.explain.explain import ExplainContext, explain, explain_denial
 from hami_webhook.explain.report import Explanation
-from hami_webhook.kube.objects import MalformedObject, Pod, ResourceQuota
+from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.simulate.simulation import Simulation
@@ -20,12 +20,13 @@ KINDS = (
     (Kind.NODES, "Node", "nodes"),
     (Kind.PODS, "Pod", "pods"),
     (Kind.RESOURCE_QUOTAS, "ResourceQuota", "quotas"),
+    (Kind.ACCELERATOR_QUOTAS, "AcceleratorQuota", "accelerator_quotas"),
     (Kind.NAMESPACES, "Namespace", "namespaces"),
     (Kind.DEVICES, "Device", "devices"),
     (Kind.POD_DISRUPTION_BUDGETS, "PodDisruptionBudget", "disruption_budgets"),
     (Kind.PRIORITY_CLASSES, "PriorityClass", "priority_classes"),
 )
-_OPTIONAL = (Kind.DEVICES, Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES)
+_OPTIONAL = (Kind.ACCELERATOR_QUOTAS, Kind.DEVICES, Kind.POD_DISRUPTION_BUDGETS, Kind.PRIORITY_CLASSES)
 
 
 class UnknownPod(Exception):
@@ -99,7 +100,7 @@ class Explainer:
         return ExplainContext(
             core.state,
             core.vendors,
-            [ResourceQuota.from_object(q) for q in self.simulation.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)],
+            self.simulation.quotas_of(namespace),
             self._now,
             self._policies,
             self._scheduler_name,

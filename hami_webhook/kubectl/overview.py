@@ -26,19 +26,19 @@ class Overview:
     now: float
 
     def quotas(self, namespace: str = "", name: str = "") -> list[QuotaUse]:
-        """The quotas with managed keys, of all namespaces and names unless one is given."""
-        found = (QuotaAccount.read(quota, self.core.vendors) for quota in self.core.caches.all_quotas())
-        chosen = [
-            account
-            for account in found
-            if account.hard and namespace in ("", account.quota.namespace) and name in ("", account.name)
-        ]
+        """The quotas with managed keys that cover pods of a namespace, or of any, and have a name, or any."""
+        caches = self.core.caches
+        above = caches.accelerator_quotas.covering(namespace) if namespace else caches.accelerator_quotas.all()
+        own = [quota for quota in caches.all_quotas() if namespace in ("", quota.namespace)]
+        found = (QuotaAccount.read(quota, self.core.vendors) for quota in (*own, *above))
+        chosen = [account for account in found if account.hard and name in ("", account.name, account.label)]
         return [self._quota(each) for each in sorted(chosen, key=lambda each: (each.quota.namespace, each.name))]
 
     def _quota(self, account: QuotaAccount) -> QuotaUse:
         waiting: dict[str, int] = defaultdict(int)
         placed: dict[str, int] = defaultdict(int)
         pods, notes, in_scope = [], [], set()
+        above = account.quota.namespaces is not None
         for pod in self._live(account.quota.namespace):
             charge = self._charge(pod, account.cards)
             amounts = account.counted(charge.exact)
@@ -49,8 +49,9 @@ class Overview:
                 (placed if charge.placed else waiting)[key] += amount
             cards = self._cards_of(pod)
             models = sorted({device.type for device in cards})
-            pods.append(PodCost(pod.name, self._state(pod, charge), pod.node_name, amounts, models))
-            notes += [f"pod {pod.name}: {problem}" for problem in charge.problems]
+            name = pod.key if above else pod.name
+            pods.append(PodCost(name, self._state(pod, charge), pod.node_name, amounts, models))
+            notes += [f"pod {name}: {problem}" for problem in charge.problems]
         keys = [
             KeyUse(key, account.used.get(key), hard, waiting[key], placed[key])
             for key, hard in sorted(account.hard.items())
@@ -61,7 +62,7 @@ class Overview:
         if not account.enforced:
             notes.append(f"is observed, not enforced; charges that passed without room: {account.observed}")
         held, room = list(self._models(in_scope, account.cards)), list(self._room(account))
-        return QuotaUse(account.quota.namespace, account.name, keys, pods, held, room, notes)
+        return QuotaUse(account.quota.namespace, account.label, keys, pods, held, room, notes)
 
     def _models(self, uids: Iterable[str], cards: CardSelection | None) -> Iterator[ModelUse]:
         """What pods hold, by model; of the cards of a selection."""

@@ -66,7 +66,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """A ResourceQuota with managed keys."""
+    """A quota with managed keys; an AcceleratorQuota has no namespace, and its kind before its name."""
 
     namespace: str
     name: str

@@ -31,7 +31,7 @@ def print_quotas(quotas: Sequence[QuotaUse], console: Console, *, details: bool)
 
 
 def _print_details(quota: QuotaUse, console: Console) -> None:
-    where = f"{quota.namespace}/{quota.name}"
+    where = f"{quota.namespace}/{quota.name}".removeprefix("/")
     if quota.pods:
         table = _titled(f"Pods of {where}", "POD", "STATE", "NODE", "COSTS", "MODELS")
         for pod in quota.pods:

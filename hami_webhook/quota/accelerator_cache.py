@@ -51,13 +51,16 @@ class AcceleratorQuotaCache:
         quota = self._quotas.get(name)
         return (quota.namespaces or frozenset()) if quota is not None else frozenset()
 
+    def all(self) -> list[ResourceQuota]:
+        return list(self._quotas.values())
+
     def covering(self, namespace: str) -> list[ResourceQuota]:
         """The quotas that select a namespace."""
         return [quota for quota in self._quotas.values() if namespace in (quota.namespaces or ())]
 
     def quotas(self, namespace: str = "") -> Sequence[ResourceQuota] | None:
         """All of them; None unless the watch is alive."""
-        return list(self._quotas.values()) if self.alive_within(_ALIVE_SECONDS) else None
+        return self.all() if self.alive_within(_ALIVE_SECONDS) else None
 
     def current_within(self, seconds: float) -> bool:
         """A new quota counts as soon as the watch shows it: until then its used isn't known to anybody."""

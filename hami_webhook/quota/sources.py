@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hami_webhook.cluster.api import JSON, Cluster, Kind, NotFound
+from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota, status_patch
 
@@ -43,7 +43,10 @@ class ResourceQuotas:
 
 
 class AcceleratorQuotas:
-    """All AcceleratorQuotas; none while their definition isn't installed. `labels` are those of the namespaces."""
+    """All AcceleratorQuotas; none while their definition isn't installed, or the right to list them is lacking.
+
+    `labels` are those of the namespaces.
+    """
 
     def __init__(self, cluster: Cluster, labels: Callable[[], Labels]) -> None:
         self._cluster = cluster
@@ -52,7 +55,7 @@ class AcceleratorQuotas:
     async def list(self, scope: str) -> Sequence[ResourceQuota]:
         try:
             listing = await self._cluster.list(Kind.ACCELERATOR_QUOTAS)
-        except NotFound:
+        except (NotFound, Forbidden):
             return []
         return [self._read(item) for item in listing.items]
 

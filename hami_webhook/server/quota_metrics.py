@@ -22,6 +22,13 @@ _USED = Family("hami_webhook_quota_used", "Used of a managed quota key, in the q
 _HARD = Family("hami_webhook_quota_hard", "Hard limit of a managed quota key.", _BY_KEY)
 _WAITING = Family("hami_webhook_quota_waiting", "What pods without a placement are charged.", _BY_KEY)
 _PLACED = Family("hami_webhook_quota_placed", "What placed pods cost.", _BY_KEY)
+_BY_KEY_ABOVE = ("quota", "key")
+_USED_ABOVE = Family("hami_webhook_accelerator_quota_used", "As hami_webhook_quota_used.", _BY_KEY_ABOVE)
+_HARD_ABOVE = Family("hami_webhook_accelerator_quota_hard", "As hami_webhook_quota_hard.", _BY_KEY_ABOVE)
+_WAITING_ABOVE = Family("hami_webhook_accelerator_quota_waiting", "As hami_webhook_quota_waiting.", _BY_KEY_ABOVE)
+_PLACED_ABOVE = Family("hami_webhook_accelerator_quota_placed", "As hami_webhook_quota_placed.", _BY_KEY_ABOVE)
+_SUMS = (_USED, _HARD, _WAITING, _PLACED)
+_SUMS_ABOVE = (_USED_ABOVE, _HARD_ABOVE, _WAITING_ABOVE, _PLACED_ABOVE)
 _ENTRIES = Family("hami_webhook_quota_ledger_entries", "Ledger entries.", ("namespace", "quota", "state"))
 _OBSERVED = Family(
     "hami_webhook_quota_observed",
@@ -54,7 +61,8 @@ def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
                 charges.setdefault(pod.namespace, []).append((pod, charge))
                 totals.update({(pod.namespace, key): amount for key, amount in charge.amounts.items()})
     accounts: list[QuotaAccount] = []
-    for number, quota in enumerate(core.caches.all_quotas()):
+    above = core.caches.accelerator_quotas.all()
+    for number, quota in enumerate((*core.caches.all_quotas(), *above)):
         if number % _AT_ONCE == 0:
             yield _USED.of(())
         accounts.append(QuotaAccount.read(quota, core.vendors))
@@ -63,14 +71,15 @@ def quota_metrics(core: Core, pods: Sequence[Pod]) -> Iterator[Metric]:
 
 
 def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterator[Metric]:
-    families = (_USED, _HARD, _WAITING, _PLACED, _ENTRIES, _OBSERVED)
-    samples: dict[Family, list[Sample]] = {family: [] for family in families}
+    samples: dict[Family, list[Sample]] = {family: [] for family in (*_SUMS, *_SUMS_ABOVE, _ENTRIES, _OBSERVED)}
     for account in accounts:
         namespace, name = account.quota.namespace, account.name
         if account.observed or not account.enforced:
             samples[_OBSERVED].append(((namespace, name), account.observed))
         sums = {False: dict.fromkeys(account.hard, 0), True: dict.fromkeys(account.hard, 0)}
-        for number, (pod, charge) in enumerate(charges.get(namespace, ())):
+        selected = account.quota.namespaces
+        namespaces = (namespace,) if selected is None else sorted(selected)
+        for number, (pod, charge) in enumerate(each for covered in namespaces for each in charges.get(covered, ())):
             if number % _AT_ONCE == 0:
                 yield _USED.of(())
             if account.covers(pod):
@@ -78,14 +87,9 @@ def _ours(core: Core, accounts: list[QuotaAccount], charges: _Charges) -> Iterat
                 for key, amount in account.counted(cost).items():
                     sums[charge.placed][key] += amount
         for key, limit in account.hard.items():
-            labels = namespace, name, key
-            for family, value in (
-                (_USED, account.used.get(key, 0)),
-                (_HARD, limit),
-                (_WAITING, sums[False][key]),
-                (_PLACED, sums[True][key]),
-            ):
-                samples[family].append((labels, value))
+            values = account.used.get(key, 0), limit, sums[False][key], sums[True][key]
+            for family, value in zip(_SUMS if selected is None else _SUMS_ABOVE, values, strict=True):
+                samples[family].append(((namespace, name, key) if selected is None else (name, key), value))
         for state, number in Counter(entry.state.value for entry in account.ledger.values()).items():
             samples[_ENTRIES].append(((namespace, name, state), number))
     for family, found in samples.items():
@@ -106,7 +110,7 @@ def _while_waiting(core: Core, account: QuotaAccount, pod: Pod) -> Mapping[str, 
 def _hamis(core: Core, accounts: list[QuotaAccount], totals: Counter[_NamespaceKey]) -> Iterator[Metric]:
     smallest: dict[_NamespaceKey, tuple[int, int]] = {}
     for account in accounts:
-        if account.quota.scopes or account.cards is not None:
+        if account.quota.scopes or account.cards is not None or account.quota.namespaces is not None:
             continue
         for key, limit in account.hard.items():
             this, place = (account.exact_hard(key), limit), (account.quota.namespace, key)

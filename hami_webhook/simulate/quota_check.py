@@ -1,4 +1,4 @@
-"""`quota check`: what of the ResourceQuotas in files is misread (docs/spec/cli.md)."""
+"""`quota check`: what of the quotas in files is misread (docs/spec/cli.md)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hami_webhook.cluster.loading import Bundle, LoadError
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, ResourceQuota
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.accelerator_quota import KIND, read_accelerator_quota
 from hami_webhook.quota.misread import Misreading
 from hami_webhook.simulate.simulation import Simulation, start_of
 
@@ -26,7 +27,7 @@ class CheckedQuota:
     def lines(self) -> Iterator[str]:
         """A line for each misreading."""
         for each in self.misread:
-            yield f"{self.where}: ResourceQuota {self.quota.name}: {each.text}"
+            yield f"{self.where}: {self.quota.kind} {self.quota.name}: {each.text}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -42,10 +43,11 @@ async def check(bundle: Bundle, vendors: Vendors) -> list[CheckedQuota]:
     simulation = Simulation(vendors, Options(), PolicyRules.EMPTY, start_of(bundle))
     await simulation.fill(Bundle(nodes=bundle.nodes))
     checked = []
-    for item in bundle.quotas:
+    for item in (*bundle.quotas, *bundle.accelerator_quotas):
         try:
-            quota = ResourceQuota.from_object(item.object)
+            above = item.kind == KIND
+            quota = read_accelerator_quota(item.object, {}) if above else ResourceQuota.from_object(item.object)
         except MalformedObject as error:
-            raise LoadError(f"{item.where}: ResourceQuota {item.name}: {error}") from error
+            raise LoadError(f"{item.where}: {item.kind} {item.name}: {error}") from error
         checked.append(CheckedQuota(item.where, quota, simulation.core.misreadings(quota)))
     return checked

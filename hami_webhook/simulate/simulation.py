@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,6 +28,7 @@ from hami_webhook.integrations.volcano.annotation_keys import BIND_TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota, parse_time
 from hami_webhook.kube.wire import MalformedObject, ReviewedPod, convert
 from hami_webhook.policy.rules import PolicyRules
+from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.fit import vendors_requested_by
@@ -191,6 +192,7 @@ class Simulation:
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
+        self.core.caches.accelerator_quotas.alive_within = lambda seconds: True  # nobody else writes to them
         self._priorities = PriorityClasses()
         self._preemption = preemption
         self._outcomes: list[Outcome] = []
@@ -206,10 +208,9 @@ class Simulation:
         self._priorities = PriorityClasses(bundle.priority_classes)
         for kind, obj in await fill(self.cluster, bundle):
             self.core.caches.put(kind, obj)
-        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            account = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
+        for account in self._accounts():
             if not trust_used or account.hard.keys() - account.used.keys():
-                await self._recompute(account.quota.namespace, account.name)
+                await self._recompute(account)
 
     def warnings(self) -> list[str]:
         """One sentence for each object of the files that can't be read and is left out."""
@@ -239,20 +240,32 @@ class Simulation:
         return await self.result()
 
     async def result(self) -> Result:
-        quotas = []
-        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            await self._recompute(item["metadata"]["namespace"], item["metadata"]["name"])
-        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
-            account = QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors)
-            quotas.append(
-                {
-                    "namespace": account.quota.namespace,
-                    "name": account.name,
-                    "hard": dict(sorted(account.hard.items())),
-                    "used": dict(sorted(account.used.items())),
-                }
-            )
+        for account in self._accounts():
+            await self._recompute(account)
+        quotas = [
+            {
+                "namespace": account.quota.namespace,
+                "name": account.label,
+                "hard": dict(sorted(account.hard.items())),
+                "used": dict(sorted(account.used.items())),
+            }
+            for account in self._accounts()
+        ]
         return Result(self._outcomes, quotas)
+
+    def quotas_of(self, namespace: str) -> list[ResourceQuota]:
+        """The quotas that cover a namespace's pods."""
+        own = self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace)
+        above = self.core.caches.accelerator_quotas.covering(namespace)
+        return [*map(ResourceQuota.from_object, own), *above]
+
+    def _accounts(self) -> Iterator[QuotaAccount]:
+        """The quotas as they are."""
+        labels, vendors = self.core.caches.accelerator_quotas.labels(), self.core.vendors
+        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS):
+            yield QuotaAccount.read(ResourceQuota.from_object(item), vendors)
+        for item in self.cluster.peek_all(Kind.ACCELERATOR_QUOTAS):
+            yield QuotaAccount.read(read_accelerator_quota(item, labels), vendors)
 
     async def _take(self, manifest: Mapping[str, Any]) -> Outcome:
         arrival = await self.admit(manifest)
@@ -332,7 +345,7 @@ class Simulation:
         # a higher cost is charged with our own placement; another scheduler's cards are charged by a recompute only
         charge_differs = debits != charged if other else any(debits.get(key, 0) < charged[key] for key in charged)
         if charge_differs or self._since_recompute[pod.namespace] >= _RECOMPUTE_EVERY:
-            await self._recompute(pod.namespace)
+            await self._recompute_for(pod.namespace)
         return replace(allowed, placement=shown, debits=dict(sorted(debits.items())))
 
     async def _place_by_us(self, pod: Pod, nodes: Sequence[str]) -> tuple[dict[str, Any] | None, dict[str, str]]:
@@ -349,10 +362,7 @@ class Simulation:
         if not self._preemption or pod.preemption_policy == "Never":
             return None
         core = self.core
-        quotas = [
-            ResourceQuota.from_object(item) for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, pod.namespace)
-        ]
-        found = await core.placer.consider(pod, nodes, quotas)
+        found = await core.placer.consider(pod, nodes, await core.placer.quotas_of(pod.namespace))
         if not isinstance(found, CycleState):
             return None
         budgets = core.caches.disruption_budgets
@@ -371,7 +381,7 @@ class Simulation:
             disrupted = sum(map(budget.covers, victims.pods))
             budgets[key] = replace(budget, allowed=max(0, budget.allowed - disrupted))
         for namespace in {victim.namespace for victim in victims.pods}:
-            await self._recompute(namespace)
+            await self._recompute_for(namespace)
         return victims
 
     async def _predict(
@@ -393,12 +403,18 @@ class Simulation:
         await self._schema.create(Kind.PODS, pod)
         await self._schema.delete(Kind.PODS, meta["name"], meta["namespace"])
 
-    async def _recompute(self, namespace: str, only: str = "") -> None:
+    async def _recompute_for(self, namespace: str) -> None:
+        """Recompute the quotas that cover a namespace's pods."""
         self._since_recompute.pop(namespace, None)
-        for item in self.cluster.peek_all(Kind.RESOURCE_QUOTAS, namespace):
-            name = item["metadata"]["name"]
-            if only in ("", name) and QuotaAccount.read(ResourceQuota.from_object(item), self.core.vendors).hard:
-                await self.core.recomputer.run(namespace, name)
+        for account in self._accounts():
+            if namespace in (account.quota.namespaces or (account.quota.namespace,)):
+                await self._recompute(account)
+
+    async def _recompute(self, account: QuotaAccount) -> None:
+        if account.hard and account.quota.namespaces is None:
+            await self.core.recomputer.run(account.quota.namespace, account.name)
+        elif account.hard:
+            await self.core.accelerator_recomputer.run("", account.name)
 
 
 def _key(namespace: str, name: str) -> str:

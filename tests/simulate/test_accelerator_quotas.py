@@ -1,0 +1,55 @@
+"""Simulating pods under AcceleratorQuotas: charged above namespaces, listed with their kind."""
+
+from __future__ import annotations
+
+from .files import GPU, JSON, MEM, Simulate, card, container, node, pod, quota
+
+
+def namespace(name: str, **labels: str) -> JSON:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def accelerator_quota(name: str, hard: JSON, selector: JSON | None = None) -> JSON:
+    spec = {"namespaceSelector": selector or {}, "hard": hard}
+    return {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec}
+
+
+def gpu(name: str, team: str, memory: int) -> JSON:
+    return pod(name, container(gpu=1, mem=memory), namespace=team)
+
+
+def test_pods_of_several_namespaces_share_a_quota(simulate: Simulate) -> None:
+    cluster = [
+        node("n1", card("a"), card("b")),
+        namespace("team-a", group="research"),
+        namespace("team-b", group="research"),
+        namespace("team-c"),
+        accelerator_quota("research", {MEM: 10_000}, {"matchLabels": {"group": "research"}}),
+        accelerator_quota("all", {GPU: 4}),
+        quota({MEM: 9000}),
+    ]
+    pods = [
+        gpu("a1", "team-a", 6000),
+        gpu("b1", "team-b", 3000),
+        gpu("b2", "team-b", 1001),
+        gpu("c1", "team-c", 20_000),
+    ]
+    run = simulate(cluster, *pods, gpu("a2", "team-a", 500), gpu("c2", "team-c", 1))
+    assert {each["name"]: each["allowed"] for each in run.pods} == {
+        "a1": True,
+        "b1": True,
+        "b2": False,
+        "c1": True,
+        "a2": True,
+        "c2": False,
+    }
+    assert (
+        "exceeded quota: AcceleratorQuota research, requested: limits.nvidia.com/gpumem=1001"
+        in run.pod("b2")["message"]
+    )
+    assert f"exceeded quota: AcceleratorQuota all, requested: {GPU}=1" in run.pod("c2")["message"]
+    assert {each["name"]: each["used"] for each in run.result["quotas"]} == {
+        "gpu-quota": {MEM: 6500},
+        "AcceleratorQuota/all": {GPU: 4},
+        "AcceleratorQuota/research": {MEM: 9500},
+    }
