@@ -20,6 +20,7 @@ KINDS = {
     "Node": ("/api/v1", "nodes"),
     "Namespace": ("/api/v1", "namespaces"),
     "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "AcceleratorQuota": ("/apis/hami.io/v1alpha1", "acceleratorquotas"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Secret": ("/api/v1", "secrets"),
     "Service": ("/api/v1", "services"),

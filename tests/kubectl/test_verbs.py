@@ -66,6 +66,22 @@ def test_a_quota_shows_what_its_pods_hold_and_what_still_fits(hami: Hami) -> Non
     assert (room["quota_cards"], room["quota_memory"], room["quota_cores"]) == (2, 10000, None)
 
 
+def test_a_quota_above_namespaces_shows_all_their_pods(hami: Hami) -> None:
+    spec = {"namespaceSelector": {}, "hard": {"limits.nvidia.com/gpu": 9}}
+    status = {"used": {"limits.nvidia.com/gpu": "3"}}
+    above = {"kind": "AcceleratorQuota", "metadata": {"name": "all"}, "spec": spec, "status": status}
+    run = hami(ApiServer(cluster(*DEPLOYED, above)), "quota", "-o", "json", "AcceleratorQuota/all")
+    (found,) = run.result
+    (key,) = found["keys"]
+    assert (found["namespace"], found["name"], key["key"], key["hard"]) == (
+        *("", "AcceleratorQuota/all", "limits.nvidia.com/gpu"),
+        9,
+    )
+    names = {pod["name"] for pod in found["pods"]}
+    assert {name.partition("/")[0] for name in names} == {"team-a", "team-b"}
+    assert key["waiting"] + key["placed"] == len(names)
+
+
 def test_used_that_the_pods_do_not_explain_is_noted(hami: Hami) -> None:
     objects = [each for each in cluster(*DEPLOYED) if each["metadata"]["name"] != "waiting"]
     (found,) = hami(ApiServer(objects), "quota", "-o", "json").result
@@ -182,6 +198,7 @@ TENANT = [
         "list nodes: cards, their models and what still fits aren't known",
         "list pods outside of namespace team-a: cards may be in use by pods of other namespaces",
         "list resourcequotas outside of namespace team-a: quotas of other namespaces aren't known",
+        "list acceleratorquotas.hami.io: quotas above namespaces aren't known",
         "list poddisruptionbudgets.policy outside of namespace team-a: which evictions they stand against there isn't "
         "known",
         "list priorityclasses.scheduling.k8s.io: new pods are taken to have priority 0",
