@@ -36,6 +36,9 @@ def annotations_of(front: Served, node: str) -> Mapping[str, str]:
     return known.annotations if known is not None else {}
 
 
+ABOVE = {"metadata": {"name": "all"}, "spec": {"namespaceSelector": {}, "hard": {"limits.nvidia.com/gpu": 9}}}
+
+
 @scenario
 async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
     cluster = await town(FULL)
@@ -43,6 +46,7 @@ async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
         (Kind.NODES, node()),
         (Kind.NODES, node("not json", "n2")),
         (Kind.PODS, placed("G0,NVIDIA,250,30:;")),
+        (Kind.ACCELERATOR_QUOTAS, ABOVE),
         (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "9"})),
     ):
         await cluster.create(kind, obj)

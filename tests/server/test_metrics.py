@@ -277,6 +277,26 @@ def test_where_the_books_are_kept_is_told(backend):
     assert found["hami_webhook_quota_backend"] == {labelled(backend=backend): 1}
 
 
+def test_quotas_above_namespaces_have_metrics_of_their_own():
+    core = core_on(None)
+    for name in ("team-a", "team-b"):
+        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": name, "labels": {"tier": "gold"}}})
+    spec = {"namespaceSelector": {"matchLabels": {"tier": "gold"}}, "hard": {f"limits.{MEM}": 9000}}
+    status = {"used": {f"limits.{MEM}": "7"}}
+    core.caches.put(Kind.ACCELERATOR_QUOTAS, {"metadata": {"name": "gold"}, "spec": spec, "status": status})
+    for number, namespace in enumerate(("team-a", "team-b", "team-c")):
+        obj = pod(container(limits={GPU: 1, MEM: 5}), uid=f"u{number}", name=f"p{number}")
+        obj["metadata"]["namespace"] = namespace
+        core.caches.put(Kind.PODS, obj)
+    found = samples(generate_latest(ClusterCollector(core, Showback(core), legacy=False)))
+    sums = {"used": 7, "hard": 9000, "waiting": 10, "placed": 0}
+    labels = labelled(quota="gold", key=f"limits.{MEM}")
+    assert {name: found[f"hami_webhook_accelerator_quota_{name}"] for name in sums} == {
+        name: {labels: value} for name, value in sums.items()
+    }
+    assert "hami_webhook_quota_used" not in found
+
+
 def test_used_without_a_quota_has_limit_0():
     found = scrape((Kind.PODS, pod(container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
     assert found["hami_resource_quota_used"] == {
