@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import itertools
 
 import orjson
@@ -17,18 +16,6 @@ from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode,
 
 from .reviews import GPU, MEM, SCHEDULER, cpu, gpu, parsed, patched, pod, review, vendors
 from .scene import FULL, NOW, Broken, Recorder, core_on, ledger, spent, town, version
-
-
-def scenario(test):
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        async def whole():
-            async with asyncio.timeout(5):
-                await test(*args, **kwargs)
-
-        asyncio.run(whole())
-
-    return run
 
 
 def create(obj, **more):
@@ -50,7 +37,6 @@ async def denial(call):
     [pod(cpu()), pod(cpu(), scheduler="volcano"), pod(cpu(securityContext={"privileged": True}), node="n", uid="u")],
     ids=["plain", "foreign", "privileged"],
 )
-@scenario
 async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
     cluster = Broken()
     core = core_on(cluster, synced=lambda: False)
@@ -59,7 +45,6 @@ async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
     assert cluster.calls == []
 
 
-@scenario
 async def test_q7_a_count_of_zero_is_allowed_without_io():
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
@@ -71,7 +56,6 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
 # /mutate
 
 
-@scenario
 async def test_mutate_never_looks_at_quota():
     cluster = Recorder(await town({GPU: 0}))
     core = core_on(cluster, synced=lambda: False)
@@ -81,7 +65,6 @@ async def test_mutate_never_looks_at_quota():
     assert answer.audit == {}
 
 
-@scenario
 async def test_a_namespace_that_isnt_cached_is_read_live():
     cluster = Recorder(await town())
     await core_on(cluster).admission.mutate(create(pod(gpu())))
@@ -91,7 +74,6 @@ async def test_a_namespace_that_isnt_cached_is_read_live():
 # /validate
 
 
-@scenario
 async def test_validate_charges_under_the_pods_uid():
     cluster = await town(FULL)
     answer = await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1")))
@@ -101,7 +83,6 @@ async def test_validate_charges_under_the_pods_uid():
     assert list(answer.patch) == []
 
 
-@scenario
 async def test_the_charge_is_the_last_step():
     cluster = await town(FULL)
     core = core_on(cluster, policies=lambda: PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
@@ -116,7 +97,6 @@ async def test_the_charge_is_the_last_step():
     assert spent(cluster) == {GPU: 0, MEM: 0}
 
 
-@scenario
 async def test_one_pod_is_charged_once_however_often_it_comes():
     cluster = await town(FULL)
     core = core_on(cluster)
@@ -125,14 +105,12 @@ async def test_one_pod_is_charged_once_however_often_it_comes():
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
-@scenario
 async def test_a_pod_without_a_uid_is_charged_under_the_calls():
     cluster = await town(FULL)
     await core_on(cluster).admission.validate(create(pod(gpu()), uid="call-1"))
     assert list(ledger(cluster)) == ["call-1"]
 
 
-@scenario
 async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
     cluster = await town(FULL)
     core = core_on(cluster)
@@ -148,7 +126,6 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-@scenario
 async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
     cluster = await town({GPU: 2, MEM: 3000}, {GPU: 1})
     before = version(cluster)
@@ -162,7 +139,6 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-@scenario
 async def test_caches_that_arent_synced_refuse_for_now(path):
     cluster = await town(FULL)
     found = await denial(getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu(), uid="u"))))
@@ -172,7 +148,6 @@ async def test_caches_that_arent_synced_refuse_for_now(path):
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-@scenario
 async def test_a_namespace_nobody_knows_refuses_for_now(path):
     found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(gpu(), uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
@@ -180,7 +155,6 @@ async def test_a_namespace_nobody_knows_refuses_for_now(path):
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-@scenario
 async def test_an_api_server_that_is_down_refuses_for_now(path):
     core = core_on(Broken())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
@@ -190,7 +164,6 @@ async def test_an_api_server_that_is_down_refuses_for_now(path):
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-@scenario
 async def test_a_review_without_any_namespace_is_malformed(path):
     obj = pod(gpu())
     del obj["metadata"]["namespace"]
@@ -204,7 +177,6 @@ async def test_a_review_without_any_namespace_is_malformed(path):
 
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
-@scenario
 async def test_a_dry_run_is_judged_and_writes_nothing(path):
     cluster = await town({MEM: 2000})
     core, before = core_on(cluster), version(cluster)
@@ -220,7 +192,6 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
 
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
-@scenario
 async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
     cluster = await town(FULL)
     obj = pod(gpu(), annotations=annotations)
@@ -232,7 +203,6 @@ async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(anno
     assert answer.audit == {"quota": "gpu-quota:limits.nvidia.com/gpu=1,limits.nvidia.com/gpumem=3000"}
 
 
-@scenario
 async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     cluster = await town(FULL)
     policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
@@ -243,14 +213,12 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     assert set(answer.audit) == {"quota", "policy"}
 
 
-@scenario
 async def test_no_reservation_where_no_quota_concerns_the_pod():
     cluster = await town()
     obj = pod(gpu())
     assert "annotations" not in patched(obj, await core_on(cluster).admission.webhook(create(obj)))["metadata"]
 
 
-@scenario
 async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more():
     cluster = await town(FULL)
     core = core_on(cluster)
@@ -296,7 +264,6 @@ RESERVATIONS = [
 @pytest.mark.parametrize(
     ("entries", "other", "slots", "memory"), [case[1:] for case in RESERVATIONS], ids=[case[0] for case in RESERVATIONS]
 )
-@scenario
 async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unused(entries, other, slots, memory, path):
     """Other pods are looked up live: this core's caches know of none."""
     cluster = await with_ledger(**entries)
@@ -312,7 +279,6 @@ async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unus
 
 
 @pytest.mark.parametrize("path", ["webhook", "validate"])
-@scenario
 async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
     cluster = await with_ledger(**{SECRET: entry()})
     secrets = (f"secret-{number}" for number in itertools.count())
@@ -326,7 +292,6 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
     assert len(ledger(cluster)) == 3
 
 
-@scenario
 async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
     cluster = Recorder(await with_ledger(**{SECRET: entry()}))
     await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "invented"})))
@@ -335,7 +300,6 @@ async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
     assert "list pods" in cluster.calls
 
 
-@scenario
 async def test_validate_after_the_webhook_renames_the_charge():
     cluster = await town(FULL)
     core = core_on(cluster)
@@ -348,7 +312,6 @@ async def test_validate_after_the_webhook_renames_the_charge():
     assert answer.audit["quota"].startswith("gpu-quota:")
 
 
-@scenario
 async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made():
     cluster = await town(FULL)
     core = core_on(cluster)
@@ -361,7 +324,6 @@ async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator
     assert spent(cluster) == {GPU: 1, MEM: 4000}
 
 
-@scenario
 async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
     cluster = await with_ledger(**{SECRET: entry()})
     core = core_on(cluster)
@@ -374,7 +336,6 @@ async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
 # floors and factors
 
 
-@scenario
 async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
     cluster = await town({MEM: 8000})
     core = core_on(cluster)
@@ -386,7 +347,6 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
     assert "requested: limits.nvidia.com/gpumem=12288 (smallest eligible card), used" in found.message
 
 
-@scenario
 async def test_memory_is_charged_in_the_quotas_units():
     cluster = await town({MEM: 12})
     core = core_on(cluster, vendors=vendors(memoryFactor=1024))
@@ -394,7 +354,6 @@ async def test_memory_is_charged_in_the_quotas_units():
     assert spent(cluster)[MEM] == 12
 
 
-@scenario
 async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
     cluster = await town({GPU: 2**62})
     core = core_on(cluster)
@@ -404,7 +363,6 @@ async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
-@scenario
 async def test_another_kind_is_a_mistake_in_the_configuration(path):
     found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(cpu()), kind={"kind": "Node"})))
     assert found.code == 400

@@ -264,37 +264,31 @@ def test_jitter_is_between_half_and_all_of_the_delay() -> None:
     assert asyncio.run(body()) == [BASE_DELAY / 2]
 
 
-def test_a_handlers_bug_ends_the_run() -> None:
+async def test_a_handlers_bug_ends_the_run() -> None:
     def broken(change: Change) -> None:
         raise RuntimeError("bug")
 
-    async def body() -> None:
-        script: Any = Scripted(Listing([], "1"))
-        informer = Informer(script, Kind.PODS, broken, clock=lambda: 0, sleep=asyncio.sleep, random=lambda: 0.0)
-        with pytest.raises(RuntimeError, match="bug"):
-            await informer.run()
-        assert not informer.synced.is_set()
-
-    asyncio.run(body())
+    script: Any = Scripted(Listing([], "1"))
+    informer = Informer(script, Kind.PODS, broken, clock=lambda: 0, sleep=asyncio.sleep, random=lambda: 0.0)
+    with pytest.raises(RuntimeError, match="bug"):
+        await informer.run()
+    assert not informer.synced.is_set()
 
 
-def test_an_event_that_is_no_object_ends_the_run_and_the_next_one_lists_again() -> None:
-    async def body() -> None:
-        event = WatchEvent(WatchType.ADDED, {"kind": "Status"})
-        listing = Listing([pod("team", "a")], "1")
-        script: Any = Scripted(listing, event, Listing([pod("team", "b")], "2"))
-        bench = Bench(script)
-        with pytest.raises(KeyError):
-            await bench.informer.run()
-        running = asyncio.create_task(bench.informer.run())
-        await bench.settle()
-        assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
-        assert script.versions == ["1", "2"]
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(body())
+async def test_an_event_that_is_no_object_ends_the_run_and_the_next_one_lists_again() -> None:
+    event = WatchEvent(WatchType.ADDED, {"kind": "Status"})
+    listing = Listing([pod("team", "a")], "1")
+    script: Any = Scripted(listing, event, Listing([pod("team", "b")], "2"))
+    bench = Bench(script)
+    with pytest.raises(KeyError):
+        await bench.informer.run()
+    running = asyncio.create_task(bench.informer.run())
+    await bench.settle()
+    assert bench.heard() == [["a"], "DELETED a", "ADDED b"]
+    assert script.versions == ["1", "2"]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 class Uninstalled:
@@ -316,79 +310,73 @@ class Uninstalled:
 
 
 @pytest.mark.parametrize("error", [api.NotFound("404 page not found"), Forbidden("devices is forbidden")])
-def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
+async def test_an_optional_kind_that_is_not_there_is_looked_for_now_and_then(
     error: api.ClusterError, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        bench = Bench()
-        cluster = Uninstalled(bench.memory, error)
-        again = asyncio.Event()
+    bench = Bench()
+    cluster = Uninstalled(bench.memory, error)
+    again = asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            bench.slept.append(seconds)
-            await again.wait()
-            again.clear()
+    async def sleep(seconds: float) -> None:
+        bench.slept.append(seconds)
+        await again.wait()
+        again.clear()
 
-        informer = Informer(
-            cluster,  # type: ignore[arg-type]  # as much of one as an informer needs
-            Kind.DEVICES,
-            bench.message.append,
-            clock=lambda: bench.now,
-            sleep=sleep,
-            random=lambda: 1.0,
-            look_again=300.0,
-        )
-        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n1"}})
-        running = asyncio.create_task(informer.run())
+    informer = Informer(
+        cluster,  # type: ignore[arg-type]  # as much of one as an informer needs
+        Kind.DEVICES,
+        bench.message.append,
+        clock=lambda: bench.now,
+        sleep=sleep,
+        random=lambda: 1.0,
+        look_again=300.0,
+    )
+    await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n1"}})
+    running = asyncio.create_task(informer.run())
 
-        async def look() -> list[object]:
-            again.set()
-            await bench.settle()
-            return bench.heard()
-
+    async def look() -> list[object]:
+        again.set()
         await bench.settle()
-        assert informer.synced.is_set()
-        assert bench.heard() == [[]]
-        assert await look() == []
-        assert bench.slept == [300.0, 300.0]
-        cluster.there = True
-        assert await look() == ["ADDED n1"]
-        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n2"}})
-        await bench.settle()
-        assert bench.heard() == ["ADDED n2"]
-        cluster.there = False  # uninstalled, or the right was taken away
-        await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n3"}})
-        await bench.settle()
-        assert bench.heard() == ["DELETED n1", "DELETED n2"]
-        assert bench.slept[2:] == [300.0]
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+        return bench.heard()
 
-    asyncio.run(story())
+    await bench.settle()
+    assert informer.synced.is_set()
+    assert bench.heard() == [[]]
+    assert await look() == []
+    assert bench.slept == [300.0, 300.0]
+    cluster.there = True
+    assert await look() == ["ADDED n1"]
+    await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n2"}})
+    await bench.settle()
+    assert bench.heard() == ["ADDED n2"]
+    cluster.there = False  # uninstalled, or the right was taken away
+    await bench.memory.create(Kind.DEVICES, {"metadata": {"name": "n3"}})
+    await bench.settle()
+    assert bench.heard() == ["DELETED n1", "DELETED n2"]
+    assert bench.slept[2:] == [300.0]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     texts = [record.getMessage() for record in caplog.records]
     message = f"doing without devices.scheduling.koordinator.sh, looking again every 300 s: {error}"
     assert texts == [message, message]  # once each time it goes missing
 
 
-def test_another_kind_must_be_there() -> None:
-    async def story() -> None:
-        bench = Bench()
-        bench.informer = Informer(
-            Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
-            Kind.PODS,
-            bench.message.append,
-            clock=lambda: bench.now,
-            sleep=bench.sleep,
-            random=lambda: 1.0,
-        )
-        bench.awake.clear()
-        running = asyncio.create_task(bench.informer.run())
-        await bench.settle()
-        assert not bench.informer.synced.is_set()
-        assert bench.slept == [BASE_DELAY]
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(story())
+async def test_another_kind_must_be_there() -> None:
+    bench = Bench()
+    bench.informer = Informer(
+        Uninstalled(bench.memory, api.NotFound("404")),  # type: ignore[arg-type]  # as above
+        Kind.PODS,
+        bench.message.append,
+        clock=lambda: bench.now,
+        sleep=bench.sleep,
+        random=lambda: 1.0,
+    )
+    bench.awake.clear()
+    running = asyncio.create_task(bench.informer.run())
+    await bench.settle()
+    assert not bench.informer.synced.is_set()
+    assert bench.slept == [BASE_DELAY]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -102,7 +102,7 @@ def test_a_bucket_lets_through_its_burst_and_then_its_rate(burst: int, rate: flo
     assert slept == pytest.approx([(n + 1) / rate for n in range(max(0, requests - burst))])
 
 
-def test_what_can_wait_leaves_half_of_the_burst_to_what_cannot() -> None:
+async def test_what_can_wait_leaves_half_of_the_burst_to_what_cannot() -> None:
     now = 0.0
     sent: list[tuple[str, float]] = []
 
@@ -112,29 +112,26 @@ def test_what_can_wait_leaves_half_of_the_burst_to_what_cannot() -> None:
         await asyncio.sleep(0)
         now = max(now, wake)
 
-    async def run() -> None:
-        bucket = TokenBucket(10.0, 10, clock=lambda: now, sleep=sleep)
+    bucket = TokenBucket(10.0, 10, clock=lambda: now, sleep=sleep)
 
-        async def send(name: str) -> None:
-            await bucket.take()
-            sent.append((name, round(now, 6)))
+    async def send(name: str) -> None:
+        await bucket.take()
+        sent.append((name, round(now, 6)))
 
-        async def background() -> None:
-            in_background.set(True)
-            for number in range(6):
-                await send(f"b{number}")
+    async def background() -> None:
+        in_background.set(True)
+        for number in range(6):
+            await send(f"b{number}")
 
-        await asyncio.create_task(background())
-        for number in range(5):
-            await send(f"u{number}")
-
-    asyncio.run(run())
+    await asyncio.create_task(background())
+    for number in range(5):
+        await send(f"u{number}")
     names, times = zip(*sent, strict=True)
     assert names == ("b0", "b1", "b2", "b3", "b4", "b5", "u0", "u1", "u2", "u3", "u4")
     assert times == pytest.approx((0, 0, 0, 0, 0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1))
 
 
-def test_what_can_wait_is_not_kept_waiting_for_ever() -> None:
+async def test_what_can_wait_is_not_kept_waiting_for_ever() -> None:
     now = 0.0
     sent: list[float] = []
 
@@ -142,22 +139,19 @@ def test_what_can_wait_is_not_kept_waiting_for_ever() -> None:
         nonlocal now
         now += seconds
 
-    async def run() -> None:
-        bucket = TokenBucket(1.0, 2, clock=lambda: now, sleep=sleep)
-        for _ in range(12):
-            await bucket.take()  # as many as are refilled in more than patience
-        now_before = now
+    bucket = TokenBucket(1.0, 2, clock=lambda: now, sleep=sleep)
+    for _ in range(12):
+        await bucket.take()  # as many as are refilled in more than patience
+    now_before = now
 
-        async def background() -> None:
-            in_background.set(True)
-            await bucket.take()
-            sent.append(now - now_before)
+    async def background() -> None:
+        in_background.set(True)
+        await bucket.take()
+        sent.append(now - now_before)
 
-        urgent = bucket._tokens
-        await asyncio.create_task(background())
-        assert urgent < 0
-
-    asyncio.run(run())
+    urgent = bucket._tokens
+    await asyncio.create_task(background())
+    assert urgent < 0
     assert 0 < sent[0] <= 5 + 12
 
 

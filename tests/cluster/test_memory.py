@@ -63,11 +63,8 @@ class MemoryHarness:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_contract(case: Case) -> None:
-    async def run() -> None:
-        await case(MemoryHarness())
-
-    asyncio.run(run())
+async def test_contract(case: Case) -> None:
+    await case(MemoryHarness())
 
 
 def run(body: Callable[[MemoryCluster], Awaitable[None]], clock: Callable[[], float] = lambda: NOON) -> None:
@@ -156,12 +153,9 @@ def test_the_caller_keeps_what_it_gave() -> None:
     run(body)
 
 
-def test_uids_can_be_injected() -> None:
-    async def body() -> None:
-        cluster = MemoryCluster(lambda: NOON, new_uid=lambda: "mine")
-        assert (await cluster.ensure_namespace("team"))["metadata"]["uid"] == "mine"
-
-    asyncio.run(body())
+async def test_uids_can_be_injected() -> None:
+    cluster = MemoryCluster(lambda: NOON, new_uid=lambda: "mine")
+    assert (await cluster.ensure_namespace("team"))["metadata"]["uid"] == "mine"
 
 
 # Replacing and deleting
@@ -301,33 +295,27 @@ def test_an_emptied_status_has_no_maps() -> None:
 # Watches
 
 
-def test_history_is_bounded_for_each_kind() -> None:
-    async def body() -> None:
-        cluster = MemoryCluster(lambda: NOON, history=3)
-        await cluster.ensure_namespace("team")
-        made = [await cluster.create(Kind.PODS, pod("team", f"p{number}")) for number in range(20)]
-        with pytest.raises(Gone, match="too old resource version"):
-            await anext(cluster.watch(Kind.PODS, version_of(made[-5])))
-        event = await anext(cluster.watch(Kind.PODS, version_of(made[-4])))
-        assert event.object == made[-3]
-        assert (await anext(cluster.watch(Kind.NAMESPACES, "0"))).object["metadata"]["name"] == "team"
-
-    asyncio.run(body())
+async def test_history_is_bounded_for_each_kind() -> None:
+    cluster = MemoryCluster(lambda: NOON, history=3)
+    await cluster.ensure_namespace("team")
+    made = [await cluster.create(Kind.PODS, pod("team", f"p{number}")) for number in range(20)]
+    with pytest.raises(Gone, match="too old resource version"):
+        await anext(cluster.watch(Kind.PODS, version_of(made[-5])))
+    event = await anext(cluster.watch(Kind.PODS, version_of(made[-4])))
+    assert event.object == made[-3]
+    assert (await anext(cluster.watch(Kind.NAMESPACES, "0"))).object["metadata"]["name"] == "team"
 
 
-def test_a_watch_that_falls_behind_the_history_is_gone() -> None:
-    async def body() -> None:
-        cluster = MemoryCluster(lambda: NOON, history=3)
-        for number in range(2):
-            await cluster.ensure_namespace(f"team-{number}")
-        watch = cluster.watch(Kind.NAMESPACES, "0")
-        assert (await anext(watch)).object["metadata"]["name"] == "team-0"
-        for number in range(2, 9):
-            await cluster.ensure_namespace(f"team-{number}")
-        with pytest.raises(Gone):
-            await anext(watch)
-
-    asyncio.run(body())
+async def test_a_watch_that_falls_behind_the_history_is_gone() -> None:
+    cluster = MemoryCluster(lambda: NOON, history=3)
+    for number in range(2):
+        await cluster.ensure_namespace(f"team-{number}")
+    watch = cluster.watch(Kind.NAMESPACES, "0")
+    assert (await anext(watch)).object["metadata"]["name"] == "team-0"
+    for number in range(2, 9):
+        await cluster.ensure_namespace(f"team-{number}")
+    with pytest.raises(Gone):
+        await anext(watch)
 
 
 def test_a_version_must_be_a_number() -> None:

@@ -33,11 +33,8 @@ KEPT = [case for case in CASES if case.__name__ not in OF_THE_API_SERVER]
 
 
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.__name__)
-def test_contract(case: Case) -> None:
-    async def run() -> None:
-        await case(InMemoryHarness())
-
-    asyncio.run(run())
+async def test_contract(case: Case) -> None:
+    await case(InMemoryHarness())
 
 
 def story(message: Callable[[InMemoryHarness, str], Awaitable[None]]) -> Callable[[], None]:

@@ -165,21 +165,18 @@ def story(test: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-def test_the_secret_is_made_marked_and_trusted() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.prepare()
-        await scene.keeper.reconcile()
-        assert not scene.keeper.injected
-        await scene.keeper.reconcile()
-        assert scene.keeper.injected
-        assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
-        stored = await scene.stored()
-        assert stored["type"] == "kubernetes.io/tls"
-        assert stored["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami-webhook"}
-        assert scene.events == []
-
-    asyncio.run(run())
+async def test_the_secret_is_made_marked_and_trusted() -> None:
+    scene = Scene()
+    await scene.prepare()
+    await scene.keeper.reconcile()
+    assert not scene.keeper.injected
+    await scene.keeper.reconcile()
+    assert scene.keeper.injected
+    assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
+    stored = await scene.stored()
+    assert stored["type"] == "kubernetes.io/tls"
+    assert stored["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami-webhook"}
+    assert scene.events == []
 
 
 @story
@@ -243,38 +240,32 @@ async def test_the_next_authority_signs_thirty_seconds_after_both_configurations
     assert (await scene.secret())["ca.crt"] == announced
 
 
-def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
-    async def run() -> None:
-        scene = Scene(configurations=False)
-        await scene.prepare()
-        await scene.keeper.reconcile()
-        scene.now += 290 * DAY
-        before = await scene.secret()
-        await scene.keeper.reconcile()
-        assert await scene.secret() == before
-        await scene.configure(Kind.VALIDATING_WEBHOOKS)
-        await scene.keeper.reconcile()
-        await scene.keeper.reconcile()
-        assert "next.crt" in await scene.secret()
-
-    asyncio.run(run())
+async def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
+    scene = Scene(configurations=False)
+    await scene.prepare()
+    await scene.keeper.reconcile()
+    scene.now += 290 * DAY
+    before = await scene.secret()
+    await scene.keeper.reconcile()
+    assert await scene.secret() == before
+    await scene.configure(Kind.VALIDATING_WEBHOOKS)
+    await scene.keeper.reconcile()
+    await scene.keeper.reconcile()
+    assert "next.crt" in await scene.secret()
 
 
-def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.prepare()
-        meta = {"name": "hami-webhook-tls", "namespace": "hami-system"}
-        await scene.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
-        for _ in range(3):
-            with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
-                await scene.keeper.reconcile()
-        assert (await scene.stored())["data"] == {"tls.crt": "eA=="}
-        message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
-        assert scene.events == [("CertificateSecretForeign", message, 1)]
-        assert scene.problems == {"CertificateSecretForeign": 1}
-
-    asyncio.run(run())
+async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
+    scene = Scene()
+    await scene.prepare()
+    meta = {"name": "hami-webhook-tls", "namespace": "hami-system"}
+    await scene.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
+    for _ in range(3):
+        with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
+            await scene.keeper.reconcile()
+    assert (await scene.stored())["data"] == {"tls.crt": "eA=="}
+    message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
+    assert scene.events == [("CertificateSecretForeign", message, 1)]
+    assert scene.problems == {"CertificateSecretForeign": 1}
 
 
 @story

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, card, node, pod, quota
-from quota.world import World, story
+from quota.world import World
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
@@ -316,7 +316,6 @@ def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> No
     asyncio.run(run())
 
 
-@story
 async def test_a_quota_whose_recompute_raises_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async with World(node("n1", card("GPU-L", LARGE)), quota("a", mem=9000), quota("b", mem=9000)) as world:
         await world.create(pod(gpu=1, mem=2000))

@@ -34,17 +34,13 @@ def test_a_loop_that_raises_is_logged_counted_and_started_again_ever_later(caplo
     assert "OverflowError: run 10" in caplog.text
 
 
-def test_a_cancelled_loop_ends() -> None:
+async def test_a_cancelled_loop_ends() -> None:
     failures: Counter[str] = Counter()
-
-    async def run() -> None:
-        task = asyncio.ensure_future(Loops(failures).keep("waits", asyncio.Event().wait))  # type: ignore[arg-type]  # it returns True, which nobody reads
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    task = asyncio.ensure_future(Loops(failures).keep("waits", asyncio.Event().wait))  # type: ignore[arg-type]  # it returns True, which nobody reads
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert not failures
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
 from quota.objects import TEAM, quota
-from quota.world import World, story
+from quota.world import World
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
@@ -113,7 +113,6 @@ def test_an_instance_given_twice_is_told_of() -> None:
     assert len(street.audited()) == 1
 
 
-@story
 async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key() -> None:
     """A percentage is charged for the smallest card, and placed on a larger one."""
     cards = volcano_node("n", f"GPU-s,10,16384,{T4},true,hami-core", f"GPU-l,10,40960,{A40GB},true,hami-core")
@@ -144,7 +143,6 @@ async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key()
         assert [e.count for e in world.cluster.events if e.note.reason == "QuotaOverrun"] == [1]
 
 
-@story
 async def test_an_allocation_that_is_never_bound_lapses() -> None:
     cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
     async with World(cards, quota(keys={BLOCKS: "50000"}), of=CHART) as world:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -14,35 +12,32 @@ NOW = 1_767_225_600.0
 VENDORS = enabled_vendors(builtin_device_config().config)
 
 
-def test_scheduler_owned_annotations_are_one_event_until_they_change() -> None:
-    async def run() -> None:
-        cluster = MemoryCluster(lambda: NOW)
-        core = Core(cluster, VENDORS, Options(), clock=lambda: NOW)
-        checks = NamespaceAnnotations(core)
+async def test_scheduler_owned_annotations_are_one_event_until_they_change() -> None:
+    cluster = MemoryCluster(lambda: NOW)
+    core = Core(cluster, VENDORS, Options(), clock=lambda: NOW)
+    checks = NamespaceAnnotations(core)
 
-        async def messages() -> list[tuple[str, str, int]]:
-            await checks.audit()
-            return [(event.note.name, event.note.message, event.count) for event in cluster.events]
+    async def messages() -> list[tuple[str, str, int]]:
+        await checks.audit()
+        return [(event.note.name, event.note.message, event.count) for event in cluster.events]
 
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "fine", "annotations": {"team": "a"}}})
-        assert await messages() == []
-        owned = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y", "team": "a"}
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": owned}})
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b", "annotations": {"predicate-time": "1"}}})
-        text = "scheduler-owned annotations mean nothing on a Namespace: "
-        expected = [
-            ("team-a", text + "hami.io/bind-phase, hami.io/vgpu-node", 1),
-            ("team-b", text + "predicate-time", 1),
-        ]
-        assert await messages() == expected
-        assert await messages() == expected
-        assert {(event.note.kind, event.note.type, event.note.reason) for event in cluster.events} == {
-            ("Namespace", "Warning", "PolicyIgnored")
-        }
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b"}})
-        assert await messages() == expected
-        core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b", "annotations": {"predicate-time": "1"}}})
-        assert await messages() == [expected[0], (*expected[1][:2], 2)]
-        assert core.problems == {"PolicyIgnored": 3}
-
-    asyncio.run(run())
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "fine", "annotations": {"team": "a"}}})
+    assert await messages() == []
+    owned = {"hami.io/vgpu-node": "x", "hami.io/bind-phase": "y", "team": "a"}
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": owned}})
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b", "annotations": {"predicate-time": "1"}}})
+    text = "scheduler-owned annotations mean nothing on a Namespace: "
+    expected = [
+        ("team-a", text + "hami.io/bind-phase, hami.io/vgpu-node", 1),
+        ("team-b", text + "predicate-time", 1),
+    ]
+    assert await messages() == expected
+    assert await messages() == expected
+    assert {(event.note.kind, event.note.type, event.note.reason) for event in cluster.events} == {
+        ("Namespace", "Warning", "PolicyIgnored")
+    }
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b"}})
+    assert await messages() == expected
+    core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-b", "annotations": {"predicate-time": "1"}}})
+    assert await messages() == [expected[0], (*expected[1][:2], 2)]
+    assert core.problems == {"PolicyIgnored": 3}

@@ -62,135 +62,111 @@ async def a_home() -> Home:
     return home
 
 
-def test_the_label_is_set_and_kept_on_the_own_pod_only() -> None:
-    async def run() -> None:
-        home = await a_home()
-        own = OwnPod(home.core, "kube-system", "own")
-        await own.label("leader")
-        assert (home.role("own"), home.role("other")) == ("leader", "leader")
-        # HAMi's leader labels all others anew
-        await home.cluster.patch(
-            Kind.PODS, "own", {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}, "kube-system"
-        )
-        assert home.role("own") == "follower"
-        await own.label("leader")
-        assert home.role("own") == "leader"
-        await own.label("follower")
-        assert (home.role("own"), home.role("other")) == ("follower", "leader")
-
-    asyncio.run(run())
+async def test_the_label_is_set_and_kept_on_the_own_pod_only() -> None:
+    home = await a_home()
+    own = OwnPod(home.core, "kube-system", "own")
+    await own.label("leader")
+    assert (home.role("own"), home.role("other")) == ("leader", "leader")
+    # HAMi's leader labels all others anew
+    await home.cluster.patch(
+        Kind.PODS, "own", {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}, "kube-system"
+    )
+    assert home.role("own") == "follower"
+    await own.label("leader")
+    assert home.role("own") == "leader"
+    await own.label("follower")
+    assert (home.role("own"), home.role("other")) == ("follower", "leader")
 
 
-def test_a_label_that_is_right_is_not_written_again() -> None:
-    async def run() -> None:
-        home = await a_home()
-        await OwnPod(home.core, "kube-system", "other").label("leader")
-        before = home.cluster.peek(Kind.PODS, "other", "kube-system")
-        await OwnPod(home.core, "kube-system", "other").label("leader")
-        assert home.cluster.peek(Kind.PODS, "other", "kube-system") == before
-
-    asyncio.run(run())
+async def test_a_label_that_is_right_is_not_written_again() -> None:
+    home = await a_home()
+    await OwnPod(home.core, "kube-system", "other").label("leader")
+    before = home.cluster.peek(Kind.PODS, "other", "kube-system")
+    await OwnPod(home.core, "kube-system", "other").label("leader")
+    assert home.cluster.peek(Kind.PODS, "other", "kube-system") == before
 
 
-def test_a_pod_of_other_manifests_and_one_that_is_not_known_are_left_alone() -> None:
-    async def run() -> None:
-        home = await a_home()
-        await home.put("ours", **{"app.kubernetes.io/component": "webhook"})
-        for name in ("ours", "unknown"):
-            await OwnPod(home.core, "kube-system", name).label("leader")
-        assert home.role("ours") is None
-
-    asyncio.run(run())
+async def test_a_pod_of_other_manifests_and_one_that_is_not_known_are_left_alone() -> None:
+    home = await a_home()
+    await home.put("ours", **{"app.kubernetes.io/component": "webhook"})
+    for name in ("ours", "unknown"):
+        await OwnPod(home.core, "kube-system", name).label("leader")
+    assert home.role("ours") is None
 
 
-def test_a_label_that_can_not_be_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        home = await a_home()
-        await home.cluster.delete(Kind.PODS, "own", "kube-system", grace=0)
-        await OwnPod(home.core, "kube-system", "own").label("leader")
-
-    asyncio.run(run())
+async def test_a_label_that_can_not_be_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    home = await a_home()
+    await home.cluster.delete(Kind.PODS, "own", "kube-system", grace=0)
+    await OwnPod(home.core, "kube-system", "own").label("leader")
     assert "the label hami.io/scheduler-role of this pod can't be set to leader: " in caplog.text
 
 
-def test_the_label_follows_the_pod_and_the_leadership_without_polling() -> None:
-    async def run() -> None:
-        home = await a_home()
-        feed = SharedInformers(home.core)
-        own = OwnPod(home.core, "kube-system", "own", sleep=never)
-        feed.on_pod_change("kube-system", "own", own.changed)
-        leading = True
-        async with asyncio.TaskGroup() as tasks:
-            jobs = [tasks.create_task(feed.run()), tasks.create_task(own.keep_role(lambda: leading))]
-            await until(lambda: home.role("own") == "leader")
-            follower = {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}
-            await home.cluster.patch(Kind.PODS, "own", follower, "kube-system")
-            await until(lambda: home.role("own") == "leader")
-            leading = False
-            own.changed()
-            await until(lambda: home.role("own") == "follower")
-            for job in jobs:
-                job.cancel()
-
-    asyncio.run(run())
-
-
-def test_a_label_that_could_not_be_written_is_tried_again() -> None:
-    async def run() -> None:
-        home = await a_home()
-        pauses = []
-
-        async def refuse(step: str) -> None:
-            if step == "patch:before":
-                raise Unavailable("down")
-
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            home.cluster.pause = None
-
-        home.cluster.pause = refuse
-        keeping = asyncio.create_task(OwnPod(home.core, "kube-system", "own", sleep=sleep).keep_role(lambda: True))
+async def test_the_label_follows_the_pod_and_the_leadership_without_polling() -> None:
+    home = await a_home()
+    feed = SharedInformers(home.core)
+    own = OwnPod(home.core, "kube-system", "own", sleep=never)
+    feed.on_pod_change("kube-system", "own", own.changed)
+    leading = True
+    async with asyncio.TaskGroup() as tasks:
+        jobs = [tasks.create_task(feed.run()), tasks.create_task(own.keep_role(lambda: leading))]
         await until(lambda: home.role("own") == "leader")
-        keeping.cancel()
-        assert pauses == [2.0]
-
-    asyncio.run(run())
-
-
-def test_an_event_has_the_uid_as_soon_as_the_pod_is_known() -> None:
-    async def run() -> None:
-        home = await a_home()
-        await OwnPod(home.core, "kube-system", "own").record("PolicyFileRefused", "why")
-        await OwnPod(home.core, "kube-system", "unknown").record("PolicyFileRefused", "why")
-        pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
-        assert pod is not None
-        assert [event.note.uid for event in home.cluster.events] == [pod["metadata"]["uid"], ""]
-
-    asyncio.run(run())
+        follower = {"metadata": {"labels": {"hami.io/scheduler-role": "follower"}}}
+        await home.cluster.patch(Kind.PODS, "own", follower, "kube-system")
+        await until(lambda: home.role("own") == "leader")
+        leading = False
+        own.changed()
+        await until(lambda: home.role("own") == "follower")
+        for job in jobs:
+            job.cancel()
 
 
-def test_a_warning_waits_until_the_pod_is_known_and_names_its_uid() -> None:
-    async def run() -> None:
-        home = Home()
-        await home.cluster.ensure_namespace("kube-system")
-        waits = 0
+async def test_a_label_that_could_not_be_written_is_tried_again() -> None:
+    home = await a_home()
+    pauses = []
 
-        async def sleep(seconds: float) -> None:
-            nonlocal waits
-            waits += 1
-            if waits == 3:
-                await home.put("own")
+    async def refuse(step: str) -> None:
+        if step == "patch:before":
+            raise Unavailable("down")
 
-        await OwnPod(home.core, "kube-system", "own", sleep=sleep).warn("QuotaStatusForbidden", "no right")
-        (event,) = home.cluster.events
-        pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
-        assert pod is not None
-        assert (waits, event.note.uid) == (3, pod["metadata"]["uid"])
-        assert (event.note.type, event.note.reason, event.note.message) == (
-            "Warning",
-            "QuotaStatusForbidden",
-            "no right",
-        )
-        assert home.core.problems == {"QuotaStatusForbidden": 1}
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        home.cluster.pause = None
 
-    asyncio.run(run())
+    home.cluster.pause = refuse
+    keeping = asyncio.create_task(OwnPod(home.core, "kube-system", "own", sleep=sleep).keep_role(lambda: True))
+    await until(lambda: home.role("own") == "leader")
+    keeping.cancel()
+    assert pauses == [2.0]
+
+
+async def test_an_event_has_the_uid_as_soon_as_the_pod_is_known() -> None:
+    home = await a_home()
+    await OwnPod(home.core, "kube-system", "own").record("PolicyFileRefused", "why")
+    await OwnPod(home.core, "kube-system", "unknown").record("PolicyFileRefused", "why")
+    pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
+    assert pod is not None
+    assert [event.note.uid for event in home.cluster.events] == [pod["metadata"]["uid"], ""]
+
+
+async def test_a_warning_waits_until_the_pod_is_known_and_names_its_uid() -> None:
+    home = Home()
+    await home.cluster.ensure_namespace("kube-system")
+    waits = 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            await home.put("own")
+
+    await OwnPod(home.core, "kube-system", "own", sleep=sleep).warn("QuotaStatusForbidden", "no right")
+    (event,) = home.cluster.events
+    pod = home.cluster.peek(Kind.PODS, "own", "kube-system")
+    assert pod is not None
+    assert (waits, event.note.uid) == (3, pod["metadata"]["uid"])
+    assert (event.note.type, event.note.reason, event.note.message) == (
+        "Warning",
+        "QuotaStatusForbidden",
+        "no right",
+    )
+    assert home.core.problems == {"QuotaStatusForbidden": 1}

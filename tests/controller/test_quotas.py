@@ -8,7 +8,7 @@ import json
 
 import pytest
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, full, node, pod, quota
-from quota.world import World, no_sleep, story
+from quota.world import World, no_sleep
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
 from hami_webhook.controller.quotas import Pace
@@ -21,7 +21,6 @@ def at(world: World) -> float:
     return round(world.reconciler.next_due() - world.now, 3)
 
 
-@story
 async def test_changes_are_gathered_for_the_debounce_and_never_longer_than_two_seconds() -> None:
     async with World(quota(mem=9)) as world:
         world.reconciler.touch(TEAM)
@@ -48,67 +47,59 @@ async def test_changes_are_gathered_for_the_debounce_and_never_longer_than_two_s
         ("deleted", [0.5]),
     ],
 )
-def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(how: str, recomputed: list[float]) -> None:
+async def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(
+    how: str, recomputed: list[float]
+) -> None:
     """Used has what it costs already, so that only its entry is left to be dropped: within 2 s, in a burst 10."""
-
-    @story
-    async def run() -> None:
-        async with World(L, quota(mem=90000)) as world:
-            await world.run(5)
-            began, found = world.now, []
-            if how == "not charged":
-                await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
-            elif how == "for more than its entry":
-                await world.admit(pod(gpu=1, mem=1000), uid="u")
-                await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
-            elif how.startswith("charged, and its entry dropped"):
-                stored, _ = await world.admit(pod(gpu=1, mem=2000))
-                await world.drain()
-                other = Entry(State.ADMITTED, int(world.now), full(gpu=1, mem=500))
-                patch = {
-                    "metadata": {"annotations": {LEDGER: encode({"other": other})}},
-                    "status": {"used": {MEM: "2500"}},
-                }
-                await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, TEAM)
-                if how.endswith("is seen"):
-                    await world.drain()
-                await world.cluster.create(Kind.PODS, stored)
-            else:
-                await world.create(pod(gpu=1, mem=2000))
-            if how == "placed":
-                await world.place("p")
-            if how == "deleted":
-                await world.cluster.delete(Kind.PODS, "p", TEAM)
+    async with World(L, quota(mem=90000)) as world:
+        await world.run(5)
+        began, found = world.now, []
+        if how == "not charged":
+            await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+        elif how == "for more than its entry":
+            await world.admit(pod(gpu=1, mem=1000), uid="u")
+            await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+        elif how.startswith("charged, and its entry dropped"):
+            stored, _ = await world.admit(pod(gpu=1, mem=2000))
             await world.drain()
-            number = 0
-            while world.now < began + 11 and not found:
-                world.now += 0.25
-                if how == "each second" and (world.now - began) % 1 == 0:
-                    number += 1
-                    await world.create(pod(f"p{number}", gpu=1, mem=2000))
-                if await world.reconciler.step():
-                    found.append(world.now - began)
-            assert found == recomputed
-            if how == "charged":
-                assert world.ledger() == {}
-
-    run()
+            other = Entry(State.ADMITTED, int(world.now), full(gpu=1, mem=500))
+            patch = {
+                "metadata": {"annotations": {LEDGER: encode({"other": other})}},
+                "status": {"used": {MEM: "2500"}},
+            }
+            await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, TEAM)
+            if how.endswith("is seen"):
+                await world.drain()
+            await world.cluster.create(Kind.PODS, stored)
+        else:
+            await world.create(pod(gpu=1, mem=2000))
+        if how == "placed":
+            await world.place("p")
+        if how == "deleted":
+            await world.cluster.delete(Kind.PODS, "p", TEAM)
+        await world.drain()
+        number = 0
+        while world.now < began + 11 and not found:
+            world.now += 0.25
+            if how == "each second" and (world.now - began) % 1 == 0:
+                number += 1
+                await world.create(pod(f"p{number}", gpu=1, mem=2000))
+            if await world.reconciler.step():
+                found.append(world.now - began)
+        assert found == recomputed
+        if how == "charged":
+            assert world.ledger() == {}
 
 
 @pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
-def test_a_resync_comes_every_five_minutes_give_or_take_ten_percent(jitter: float, seconds: float) -> None:
-    @story
-    async def reported() -> None:
-        async with World(quota(mem=9)) as world:
-            world.reconciler._jitter = lambda: jitter
-            world.now += 1000
-            await world.reconciler.step()
-            assert at(world) == pytest.approx(seconds)
-
-    reported()
+async def test_a_resync_comes_every_five_minutes_give_or_take_ten_percent(jitter: float, seconds: float) -> None:
+    async with World(quota(mem=9)) as world:
+        world.reconciler._jitter = lambda: jitter
+        world.now += 1000
+        await world.reconciler.step()
+        assert at(world) == pytest.approx(seconds)
 
 
-@story
 async def test_used_edited_by_hand_is_put_right_by_the_resync_and_counts_as_drift() -> None:
     async with World(L, quota(mem=9000)) as world:
         await world.create(pod(gpu=1, mem=2000))
@@ -121,7 +112,6 @@ async def test_used_edited_by_hand_is_put_right_by_the_resync_and_counts_as_drif
         assert world.reconciler.drifted == 1
 
 
-@story
 async def test_an_entry_expires_although_recomputes_meanwhile_changed_nothing() -> None:
     async with World(L, quota(mem=9000)) as world:
         await world.admit(pod(gpu=1, mem=2000))
@@ -135,7 +125,6 @@ async def test_an_entry_expires_although_recomputes_meanwhile_changed_nothing() 
         assert world.reconciler.drifted == 0
 
 
-@story
 async def test_an_entry_from_the_future_holds_nothing() -> None:
     async with World(L, quota(mem=9000)) as world:
         await world.run(1)
@@ -146,7 +135,6 @@ async def test_an_entry_from_the_future_holds_nothing() -> None:
         assert world.mem() == 0
 
 
-@story
 async def test_an_old_waiting_entry_makes_no_work() -> None:
     async with World(L, quota(mem=20000)) as world:
         await world.create(pod(gpu=1, percent=50))
@@ -155,7 +143,6 @@ async def test_an_old_waiting_entry_makes_no_work() -> None:
         assert at(world) > 100
 
 
-@story
 async def test_a_placement_that_is_never_bound_lapses() -> None:
     async with World(L, quota(mem=20000)) as world:
         await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
@@ -179,7 +166,6 @@ async def test_a_placement_that_is_never_bound_lapses() -> None:
         assert world.mem() == 8192
 
 
-@story
 async def test_a_placement_of_this_very_process_is_noticed() -> None:
     async with World(L, quota(mem=30000)) as world:
         await world.create(pod(gpu=1))
@@ -188,7 +174,6 @@ async def test_a_placement_of_this_very_process_is_noticed() -> None:
         assert at(world) == 0.5
 
 
-@story
 async def test_what_quota_does_not_depend_on_makes_no_work() -> None:
     async with World(L, quota(mem=9000)) as world:
         await world.create(pod(gpu=1, mem=2000))
@@ -200,28 +185,23 @@ async def test_what_quota_does_not_depend_on_makes_no_work() -> None:
 
 
 @pytest.mark.parametrize("change", ["terminal", "deleted", "active deadline", "init finished"])
-def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
-    @story
-    async def reported() -> None:
-        made = pod("p", container(gpu=1, mem=1), init=(container("i", gpu=1, mem=2),))
-        async with World(L, quota(mem=9000), made) as world:
-            await world.run(60)
-            if change == "terminal":
-                await world.finish("p")
-            elif change == "deleted":
-                await world.delete("p")
-            elif change == "active deadline":
-                await world.cluster.patch(Kind.PODS, "p", {"spec": {"activeDeadlineSeconds": 9}}, TEAM)
-            else:
-                done = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
-                await world.cluster.set_phase(TEAM, "p", "Pending", initContainerStatuses=done)
-            await world.drain()
-            assert at(world) == 0.5
-
-    reported()
+async def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
+    made = pod("p", container(gpu=1, mem=1), init=(container("i", gpu=1, mem=2),))
+    async with World(L, quota(mem=9000), made) as world:
+        await world.run(60)
+        if change == "terminal":
+            await world.finish("p")
+        elif change == "deleted":
+            await world.delete("p")
+        elif change == "active deadline":
+            await world.cluster.patch(Kind.PODS, "p", {"spec": {"activeDeadlineSeconds": 9}}, TEAM)
+        else:
+            done = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
+            await world.cluster.set_phase(TEAM, "p", "Pending", initContainerStatuses=done)
+        await world.drain()
+        assert at(world) == 0.5
 
 
-@story
 async def test_quota_exceeded_is_said_once_and_again_when_it_changes() -> None:
     async with World(L, quota(mem=5000)) as world:
         await world.create(pod("a", gpu=1, mem=2000))
@@ -236,7 +216,6 @@ async def test_quota_exceeded_is_said_once_and_again_when_it_changes() -> None:
         assert len(world.events("QuotaExceeded")) == 2
 
 
-@story
 async def test_a_bad_allocation_is_charged_as_declared_and_said_once() -> None:
     async with World(L, quota(mem=5000)) as world:
         await world.create(pod(gpu=1, mem=2000))
@@ -249,7 +228,6 @@ async def test_a_bad_allocation_is_charged_as_declared_and_said_once() -> None:
         assert (event.note.kind, event.note.name, event.note.uid, event.count) == ("Pod", "p", "uid-p", 1)
 
 
-@story
 async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
     async with World(quota(mem="2Gi", gpu=4)) as world:
         await world.run(700)
@@ -258,7 +236,6 @@ async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
         assert world.events("QuotaMixed") == []
 
 
-@story
 async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misread() -> None:
     key = "requests.nvidia.com/gpumem"
     async with World(quota(keys={key: "16000"}), quota("plain", keys={"requests.nvidia.com/gpu": "4"})) as world:
@@ -273,7 +250,6 @@ async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misre
         assert [event.count for event in world.cluster.events if event.note.reason == "QuotaMisread"] == [2]
 
 
-@story
 async def test_a_quota_of_both_kinds_earns_one_event() -> None:
     keys = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
     async with World(quota(mem=9, keys=keys)) as world:
@@ -297,29 +273,24 @@ async def wipe(world: World) -> None:
 
 @pytest.mark.parametrize("told_first", [True, False])
 @pytest.mark.parametrize("another", [True, False])
-def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: bool, another: bool) -> None:
-    @story
-    async def reported() -> None:
-        async with World(L, quota(mem=9000)) as world:
-            await world.admit(pod("a", gpu=1, mem=2000))
-            await world.run(5)
-            await wipe(world)
-            if told_first:
-                await world.drain()
-            if another:
-                await world.admit(pod("b", gpu=1, mem=1000))
-            world.reconciler.touch(TEAM)
-            await world.run(3)
-            expected = {"uid-a": "admitted"} | ({"uid-b": "admitted"} if another else {})
-            assert world.states() == expected
-            assert world.mem() == 2000 + 1000 * another
-            await world.run(60)
-            assert (world.mem(), world.ledger()) == (0, {})
-
-    reported()
+async def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: bool, another: bool) -> None:
+    async with World(L, quota(mem=9000)) as world:
+        await world.admit(pod("a", gpu=1, mem=2000))
+        await world.run(5)
+        await wipe(world)
+        if told_first:
+            await world.drain()
+        if another:
+            await world.admit(pod("b", gpu=1, mem=1000))
+        world.reconciler.touch(TEAM)
+        await world.run(3)
+        expected = {"uid-a": "admitted"} | ({"uid-b": "admitted"} if another else {})
+        assert world.states() == expected
+        assert world.mem() == 2000 + 1000 * another
+        await world.run(60)
+        assert (world.mem(), world.ledger()) == (0, {})
 
 
-@story
 async def test_an_entry_that_was_confirmed_or_undone_is_not_brought_back() -> None:
     async with World(L, quota(mem=9000), quota("small", gpu=1)) as world:
         await world.create(pod("a", gpu=1, mem=2000))
@@ -330,7 +301,6 @@ async def test_an_entry_that_was_confirmed_or_undone_is_not_brought_back() -> No
         assert (world.mem(), world.ledger()) == (0, {})
 
 
-@story
 async def test_a_failing_recompute_is_tried_again_later_and_later() -> None:
     async with World(quota(mem=9)) as world:
         tries = []
@@ -352,7 +322,6 @@ async def test_a_failing_recompute_is_tried_again_later_and_later() -> None:
         assert at(world) > 100
 
 
-@story
 async def test_six_lost_races_are_a_failure() -> None:
     async with World(pod(gpu=1, mem=2)) as world:
         await world.add(quota(mem=9))
@@ -371,7 +340,6 @@ async def test_six_lost_races_are_a_failure() -> None:
         assert at(world) == 0.75
 
 
-@story
 async def test_keys_that_leave_hard_leave_the_books() -> None:
     async with World(L, quota(mem=20000, gpu=4, keys={"pods": "5"})) as world:
         await world.create(pod(gpu=1, percent=50))
@@ -389,7 +357,6 @@ async def test_keys_that_leave_hard_leave_the_books() -> None:
         assert LEDGER not in world.quota()["metadata"].get("annotations", {})
 
 
-@story
 async def test_a_deleted_quota_is_forgotten_and_its_namesake_starts_anew() -> None:
     async with World(L, quota(mem=9000)) as world:
         await world.admit(pod("a", gpu=1, mem=2000))
@@ -401,7 +368,6 @@ async def test_a_deleted_quota_is_forgotten_and_its_namesake_starts_anew() -> No
         assert (world.mem(), world.ledger()) == (0, {})
 
 
-@story
 async def test_a_quota_deleted_under_the_recompute_is_let_go() -> None:
     async with World(quota(mem=9)) as world:
         await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
@@ -412,7 +378,6 @@ async def test_a_quota_deleted_under_the_recompute_is_let_go() -> None:
         assert at(world) > 100
 
 
-@story
 async def test_the_loop_wakes_when_touched() -> None:
     async with World(L, quota(mem=9000)) as world:
         waits: list[float] = []
@@ -437,7 +402,6 @@ async def test_the_loop_wakes_when_touched() -> None:
             await task
 
 
-@story
 async def test_an_event_that_cannot_be_recorded_is_said_later() -> None:
     async with World() as world:
 
@@ -454,7 +418,6 @@ async def test_an_event_that_cannot_be_recorded_is_said_later() -> None:
         assert len(world.events("QuotaUnitSuspicious")) == 1
 
 
-@story
 async def test_the_pace_is_as_configured() -> None:
     async with World(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as world:
         world.reconciler.touch(TEAM)

@@ -59,152 +59,125 @@ def opened(hooks: dict[str, JSON]) -> None:
     hooks["guard.webhook.hami.io"]["matchConditions"] = [{"name": "never", "expression": "false"}]
 
 
-def test_what_is_as_rendered_is_left_alone() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        before = [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
-        assert await scene.reconciler.reconcile()
-        assert [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)] == before
-        assert scene.events() == []
-        assert scene.reconciler.problem == ""
-
-    asyncio.run(run())
+async def test_what_is_as_rendered_is_left_alone() -> None:
+    scene = Scene()
+    await scene.install()
+    before = [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
+    assert await scene.reconciler.reconcile()
+    assert [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)] == before
+    assert scene.events() == []
+    assert scene.reconciler.problem == ""
 
 
-def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -> None:
-    async def run() -> None:
-        scene = Scene(RENAMED)
-        await scene.install()
-        other = {"name": "other.example", "matchConditions": [{"name": "mine", "expression": "true"}]}
-        await scene.edit(VALIDATING, lambda hooks: hooks.update(other=other))
-        before = await scene.webhooks(VALIDATING)
-        await scene.reconciler.reconcile()
-        after = await scene.webhooks(VALIDATING)
-        incoming = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
-        assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
-        for name in match_conditions(RENAMED).keys() & after.keys():
-            before[name]["matchConditions"] = after[name]["matchConditions"]
-        assert after == before
-        assert "'hami.io/gpu'" in str((await scene.webhooks(MUTATING))["mutate.webhook.hami.io"]["matchConditions"])
-        assert await scene.reconciler.reconcile()
-        assert scene.reconciler.problem == ""
-
-    asyncio.run(run())
+async def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -> None:
+    scene = Scene(RENAMED)
+    await scene.install()
+    other = {"name": "other.example", "matchConditions": [{"name": "mine", "expression": "true"}]}
+    await scene.edit(VALIDATING, lambda hooks: hooks.update(other=other))
+    before = await scene.webhooks(VALIDATING)
+    await scene.reconciler.reconcile()
+    after = await scene.webhooks(VALIDATING)
+    incoming = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
+    assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
+    for name in match_conditions(RENAMED).keys() & after.keys():
+        before[name]["matchConditions"] = after[name]["matchConditions"]
+    assert after == before
+    assert "'hami.io/gpu'" in str((await scene.webhooks(MUTATING))["mutate.webhook.hami.io"]["matchConditions"])
+    assert await scene.reconciler.reconcile()
+    assert scene.reconciler.problem == ""
 
 
-def test_an_edited_condition_is_put_right_with_an_event_each_time() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        for times in (1, 2):
-            await scene.edit(VALIDATING, opened)
-            await scene.reconciler.reconcile()
-            (hook,) = [hook for name, hook in (await scene.webhooks(VALIDATING)).items() if name.startswith("guard")]
-            assert [condition["name"] for condition in hook["matchConditions"]] == ["changes-an-allocation"]
-            message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were put right"
-            assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
-            assert scene.counts == {"WebhookConditionsMended": times}
-            await scene.reconciler.reconcile()
-        assert scene.reconciler.problem == ""
-
-    asyncio.run(run())
-
-
-def test_without_the_right_to_patch_it_says_what_differs() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
+async def test_an_edited_condition_is_put_right_with_an_event_each_time() -> None:
+    scene = Scene()
+    await scene.install()
+    for times in (1, 2):
         await scene.edit(VALIDATING, opened)
-
-        async def forbid(step: str) -> None:
-            if step == "patch:before":
-                raise Forbidden("may not patch")
-
-        scene.cluster.pause = forbid
-        for _ in range(2):
-            assert await scene.reconciler.reconcile()
-            subject = f"ValidatingWebhookConfiguration {NAME}"
-            problem = (
-                f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be put right: may not patch"
-            )
-            assert scene.reconciler.problem == problem
-            assert scene.reconciler.problems == 1
-            assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]
-            assert scene.counts == {"WebhookConditionsDiffer": 1}
-        scene.cluster.pause = None
         await scene.reconciler.reconcile()
-        assert (scene.reconciler.problem, scene.reconciler.problems) == ("", 0)
-
-    asyncio.run(run())
-
-
-def test_without_the_right_to_read_it_says_so() -> None:
-    async def run() -> None:
-        scene = Scene()
-
-        async def forbid(step: str) -> None:
-            if step == "get:before":
-                raise Forbidden("may not get")
-
-        scene.cluster.pause = forbid
+        (hook,) = [hook for name, hook in (await scene.webhooks(VALIDATING)).items() if name.startswith("guard")]
+        assert [condition["name"] for condition in hook["matchConditions"]] == ["changes-an-allocation"]
+        message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were put right"
+        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
+        assert scene.counts == {"WebhookConditionsMended": times}
         await scene.reconciler.reconcile()
-        assert scene.reconciler.problems == 2
-        said = f"WebhookConfiguration {NAME} can't be compared with the device configuration: may not get"
-        assert scene.reconciler.problem == f"Mutating{said}; Validating{said}"
-        assert {reason for _, reason, _ in scene.events()} == {"WebhookConditionsUnknown"}
-
-    asyncio.run(run())
+    assert scene.reconciler.problem == ""
 
 
-def test_configurations_that_are_not_there_are_no_problem() -> None:
-    async def run() -> None:
-        scene = Scene(RENAMED)
-        await scene.install(VALIDATING)
-        await scene.reconciler.reconcile()
-        assert scene.reconciler.problem == ""
-        assert "'hami.io/gpu'" in str(await scene.webhooks(VALIDATING))
+async def test_without_the_right_to_patch_it_says_what_differs() -> None:
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, opened)
 
-    asyncio.run(run())
+    async def forbid(step: str) -> None:
+        if step == "patch:before":
+            raise Forbidden("may not patch")
+
+    scene.cluster.pause = forbid
+    for _ in range(2):
+        assert await scene.reconciler.reconcile()
+        subject = f"ValidatingWebhookConfiguration {NAME}"
+        problem = f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be put right: may not patch"
+        assert scene.reconciler.problem == problem
+        assert scene.reconciler.problems == 1
+        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]
+        assert scene.counts == {"WebhookConditionsDiffer": 1}
+    scene.cluster.pause = None
+    await scene.reconciler.reconcile()
+    assert (scene.reconciler.problem, scene.reconciler.problems) == ("", 0)
 
 
-def test_the_webhook_that_only_warns_may_fail_open() -> None:
+async def test_without_the_right_to_read_it_says_so() -> None:
+    scene = Scene()
+
+    async def forbid(step: str) -> None:
+        if step == "get:before":
+            raise Forbidden("may not get")
+
+    scene.cluster.pause = forbid
+    await scene.reconciler.reconcile()
+    assert scene.reconciler.problems == 2
+    said = f"WebhookConfiguration {NAME} can't be compared with the device configuration: may not get"
+    assert scene.reconciler.problem == f"Mutating{said}; Validating{said}"
+    assert {reason for _, reason, _ in scene.events()} == {"WebhookConditionsUnknown"}
+
+
+async def test_configurations_that_are_not_there_are_no_problem() -> None:
+    scene = Scene(RENAMED)
+    await scene.install(VALIDATING)
+    await scene.reconciler.reconcile()
+    assert scene.reconciler.problem == ""
+    assert "'hami.io/gpu'" in str(await scene.webhooks(VALIDATING))
+
+
+async def test_the_webhook_that_only_warns_may_fail_open() -> None:
     hooks = list(yaml.safe_load_all(MANIFEST.read_text()))[1]["webhooks"]
     (quotas,) = (hook for hook in hooks if hook["rules"][0]["resources"] == ["resourcequotas"])
     assert quotas["failurePolicy"] == "Ignore"
-
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        await scene.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
-        await scene.reconciler.reconcile()
-        message = "quotas.webhook.hami.io missing: apply the manifests again"
-        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
-
-    asyncio.run(run())
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
+    await scene.reconciler.reconcile()
+    message = "quotas.webhook.hami.io missing: apply the manifests again"
+    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
-def test_other_edits_are_reported_and_left() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
+async def test_other_edits_are_reported_and_left() -> None:
+    scene = Scene()
+    await scene.install()
 
-        def edit(hooks: dict[str, JSON]) -> None:
-            del hooks["guard.webhook.hami.io"]
-            hooks["validate.webhook.hami.io"]["failurePolicy"] = "Ignore"
+    def edit(hooks: dict[str, JSON]) -> None:
+        del hooks["guard.webhook.hami.io"]
+        hooks["validate.webhook.hami.io"]["failurePolicy"] = "Ignore"
 
-        await scene.edit(VALIDATING, edit)
-        before = await scene.webhooks(VALIDATING)
-        await scene.reconciler.reconcile()
-        await scene.reconciler.reconcile()
-        assert await scene.webhooks(VALIDATING) == before
-        message = (
-            "guard.webhook.hami.io missing: apply the manifests again; failurePolicy of validate.webhook.hami.io is "
-            "Ignore: pods pass without a charge while no replica answers"
-        )
-        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
-
-    asyncio.run(run())
+    await scene.edit(VALIDATING, edit)
+    before = await scene.webhooks(VALIDATING)
+    await scene.reconciler.reconcile()
+    await scene.reconciler.reconcile()
+    assert await scene.webhooks(VALIDATING) == before
+    message = (
+        "guard.webhook.hami.io missing: apply the manifests again; failurePolicy of validate.webhook.hami.io is "
+        "Ignore: pods pass without a charge while no replica answers"
+    )
+    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
 @pytest.mark.parametrize(
@@ -217,97 +190,82 @@ def test_other_edits_are_reported_and_left() -> None:
         lambda rule: rule.update(scope="Cluster"),
     ],
 )
-def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        await scene.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
-        before = await scene.webhooks(VALIDATING)
-        await scene.reconciler.reconcile()
-        assert await scene.webhooks(VALIDATING) == before
-        message = (
-            "rules of guard.webhook.hami.io aren't those of the manifests: requests that they leave out aren't reviewed"
-        )
-        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
-
-    asyncio.run(run())
+async def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) -> None:
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
+    before = await scene.webhooks(VALIDATING)
+    await scene.reconciler.reconcile()
+    assert await scene.webhooks(VALIDATING) == before
+    message = (
+        "rules of guard.webhook.hami.io aren't those of the manifests: requests that they leave out aren't reviewed"
+    )
+    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
-def test_rules_written_in_another_way_are_the_same() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
+async def test_rules_written_in_another_way_are_the_same() -> None:
+    scene = Scene()
+    await scene.install()
 
-        def split(hooks: dict[str, JSON]) -> None:
-            (rule,) = hooks["guard.webhook.hami.io"]["rules"]
-            hooks["guard.webhook.hami.io"]["rules"] = [{**rule, "resources": [name]} for name in rule["resources"]]
+    def split(hooks: dict[str, JSON]) -> None:
+        (rule,) = hooks["guard.webhook.hami.io"]["rules"]
+        hooks["guard.webhook.hami.io"]["rules"] = [{**rule, "resources": [name]} for name in rule["resources"]]
 
-        await scene.edit(VALIDATING, split)
-        await scene.reconciler.reconcile()
-        assert scene.events() == []
-
-    asyncio.run(run())
+    await scene.edit(VALIDATING, split)
+    await scene.reconciler.reconcile()
+    assert scene.events() == []
 
 
-def test_somebody_else_s_write_meanwhile_is_kept() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        await scene.edit(VALIDATING, opened)
+async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, opened)
 
-        def bundle(hooks: dict[str, JSON]) -> None:
-            for hook in hooks.values():
-                hook["clientConfig"]["caBundle"] = "bmV3"
+    def bundle(hooks: dict[str, JSON]) -> None:
+        for hook in hooks.values():
+            hook["clientConfig"]["caBundle"] = "bmV3"
 
-        async def write(step: str) -> None:
-            if step == "patch:before":
-                scene.cluster.pause = None
-                await scene.edit(VALIDATING, bundle)
-
-        scene.cluster.pause = write
-        assert not await scene.reconciler.reconcile()
-        assert await scene.reconciler.reconcile()
-        hooks = (await scene.webhooks(VALIDATING)).values()
-        assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {"bmV3"}
-        assert scene.counts == {"WebhookConditionsMended": 1}
-
-    asyncio.run(run())
-
-
-def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        await scene.edit(VALIDATING, opened)
-        pauses = []
-
-        async def fail(step: str) -> None:
-            if step == "get:before":
-                raise Unavailable("down")
-
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
+    async def write(step: str) -> None:
+        if step == "patch:before":
             scene.cluster.pause = None
-            if len(pauses) == 3:
-                raise asyncio.CancelledError
+            await scene.edit(VALIDATING, bundle)
 
-        scene.cluster.pause = fail
-        with pytest.raises(asyncio.CancelledError):
-            await scene.reconciler.lead(sleep)
-        assert pauses == [10.0, 10.0, 10.0]
-        assert scene.counts == {"WebhookConditionsMended": 1}
-
-    asyncio.run(run())
+    scene.cluster.pause = write
+    assert not await scene.reconciler.reconcile()
+    assert await scene.reconciler.reconcile()
+    hooks = (await scene.webhooks(VALIDATING)).values()
+    assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {"bmV3"}
+    assert scene.counts == {"WebhookConditionsMended": 1}
 
 
-def test_without_a_name_none_are_looked_at() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.install()
-        await scene.edit(VALIDATING, opened)
-        reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, ObjectEvents(scene.cluster, scene.counts))
-        await asyncio.wait_for(reconciler.lead(), 5)
-        assert (reconciler.problem, scene.events()) == ("", [])
-        assert (await scene.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"
+async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, opened)
+    pauses = []
 
-    asyncio.run(run())
+    async def fail(step: str) -> None:
+        if step == "get:before":
+            raise Unavailable("down")
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        scene.cluster.pause = None
+        if len(pauses) == 3:
+            raise asyncio.CancelledError
+
+    scene.cluster.pause = fail
+    with pytest.raises(asyncio.CancelledError):
+        await scene.reconciler.lead(sleep)
+    assert pauses == [10.0, 10.0, 10.0]
+    assert scene.counts == {"WebhookConditionsMended": 1}
+
+
+async def test_without_a_name_none_are_looked_at() -> None:
+    scene = Scene()
+    await scene.install()
+    await scene.edit(VALIDATING, opened)
+    reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, ObjectEvents(scene.cluster, scene.counts))
+    await asyncio.wait_for(reconciler.lead(), 5)
+    assert (reconciler.problem, scene.events()) == ("", [])
+    assert (await scene.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"

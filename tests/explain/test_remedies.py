@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import replace
 
@@ -150,20 +149,16 @@ def chance(seed: int) -> tuple[list[JSON], JSON]:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> None:
+async def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> None:
     objects, raw = chance(seed)
     explanation = explained(raw, *objects)
-
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(*objects)
-        answer = await scene.place(raw)
-        assert answer is not None
-        reasons = {account.name: account.reason for account in explanation.nodes if not account.fits}
-        assert reasons == {name: str(why) for name, why in answer.failed.items()}
-        assert isinstance(answer, Unschedulable) == (not any(account.fits for account in explanation.nodes))
-
-    asyncio.run(scenario())
+    scene = Scene()
+    await scene.add(*objects)
+    answer = await scene.place(raw)
+    assert answer is not None
+    reasons = {account.name: account.reason for account in explanation.nodes if not account.fits}
+    assert reasons == {name: str(why) for name, why in answer.failed.items()}
+    assert isinstance(answer, Unschedulable) == (not any(account.fits for account in explanation.nodes))
     for account in explanation.nodes:
         counted = [line.label for line in account.cards if line.label]
         for label in set(counted):

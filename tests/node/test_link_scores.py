@@ -60,36 +60,30 @@ async def machine() -> Machine:
     return made
 
 
-def test_scores_are_written_once_and_again_when_the_links_change() -> None:
-    async def scenario() -> None:
-        here = await machine()
-        await here.role.step()
-        notes = await here.annotations()
-        assert (notes[SCORES], notes["other"]) == (scores(PcieLevel.SINGLE), "stays")
-        version = await here.version()
-        await here.role.step()
-        assert await here.version() == version
-        here.found = cards(PcieLevel.SYSTEM)
-        await here.role.step()
-        assert (await here.annotations())[SCORES] == scores(PcieLevel.SYSTEM)
-
-    asyncio.run(scenario())
+async def test_scores_are_written_once_and_again_when_the_links_change() -> None:
+    here = await machine()
+    await here.role.step()
+    notes = await here.annotations()
+    assert (notes[SCORES], notes["other"]) == (scores(PcieLevel.SINGLE), "stays")
+    version = await here.version()
+    await here.role.step()
+    assert await here.version() == version
+    here.found = cards(PcieLevel.SYSTEM)
+    await here.role.step()
+    assert (await here.annotations())[SCORES] == scores(PcieLevel.SYSTEM)
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "meanwhile"])
-def test_a_node_whose_plugin_writes_them_is_left_alone(before: bool) -> None:
-    async def scenario() -> None:
-        here = await machine()
-        if not before:
-            await here.role.step()
-        await here.annotated(scores="[]")
+async def test_a_node_whose_plugin_writes_them_is_left_alone(before: bool) -> None:
+    here = await machine()
+    if not before:
         await here.role.step()
-        assert (await here.annotations())[SCORES] == "[]"
-        await here.annotated(scores=None)
-        await here.role.step()
-        assert (await here.annotations())[SCORES] == scores(PcieLevel.SINGLE), "nobody writes them any longer"
-
-    asyncio.run(scenario())
+    await here.annotated(scores="[]")
+    await here.role.step()
+    assert (await here.annotations())[SCORES] == "[]"
+    await here.annotated(scores=None)
+    await here.role.step()
+    assert (await here.annotations())[SCORES] == scores(PcieLevel.SINGLE), "nobody writes them any longer"
 
 
 @pytest.mark.parametrize(
@@ -117,33 +111,27 @@ def test_without_gpus_nothing_is_written_and_it_is_said_once(
     assert len(caplog.messages) == 1
 
 
-def test_a_node_that_changes_meanwhile_is_looked_at_again() -> None:
-    async def scenario() -> None:
-        here = await machine()
-        get = here.cluster.get
+async def test_a_node_that_changes_meanwhile_is_looked_at_again() -> None:
+    here = await machine()
+    get = here.cluster.get
 
-        async def stale(kind: Kind, name: str, namespace: str = "") -> dict[str, object]:
-            found = await get(kind, name, namespace)
-            await here.cluster.patch(Kind.NODES, "gpu-1", {"metadata": {"annotations": {SCORES: "[]"}}})
-            return found
+    async def stale(kind: Kind, name: str, namespace: str = "") -> dict[str, object]:
+        found = await get(kind, name, namespace)
+        await here.cluster.patch(Kind.NODES, "gpu-1", {"metadata": {"annotations": {SCORES: "[]"}}})
+        return found
 
-        here.cluster.get = stale  # type: ignore[method-assign]  # somebody writes between read and write
-        assert await here.role.step() is False
-        here.cluster.get = get  # type: ignore[method-assign]  # as above
-        assert (await here.annotations())[SCORES] == "[]"
-        assert await here.role.step() is True
-
-    asyncio.run(scenario())
+    here.cluster.get = stale  # type: ignore[method-assign]  # somebody writes between read and write
+    assert await here.role.step() is False
+    here.cluster.get = get  # type: ignore[method-assign]  # as above
+    assert (await here.annotations())[SCORES] == "[]"
+    assert await here.role.step() is True
 
 
-def test_links_that_are_told_by_one_side_only_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        here = await machine()
-        here.found = [ProbedCard("a", "0", {"b": PcieLevel.SINGLE}), ProbedCard("b", "1", {})]
-        await here.role.step()
-        assert json.loads((await here.annotations())[SCORES])[0]["score"] == {"b": 0}
-
-    asyncio.run(scenario())
+async def test_links_that_are_told_by_one_side_only_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    here = await machine()
+    here.found = [ProbedCard("a", "0", {"b": PcieLevel.SINGLE}), ProbedCard("b", "1", {})]
+    await here.role.step()
+    assert json.loads((await here.annotations())[SCORES])[0]["score"] == {"b": 0}
     assert "a and b don't agree on their links" in caplog.text
 
 

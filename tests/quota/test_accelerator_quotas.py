@@ -14,7 +14,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import KEYS, LARGE, SMALL, accelerator_quota, books, card, node, pod, quota
-from .world import World, story
+from .world import World
 
 A, B, C = "team-a", "team-b", "team-c"
 RESEARCH = {"matchLabels": {"group": "research"}}
@@ -53,7 +53,6 @@ def stored(world: World, name: str = "all") -> JSON:
     return found
 
 
-@story
 async def test_pods_of_all_selected_namespaces_are_charged_to_one_quota() -> None:
     async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
         await joined(world, *teams(2, group="research"), namespace(C))
@@ -74,7 +73,6 @@ async def test_pods_of_all_selected_namespaces_are_charged_to_one_quota() -> Non
 
 @pytest.mark.parametrize("path", ["/validate", "/webhook"])
 @pytest.mark.parametrize(("own", "above"), [(1000, 500), (500, 1000)])
-@story
 async def test_a_pod_is_charged_to_all_its_quotas_or_to_none(path: str, own: int, above: int) -> None:
     objects = quota(namespace=A, mem=own), accelerator_quota(mem=above)
     async with World(*objects) as world:
@@ -86,7 +84,6 @@ async def test_a_pod_is_charged_to_all_its_quotas_or_to_none(path: str, own: int
         assert used(world) == {"mem": 400}
 
 
-@story
 async def test_what_the_second_refuses_is_taken_out_of_the_first() -> None:
     """Two quotas above, full in different keys of which the cache knows only one."""
     async with World(quota(namespace=A, gpu=10), accelerator_quota(mem=1000), replicas=2) as world:
@@ -101,7 +98,6 @@ async def test_what_the_second_refuses_is_taken_out_of_the_first() -> None:
         assert used(world) == {"mem": 600}
 
 
-@story
 async def test_namespaces_that_enter_or_leave_are_recounted() -> None:
     async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
         await joined(world, namespace(A, group="research"), namespace(B))
@@ -117,7 +113,6 @@ async def test_namespaces_that_enter_or_leave_are_recounted() -> None:
         assert used(world) == {"mem": 300}
 
 
-@story
 async def test_placements_are_debited_and_refused_above_namespaces() -> None:
     cards = node("n1", card("G1", LARGE)), node("n2", card("G2", SMALL))
     async with World(*cards, accelerator_quota(mem=LARGE + 1000)) as world:
@@ -135,7 +130,6 @@ async def test_placements_are_debited_and_refused_above_namespaces() -> None:
         assert used(world) == {"mem": SMALL + 5000}
 
 
-@story
 async def test_a_quota_of_some_cards_counts_what_is_on_them() -> None:
     cards = (
         node("n1", card("G1", LARGE, type="NVIDIA-H100"), labels={"pool": "train"}),
@@ -154,7 +148,6 @@ async def test_a_quota_of_some_cards_counts_what_is_on_them() -> None:
         assert used(world) == {"mem": 800}
 
 
-@story
 async def test_a_quota_that_observes_refuses_nothing() -> None:
     async with World(accelerator_quota(spec={"enforcement": "observe"}, mem=500)) as world:
         await joined(world, *teams(1))
@@ -167,7 +160,6 @@ async def test_a_quota_that_observes_refuses_nothing() -> None:
         await world.refused(pod("q", namespace=A, gpu=1, mem=1))
 
 
-@story
 async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:
     async with World(node("n1", card("G1", LARGE)), accelerator_quota(mem=10_000)) as world:
         await joined(world, *teams(2))
@@ -191,7 +183,6 @@ async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.1])
-@story
 async def test_a_burst_over_fifty_namespaces(lost: float) -> None:
     """Three replicas: never above hard, used equals an independent sum, and few writes."""
     spaces = [f"space-{n:02}" for n in range(50)]

@@ -24,7 +24,6 @@ from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
 from .objects import GPU, MEM, NOON, TEAM, books, full, pod, quota, read_pod, vendors
-from .world import story
 
 Told = Callable[["Desk"], Awaitable[None]]
 
@@ -99,13 +98,15 @@ class Desk:
 
 def desk(hard: dict[str, int] | None = None, **how: Any) -> Callable[[Told], Callable[[], None]]:
     def make(reported: Told) -> Callable[[], None]:
-        @story
-        async def run() -> None:
+        async def whole() -> None:
             one = Desk(**how)
             await one.cluster.ensure_namespace(TEAM)
             for name, mem in ({"a": 10, "b": 10} if hard is None else hard).items():
                 await one.add(name, mem=mem)
             await reported(one)
+
+        def run() -> None:
+            asyncio.run(whole())
 
         run.__name__ = run.__qualname__ = reported.__name__
         return run

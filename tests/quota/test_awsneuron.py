@@ -12,7 +12,7 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Pod
 
 from .objects import TEAM, books, container, pod, quota
-from .world import World, story
+from .world import World
 
 CORES, DEVICES = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
 CORES_KEY, DEVICES_KEY = f"limits.{CORES}", f"limits.{DEVICES}"
@@ -46,7 +46,6 @@ def devices(name: str, count: int) -> JSON:
     return pod(name, **{DEVICES: count})
 
 
-@story
 async def test_scenario_30_masks_are_not_added() -> None:
     async with World(instance("n1", "inf2.xlarge", 1), limited(cores=3)) as world:
         for name, written in (("a", "1"), ("b", "2")):
@@ -58,7 +57,6 @@ async def test_scenario_30_masks_are_not_added() -> None:
         assert used(world) == {CORES_KEY: 2}
 
 
-@story
 async def test_section_10_three_devices_and_two_cores_fill_a_quota_of_eight() -> None:
     async with World(INF2, limited(cores=8)) as world:
         for manifest, total in ((devices("a", 3), 6), (cores("b", 1), 7), (cores("c", 1), 8)):
@@ -75,7 +73,6 @@ async def test_section_10_three_devices_and_two_cores_fill_a_quota_of_eight() ->
         )
 
 
-@story
 async def test_equality_is_allowed_and_zero_blocks() -> None:
     async with World(INF2, limited(cores=6)) as world:
         await world.create(devices("a", 3))
@@ -89,22 +86,16 @@ async def test_equality_is_allowed_and_zero_blocks() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "charged"), [((), 6), ((INF2,), 6), ((INF1,), 12), ((INF1, INF2), 6)])
-def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...], charged: int) -> None:
+async def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...], charged: int) -> None:
     """Defect 10: before any node is registered HAMi counts no cores at all."""
-
-    @story
-    async def reported() -> None:
-        async with World(*nodes, limited(cores=charged)) as world:
-            await world.create(devices("a", 3))
-            assert used(world) == {CORES_KEY: charged}
-        async with World(*nodes, limited(cores=charged - 1)) as world:
-            message = (await world.refused(devices("a", 3))).message
-            assert f"requested: {CORES_KEY}={charged} (smallest eligible card)" in message
-
-    reported()
+    async with World(*nodes, limited(cores=charged)) as world:
+        await world.create(devices("a", 3))
+        assert used(world) == {CORES_KEY: charged}
+    async with World(*nodes, limited(cores=charged - 1)) as world:
+        message = (await world.refused(devices("a", 3))).message
+        assert f"requested: {CORES_KEY}={charged} (smallest eligible card)" in message
 
 
-@story
 async def test_a_new_kind_of_node_moves_no_waiting_pods_charge() -> None:
     async with World(INF1, limited(cores=20)) as world:
         await world.create(devices("a", 1))
@@ -120,7 +111,6 @@ async def test_a_new_kind_of_node_moves_no_waiting_pods_charge() -> None:
         assert used(world) == {CORES_KEY: 6}
 
 
-@story
 async def test_a_device_with_more_cores_than_the_quota_has_left_is_not_given() -> None:
     async with World(INF1, INF2, limited(cores=3)) as world:
         await world.create(devices("a", 1))
@@ -132,26 +122,21 @@ async def test_a_device_with_more_cores_than_the_quota_has_left_is_not_given() -
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
-def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
-    @story
-    async def reported() -> None:
-        async with World(INF2, limited(cores=20)) as world:
-            gate, review = world.core.admission, world.review
-            manifest = cores("a", 3)
-            manifest["metadata"]["uid"] = "u"
-            manifest["spec"]["schedulerName"] = scheduler
-            call = {"/mutate": gate.mutate, "/validate": gate.validate, "/webhook": gate.webhook}[path]
-            with pytest.raises(Denied) as caught:
-                await call(review(manifest))
-            assert (caught.value.code, caught.value.message) == (422, f"{CORES} must be 1 or a multiple of 2, got 3")
-            await world.cluster.create(Kind.NODES, INF1)
-            await world.drain()
+async def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
+    async with World(INF2, limited(cores=20)) as world:
+        gate, review = world.core.admission, world.review
+        manifest = cores("a", 3)
+        manifest["metadata"]["uid"] = "u"
+        manifest["spec"]["schedulerName"] = scheduler
+        call = {"/mutate": gate.mutate, "/validate": gate.validate, "/webhook": gate.webhook}[path]
+        with pytest.raises(Denied) as caught:
             await call(review(manifest))
+        assert (caught.value.code, caught.value.message) == (422, f"{CORES} must be 1 or a multiple of 2, got 3")
+        await world.cluster.create(Kind.NODES, INF1)
+        await world.drain()
+        await call(review(manifest))
 
-    reported()
 
-
-@story
 async def test_admission_changes_nothing_but_the_scheduler() -> None:
     async with World(INF2, limited(cores=20)) as world:
         stored = await world.create(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))

@@ -33,7 +33,7 @@ from hami_webhook.quota.recompute import Times, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
 from .objects import GPU, LARGE, MEM, NOON, TEAM, books, card, node, pod, quota, read_pod
-from .world import World, story
+from .world import World
 
 GIB, MIB = 2**30, 2**20
 
@@ -275,7 +275,6 @@ def written(world: World) -> Any:
     return world.quota()["status"]["used"][MEM]
 
 
-@story
 async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
     async with World(N1, quota(mem="16Gi"), of=vendors()) as world:
         await world.create(pod_with_limits("a", mem=8))
@@ -293,7 +292,6 @@ async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
         assert world.events("QuotaUnitSuspicious") == []
 
 
-@story
 async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() -> None:
     async with World(N1, quota(mem="30Gi"), of=vendors()) as world:
         await world.create(pod_with_limits("small"))
@@ -314,30 +312,24 @@ async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() 
     ("before", "after", "room"),
     [("12", "12Gi", 2), ("12Gi", "12", 2), ("12", "8Gi", 0), ("12Gi", "8", 0), ("8", "10Gi", 1)],
 )
-def test_hard_rewritten_in_the_other_unit_lets_nobody_in_for_bytes(before: str, after: str, room: int) -> None:
+async def test_hard_rewritten_in_the_other_unit_lets_nobody_in_for_bytes(before: str, after: str, room: int) -> None:
     """4 GiB placed, a floor of 1536 MiB waiting, 2 GiB in flight: 7.5 GiB, or 8 units; then 2 GiB at a time."""
-
-    @story
-    async def reported() -> None:
-        async with World(N1, quota(mem=before), of=vendors()) as world:
-            await world.create(pod_with_limits("placed", mem=4))
-            await world.node_of("placed")
-            await world.create(pod_with_limits("waiting"))
-            await world.run(2)
-            await world.admit(pod_with_limits("flying", mem=2))
-            await world.edit_hard(mem=after)
-            for number in range(room):
-                await world.admit(pod_with_limits(f"more-{number}", mem=2))
-            assert "exceeded quota" in (await world.refused(pod_with_limits("last", mem=2))).message
-            await world.run(3)
-            assert world.mem() == (7680 * MIB + room * 2 * GIB if is_binary(after) else 8 + 2 * room)
-            await world.run(60)
-            assert world.mem() == (5632 * MIB if is_binary(after) else 6)
-
-    reported()
+    async with World(N1, quota(mem=before), of=vendors()) as world:
+        await world.create(pod_with_limits("placed", mem=4))
+        await world.node_of("placed")
+        await world.create(pod_with_limits("waiting"))
+        await world.run(2)
+        await world.admit(pod_with_limits("flying", mem=2))
+        await world.edit_hard(mem=after)
+        for number in range(room):
+            await world.admit(pod_with_limits(f"more-{number}", mem=2))
+        assert "exceeded quota" in (await world.refused(pod_with_limits("last", mem=2))).message
+        await world.run(3)
+        assert world.mem() == (7680 * MIB + room * 2 * GIB if is_binary(after) else 8 + 2 * room)
+        await world.run(60)
+        assert world.mem() == (5632 * MIB if is_binary(after) else 6)
 
 
-@story
 async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_written() -> None:
     quotas = (quota("bytes", mem="4Gi"), quota("units", mem="5"))
     async with World(N1, *quotas, of=vendors()) as world:

@@ -18,7 +18,7 @@ from hami_webhook.scheduling.placer import Placement
 
 from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, books, card, container, node, pod, quota
 from .test_misread import judged
-from .world import World, story
+from .world import World
 
 H100, A10 = "NVIDIA-NVIDIA H100 80GB HBM3", "NVIDIA-NVIDIA A10"
 MEMORY = {H100: 81559, A10: 23028}
@@ -101,7 +101,6 @@ def test_types_that_no_card_has_are_told() -> None:
     assert judged({GPU: "9"}, cards=(LARGE,), annotations={DEVICE_TYPES: f"A1000,{there}"}) == []
 
 
-@story
 async def test_a_pod_that_may_go_elsewhere_is_charged_where_it_lands() -> None:
     async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1, mem=90000)) as world:
         await world.create(of_type("p", gpu=1, mem=1000))
@@ -115,7 +114,6 @@ async def test_a_pod_that_may_go_elsewhere_is_charged_where_it_lands() -> None:
         assert world.ledger("q") == {}
 
 
-@story
 async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refused_at_admission() -> None:
     async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
         await world.create(of_type("p", "H100", gpu=1, mem=1000))
@@ -129,7 +127,6 @@ async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refu
         assert world.used("q") == {"gpu": 1}
 
 
-@story
 async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed() -> None:
     async with World(node_of("h", H100), counting("q", "H100", gpu=1)) as world:
         await world.create(of_type("p", gpu=1, mem=1000))
@@ -145,7 +142,6 @@ async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed()
         assert world.ledger("q") == {}
 
 
-@story
 async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
     nodes = node_of("t", A10, pool="train"), node_of("s", A10, pool="serve")
     async with World(*nodes, counting("q", selector="pool=train", gpu=0)) as world:
@@ -155,7 +151,6 @@ async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
         assert await world.node_of("any") == "s"
 
 
-@story
 async def test_fit_refuses_cards_where_the_quota_would_break() -> None:
     async with World(node_of("m", H100, A10), counting("q", "H100", gpu=1)) as world:
         for name in ("a", "b"):
@@ -166,7 +161,6 @@ async def test_fit_refuses_cards_where_the_quota_would_break() -> None:
         assert await world.reasons("c") == {"m": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
 
 
-@story
 async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
     nodes = [node_of(f"h{n}", H100, H100) for n in range(4)] + [node_of(f"a{n}", *[A10] * 4) for n in range(6)]
     quotas = (
@@ -194,7 +188,6 @@ async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
         assert world.used("all")["mem"] <= 204800
 
 
-@story
 async def test_two_extenders_do_not_spend_the_same_room() -> None:
     nodes = node_of("h1", H100), node_of("h2", H100), node_of("a", A10)
     async with World(*nodes, counting("q", "H100", gpu=1), replicas=2) as world:
@@ -210,7 +203,6 @@ async def test_two_extenders_do_not_spend_the_same_room() -> None:
         assert {str(why) for why in refused.failed.values()} == {"1/1 ResourceQuotaNotFit"}
 
 
-@story
 async def test_percentages_are_resolved_on_the_card() -> None:
     async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", mem=40779)) as world:
         await world.create(of_type("any", gpu=1, percent=50))
@@ -222,7 +214,6 @@ async def test_percentages_are_resolved_on_the_card() -> None:
         await world.refused(of_type("more", "H100", gpu=1, percent=1))
 
 
-@story
 async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
     async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=4)) as world:
         for name in ("a", "h"):
@@ -237,7 +228,6 @@ async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
         assert "counts some cards only: types h100" in shown.notes
 
 
-@story
 async def test_relabelled_nodes_are_recounted() -> None:
     async with World(node_of("n", A10, pool="train"), counting("q", selector="pool=train", gpu=4)) as world:
         await world.create(of_type("p", gpu=1, mem=1))
@@ -252,7 +242,6 @@ async def test_relabelled_nodes_are_recounted() -> None:
         assert world.used("q") == {"gpu": 1}
 
 
-@story
 async def test_pods_on_cards_that_are_no_longer_registered_stay_counted_by_their_type() -> None:
     nodes = node_of("h", H100), node_of("a", A10)
     async with World(*nodes, counting("h100", "H100", gpu=4), counting("a10", "A10", gpu=4)) as world:
@@ -265,7 +254,6 @@ async def test_pods_on_cards_that_are_no_longer_registered_stay_counted_by_their
         assert (world.used("h100"), world.used("a10")) == ({"gpu": 0}, {"gpu": 1})
 
 
-@story
 async def test_what_is_selected_anew_is_counted_anew_before_anything_is_charged() -> None:
     async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
         await world.create(of_type("a", "A10", gpu=1, mem=1))
@@ -419,7 +407,6 @@ class Crowd:
 def test_random_pods_are_charged_what_a_count_of_the_cards_says_and_refused_for_no_other_reason(
     actions: list[Any], limits: dict[str, tuple[int, int]]
 ) -> None:
-    @story
     async def run() -> None:
         nodes = (
             node_of("ht", H100, H100, pool="train"),
@@ -439,4 +426,4 @@ def test_random_pods_are_charged_what_a_count_of_the_cards_says_and_refused_for_
                 await crowd.check()
             event(f"{min(crowd.placed, 5)} or more pods placed")
 
-    run()
+    asyncio.run(run())

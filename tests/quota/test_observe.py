@@ -24,7 +24,7 @@ from .test_account import ask, read
 from .test_admission_charger import Desk, desk
 from .test_admission_charger import ask as request_of
 from .test_misread import judged
-from .world import World, story
+from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SAID = "quota is observed, not enforced: exceeding resource quota: exceeded quota: "
@@ -45,7 +45,6 @@ async def set_enforcement(world: World, value: str | None, name: str = "gpu-quot
     await world.cluster.patch(Kind.RESOURCE_QUOTAS, name, patch, TEAM)
 
 
-@story
 async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged() -> None:
     async with World(L, observing(mem=3000)) as world:
         _, answer = await world.admit(pod("a", gpu=1, mem=2000))
@@ -60,7 +59,6 @@ async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged(
 
 
 @pytest.mark.parametrize("path", ["/validate", "/webhook"])
-@story
 async def test_fifty_pass_with_fifty_warnings_and_then_the_next_is_refused(path: str) -> None:
     async with World(L, observing(gpu=0), replicas=2) as world:
         for number in range(50):
@@ -93,7 +91,6 @@ def exposition(core: object) -> str:
 
 
 @pytest.mark.parametrize("value", ["enforce", "Observe", "observed", "", "off"])
-@story
 async def test_any_other_value_enforces(value: str) -> None:
     async with World(L, observing(value, mem=1000)) as world:
         denial = await world.refused(pod(gpu=1, mem=2000))
@@ -107,7 +104,6 @@ def test_an_unknown_value_is_told(value: str, reported: bool) -> None:
     assert found == ([("QuotaMisread", text)] if reported else [])
 
 
-@story
 async def test_an_enforced_quota_beside_it_refuses_and_nothing_is_charged() -> None:
     async with World(L, observing(name="a", mem=1000), quota("b", mem=3000)) as world:
         await world.create(pod("p", gpu=1, mem=2000))
@@ -118,7 +114,6 @@ async def test_an_enforced_quota_beside_it_refuses_and_nothing_is_charged() -> N
         assert annotations(world, "a")[OBSERVED] == "1"
 
 
-@story
 async def test_a_dry_run_warns_and_counts_nothing() -> None:
     async with World(L, observing(mem=1000)) as world:
         _, answer = await world.admit(pod(gpu=1, mem=2000), dry_run=True)
@@ -127,7 +122,6 @@ async def test_a_dry_run_warns_and_counts_nothing() -> None:
         assert world.mem() == 0
 
 
-@story
 async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
     async with World(L, observing(mem=1000)) as world:
         for _ in range(2):
@@ -137,7 +131,6 @@ async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
         assert world.mem() == 2000
 
 
-@story
 async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_than_was_charged() -> None:
     async with World(L, observing(mem=10000)) as world:
         await world.create(pod("half", gpu=1, percent=50))  # charged 12288: over
@@ -155,7 +148,6 @@ async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_th
         assert (await world.refused(pod("next", gpu=1, mem=1))).code == 403
 
 
-@story
 async def test_an_enforced_quota_refuses_cards_that_one_beside_it_observes() -> None:
     async with World(L, observing(name="a", mem=1000), quota("b", mem=10000), S) as world:
         await world.create(pod("half", gpu=1, percent=50))

@@ -15,7 +15,7 @@ from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, MEM, NOON, SMALL, TEAM, card, full, node, pod, quota
-from .world import World, story
+from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
@@ -42,7 +42,6 @@ def committed(
     Without `seen` the cache shows the quota as it was before.
     """
 
-    @story
     async def run() -> None:
         made = quota(mem=hard)
         made["metadata"]["annotations"] = {LEDGER: encode(dict(entries))} if entries else {}
@@ -58,7 +57,7 @@ def committed(
                 await world.drain()
             await message(world, world.pod("p"))
 
-    run()
+    asyncio.run(run())
 
 
 def e(state: State, mem: int, actual: int | None = None, time: int = int(NOON)) -> Entry:
@@ -125,17 +124,13 @@ def noted(world: World) -> list[str]:
     return steps
 
 
-def test_a_namespace_without_quotas_costs_no_call() -> None:
-    @story
-    async def run() -> None:
-        async with World(L, pod(gpu=1, percent=50, uid="u")) as world:
-            steps = noted(world)
-            world.now += 50  # the watch is silent
-            charge = await committer(world).commit(world.pod("p"), actual(12288))
-            await charge.undo()
-            assert steps == []
-
-    run()
+async def test_a_namespace_without_quotas_costs_no_call() -> None:
+    async with World(L, pod(gpu=1, percent=50, uid="u")) as world:
+        steps = noted(world)
+        world.now += 50  # the watch is silent
+        charge = await committer(world).commit(world.pod("p"), actual(12288))
+        await charge.undo()
+        assert steps == []
 
 
 @pytest.mark.parametrize(("silent", "steps"), [(1.9, []), (2.1, ["get:before"])])
@@ -159,18 +154,14 @@ def test_no_room_no_write() -> None:
     committed(message, hard=12287)
 
 
-def test_what_nobody_computed_has_no_room() -> None:
-    @story
-    async def run() -> None:
-        async with World(L) as world:
-            world.cluster.pause = None
-            await world.add(quota(mem=90000))
-            await world.drain()
-            waiting = await world.add(pod(gpu=1, percent=50, uid="u"))
-            with pytest.raises(QuotaChanged):
-                await committer(world).commit(Pod.from_object(waiting), actual(99999))
-
-    run()
+async def test_what_nobody_computed_has_no_room() -> None:
+    async with World(L) as world:
+        world.cluster.pause = None
+        await world.add(quota(mem=90000))
+        await world.drain()
+        waiting = await world.add(pod(gpu=1, percent=50, uid="u"))
+        with pytest.raises(QuotaChanged):
+            await committer(world).commit(Pod.from_object(waiting), actual(99999))
 
 
 def test_a_second_quota_that_refuses_undoes_the_first() -> None:
@@ -288,34 +279,25 @@ def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(("hard", "placed"), [(20480, 1), (20479, 0), (24576, 2)])
-def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) -> None:
-    @story
-    async def run() -> None:
-        async with World(L, S, node("n3", card("GPU-3", LARGE)), quota(mem=hard), replicas=2) as world:
-            pods = [await world.create(pod(name, gpu=1, percent=50)) for name in "ab"]
-            await world.cluster.delete(Kind.NODES, "n2")
-            await world.run(2)
-            assert world.mem() == 16384
-            done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(world.cores, pods, strict=True)))
-            assert sum(isinstance(result, Placement) for result in done) == placed
-            assert world.mem() == 16384 + 4096 * placed
-
-    run()
+async def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) -> None:
+    async with World(L, S, node("n3", card("GPU-3", LARGE)), quota(mem=hard), replicas=2) as world:
+        pods = [await world.create(pod(name, gpu=1, percent=50)) for name in "ab"]
+        await world.cluster.delete(Kind.NODES, "n2")
+        await world.run(2)
+        assert world.mem() == 16384
+        done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(world.cores, pods, strict=True)))
+        assert sum(isinstance(result, Placement) for result in done) == placed
+        assert world.mem() == 16384 + 4096 * placed
 
 
-def test_placements_of_one_process_that_are_charged_at_once_meet_no_conflict() -> None:
+async def test_placements_of_one_process_that_are_charged_at_once_meet_no_conflict() -> None:
     """kube-scheduler binds side by side."""
-
-    @story
-    async def run() -> None:
-        waiting = [pod(f"p{number}", gpu=1, percent=50, uid=f"u{number}") for number in range(12)]
-        async with World(L, S, quota(mem=12 * 12288), *waiting) as world:
-            await world.run(2)
-            assert world.mem() == 12 * 8192
-            steps = noted(world)
-            charger = committer(world)
-            await asyncio.gather(*(charger.commit(world.pod(f"p{number}"), actual(12288)) for number in range(12)))
-            assert world.mem() == 12 * 12288
-            assert steps == ["patch_status:before", "patch_status:after"] * 12
-
-    run()
+    waiting = [pod(f"p{number}", gpu=1, percent=50, uid=f"u{number}") for number in range(12)]
+    async with World(L, S, quota(mem=12 * 12288), *waiting) as world:
+        await world.run(2)
+        assert world.mem() == 12 * 8192
+        steps = noted(world)
+        charger = committer(world)
+        await asyncio.gather(*(charger.commit(world.pod(f"p{number}"), actual(12288)) for number in range(12)))
+        assert world.mem() == 12 * 12288
+        assert steps == ["patch_status:before", "patch_status:after"] * 12

@@ -9,7 +9,7 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, SMALL, TEAM, card, container, node, pod, quota
-from .world import World, story
+from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
@@ -22,7 +22,6 @@ def exceeded(name: str, key: str, requested: str, used: int, limited: int) -> st
     )
 
 
-@story
 async def test_scenario_01_the_product_counts_at_admission() -> None:
     async with World(L, quota(gpu=2, mem=3000)) as world:
         denial = await world.refused(pod(gpu=2, mem=2000))
@@ -33,7 +32,6 @@ async def test_scenario_01_the_product_counts_at_admission() -> None:
         assert world.ledger() == {}
 
 
-@story
 async def test_scenario_02_used_is_the_same_before_and_after_placement() -> None:
     async with World(node("n1", card("GPU-1", LARGE), card("GPU-2", LARGE)), quota(mem=4000)) as world:
         await world.create(pod(gpu=2, mem=2000))
@@ -45,7 +43,6 @@ async def test_scenario_02_used_is_the_same_before_and_after_placement() -> None
         assert world.ledger() == {}
 
 
-@story
 async def test_scenario_03_the_count_is_enforced() -> None:
     async with World(L, quota(gpu=2)) as world:
         await world.create(pod("a", gpu=1, mem=100))
@@ -54,7 +51,6 @@ async def test_scenario_03_the_count_is_enforced() -> None:
         assert denial.message == exceeded("gpu-quota", "gpu", "1", 2, 2)
 
 
-@story
 async def test_scenario_04_two_replicas_admit_just_what_fits() -> None:
     async with World(L, quota(mem=10000), replicas=2) as world:
         answers = await asyncio.gather(
@@ -67,7 +63,6 @@ async def test_scenario_04_two_replicas_admit_just_what_fits() -> None:
         assert len(world.ledger()) == 10
 
 
-@story
 async def test_scenario_05_a_waiting_pod_counts_until_it_is_deleted() -> None:
     async with World(node("n1", card("GPU-1", 1000)), quota(mem=3000)) as world:
         await world.create(pod("a", gpu=1, mem=2000))
@@ -83,7 +78,6 @@ async def test_scenario_05_a_waiting_pod_counts_until_it_is_deleted() -> None:
         assert world.mem() == 2000
 
 
-@story
 async def test_scenario_06_a_percentage_is_a_floor_first_and_the_card_then() -> None:
     async with World(L, quota(mem=20000)) as world:
         await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
@@ -101,7 +95,6 @@ async def test_scenario_06_a_percentage_is_a_floor_first_and_the_card_then() -> 
         assert world.ledger() == {}
 
 
-@story
 async def test_scenario_07_a_node_that_would_cost_too_much_is_refused() -> None:
     async with World(L, S, quota(mem=10000)) as world:
         await world.create(pod(gpu=1, percent=50))
@@ -113,7 +106,6 @@ async def test_scenario_07_a_node_that_would_cost_too_much_is_refused() -> None:
         assert world.mem() == 8192
 
 
-@story
 async def test_scenario_08_what_waiting_pods_are_charged_is_not_given_away() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         await world.create(pod("a", gpu=1, percent=50))
@@ -127,14 +119,12 @@ async def test_scenario_08_what_waiting_pods_are_charged_is_not_given_away() -> 
         assert world.mem() == 18192
 
 
-@story
 async def test_scenario_09_not_even_the_smallest_card_fits() -> None:
     async with World(L, S, quota(mem=8000)) as world:
         denial = await world.refused(pod(gpu=1, percent=50))
         assert denial.message == exceeded("gpu-quota", "gpumem", "8192 (smallest eligible card)", 0, 8000)
 
 
-@story
 async def test_scenario_10_without_known_cards_one_unit() -> None:
     async with World(quota(mem=1000)) as world:
         await world.create(pod(gpu=1, percent=50))
@@ -143,7 +133,6 @@ async def test_scenario_10_without_known_cards_one_unit() -> None:
         assert (await world.refused(pod(gpu=1, percent=50))).code == 403
 
 
-@story
 async def test_scenario_11_a_whole_card_takes_its_cores() -> None:
     async with World(L, quota(gpu=1, mem=30000, cores=100)) as world:
         created = await world.create(pod(gpu=1))
@@ -154,7 +143,6 @@ async def test_scenario_11_a_whole_card_takes_its_cores() -> None:
         assert world.used() == {"gpu": 1, "mem": 24576, "cores": 100}
 
 
-@story
 async def test_scenario_12_init_and_app_share_a_card_or_the_pod_waits() -> None:
     two = node("n1", card("GPU-1", 10000), card("GPU-2", 10000, index=1))
     async with World(two, quota(mem=8000)) as world:
@@ -171,7 +159,6 @@ async def test_scenario_12_init_and_app_share_a_card_or_the_pod_waits() -> None:
         assert world.mem() == 5000
 
 
-@story
 async def test_scenario_13_sidecars_count_with_what_runs_beside_them() -> None:
     sidecar, init = container("side", sidecar=True, gpu=1, mem=2000), container("init", gpu=1, mem=6000)
     async with World(L, quota(mem=8000)) as world:
@@ -187,7 +174,6 @@ async def test_scenario_13_sidecars_count_with_what_runs_beside_them() -> None:
         assert world.mem() == 6000
 
 
-@story
 async def test_scenario_14_percentages_of_several_containers_add_up() -> None:
     async with World(node("n1", card("GPU-1", 40000)), quota(mem=24000)) as world:
         halves = [container(name, gpu=1, percent=40) for name in ("one", "two")]
@@ -195,7 +181,6 @@ async def test_scenario_14_percentages_of_several_containers_add_up() -> None:
         assert denial.message == exceeded("gpu-quota", "gpumem", "32000 (smallest eligible card)", 0, 24000)
 
 
-@story
 async def test_scenario_15_every_quota_must_hold() -> None:
     async with World(L, quota("base", mem=10000), quota("tenant", mem=4000)) as world:
         denial = await world.refused(pod(gpu=1, mem=5000))
@@ -206,7 +191,6 @@ async def test_scenario_15_every_quota_must_hold() -> None:
         assert "exceeded quota: tenant" in (await world.refused(pod(gpu=1, mem=5000))).message
 
 
-@story
 async def test_scenario_16_scopes_are_honoured() -> None:
     low = {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}}
     async with World(L, quota(mem=2000, spec=low)) as world:

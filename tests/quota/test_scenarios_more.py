@@ -12,12 +12,11 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import State, reservation_id
 
 from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, card, node, pod, quota
-from .world import World, story
+from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
-@story
 async def test_scenario_17_a_lowered_limit_blocks_until_used_falls() -> None:
     async with World(L, quota(mem=10000)) as world:
         for name in "abc":
@@ -34,7 +33,6 @@ async def test_scenario_17_a_lowered_limit_blocks_until_used_falls() -> None:
         assert world.mem() == 4000
 
 
-@story
 async def test_scenario_18_pods_let_in_while_the_webhook_was_down() -> None:
     async with World(L, quota(mem=2000)) as world:
         for name in "abc":
@@ -48,7 +46,6 @@ async def test_scenario_18_pods_let_in_while_the_webhook_was_down() -> None:
         assert await world.reasons("c") == {"n1": "1/1 ResourceQuotaNotFit"}
 
 
-@story
 async def test_scenario_19_a_crash_between_charge_and_answer() -> None:
     async with World(L, quota(mem=4000)) as world:
         await world.admit(pod(gpu=1, mem=2000))
@@ -62,7 +59,6 @@ async def test_scenario_19_a_crash_between_charge_and_answer() -> None:
         assert world.reconciler.expired == 1
 
 
-@story
 async def test_a_pod_that_comes_and_goes_before_anybody_counts_leaves_nothing() -> None:
     async with World(L, quota(mem=4000)) as world:
         await world.create(pod(gpu=1, mem=2000))
@@ -75,7 +71,6 @@ async def test_a_pod_that_comes_and_goes_before_anybody_counts_leaves_nothing() 
         assert world.reconciler.expired == 0
 
 
-@story
 async def test_scenario_20_a_generated_name_clashes_once() -> None:
     async with World(L, quota(mem=4000)) as world:
         await world.admit(pod("p-1", gpu=1, mem=2000), uid="u1")
@@ -86,7 +81,6 @@ async def test_scenario_20_a_generated_name_clashes_once() -> None:
         assert world.ledger() == {}
 
 
-@story
 async def test_scenario_21_the_native_plugin_refuses_after_we_charged() -> None:
     async with World(L, quota(mem=3000, keys={"pods": "1"})) as world:
         await world.cluster.create(Kind.PODS, pod("other"))
@@ -104,7 +98,6 @@ async def test_scenario_21_the_native_plugin_refuses_after_we_charged() -> None:
         assert len(world.events("QuotaMixed")) == 1
 
 
-@story
 async def test_scenario_22_a_dry_run_gets_the_verdict_and_leaves_nothing() -> None:
     async with World(L, quota(mem=2000)) as world:
         before = world.quota()
@@ -114,7 +107,6 @@ async def test_scenario_22_a_dry_run_gets_the_verdict_and_leaves_nothing() -> No
         assert world.mem() == 0
 
 
-@story
 async def test_scenario_23_a_foreign_scheduler_is_no_way_around() -> None:
     volcano = {"schedulerName": "volcano"}
     async with World(L, quota(mem=2000)) as world:
@@ -157,31 +149,26 @@ PLACED_BY_HAND: list[tuple[dict[str, object], str, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("amounts", "where", "debit"), PLACED_BY_HAND)
-def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
+async def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there(
     amounts: dict[str, object], where: str, debit: dict[str, int]
 ) -> None:
-    @story
-    async def reported() -> None:
-        mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
-        cardless = {"metadata": {"name": "cardless"}, "status": {}}
-        async with World(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as world:
-            created = await world.create(pod(**amounts, spec={"schedulerName": "default-scheduler-2"}))
-            await world.cluster.bind(TEAM, "p", created.uid, where)
-            await world.run(400)
-            assert {key: amount for key, amount in world.used().items() if amount} == debit
-            await world.create(pod("q", gpu=1, mem=20000))  # neighbours change nothing
-            assert await world.node_of("q") in ("n1", "mig")
-            await world.delete("q")
-            await world.run(400)
-            assert {key: amount for key, amount in world.used().items() if amount} == debit
-            await world.finish("p")
-            await world.run(2)
-            assert not any(world.used().values())
-
-    reported()
+    mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
+    cardless = {"metadata": {"name": "cardless"}, "status": {}}
+    async with World(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as world:
+        created = await world.create(pod(**amounts, spec={"schedulerName": "default-scheduler-2"}))
+        await world.cluster.bind(TEAM, "p", created.uid, where)
+        await world.run(400)
+        assert {key: amount for key, amount in world.used().items() if amount} == debit
+        await world.create(pod("q", gpu=1, mem=20000))  # neighbours change nothing
+        assert await world.node_of("q") in ("n1", "mig")
+        await world.delete("q")
+        await world.run(400)
+        assert {key: amount for key, amount in world.used().items() if amount} == debit
+        await world.finish("p")
+        await world.run(2)
+        assert not any(world.used().values())
 
 
-@story
 async def test_what_others_wrote_on_a_pod_outranks_what_fit_would_book() -> None:
     async with World(L, quota(gpu=9, mem=90000)) as world:
         written = {ALLOCATED: "GPU-L,NVIDIA,5000,0:;"}
@@ -191,7 +178,6 @@ async def test_what_others_wrote_on_a_pod_outranks_what_fit_would_book() -> None
         assert world.used() == {"gpu": 1, "mem": 5000}
 
 
-@story
 async def test_scenario_25_units_are_rounded_up_once_per_pod() -> None:
     async with World(node("n1", card("GPU-1", 24268)), quota(mem=12), factor=1024) as world:
         await world.create(pod(gpu=1, percent=50))
@@ -201,7 +187,6 @@ async def test_scenario_25_units_are_rounded_up_once_per_pod() -> None:
         assert world.mem() == 12
 
 
-@story
 async def test_scenario_26_a_mig_profile_costs_its_size() -> None:
     async with World(MIG, quota(mem=9000)) as world:
         await world.create(pod(gpu=1, mem=8000))
@@ -217,7 +202,6 @@ async def test_scenario_26_a_mig_profile_costs_its_size() -> None:
         assert world.ledger() == {}
 
 
-@story
 async def test_scenario_27_a_pod_on_a_lost_node_is_let_go_after_its_deadline() -> None:
     async with World(L, quota(mem=2000)) as world:
         await world.create(pod(gpu=1, mem=2000))
@@ -241,7 +225,6 @@ async def test_scenario_27_a_pod_on_a_lost_node_is_let_go_after_its_deadline() -
         assert view.used("NVIDIA", "GPU-L").memory == 0
 
 
-@story
 async def test_scenario_28_quantities_with_suffixes() -> None:
     async with World(L, quota(mem="3k")) as world:
         await world.create(pod("a", gpu=1, mem="2k"))
@@ -250,7 +233,6 @@ async def test_scenario_28_quantities_with_suffixes() -> None:
         assert world.quota()["status"]["used"][MEM] == "3k"
 
 
-@story
 async def test_scenario_29_a_quota_created_in_a_busy_namespace() -> None:
     async with World(L, pod("a", gpu=1, mem=2000), pod("b", gpu=1, mem=2000)) as world:
         await world.add(quota(mem=5000))
@@ -260,7 +242,6 @@ async def test_scenario_29_a_quota_created_in_a_busy_namespace() -> None:
         assert world.mem() == 4000
 
 
-@story
 async def test_a_dry_run_in_a_busy_namespace_without_used_is_judged_but_not_written() -> None:
     async with World(L, pod("a", gpu=1, mem=2000)) as world:
         await world.add(quota(mem=3000))
@@ -270,7 +251,6 @@ async def test_a_dry_run_in_a_busy_namespace_without_used_is_judged_but_not_writ
         assert world.quota() == before
 
 
-@story
 async def test_the_path_of_hamis_chart_reserves_for_the_pod_and_validate_takes_the_charge_over() -> None:
     async with World(L, quota(mem=2000)) as world:
         stored, answer = await world.admit(pod(gpu=1, mem=1500), path="/webhook")
@@ -286,7 +266,6 @@ async def test_the_path_of_hamis_chart_reserves_for_the_pod_and_validate_takes_t
         assert (world.mem(), world.ledger()) == (1500, {})
 
 
-@story
 async def test_a_pod_with_a_reservation_is_recognised_when_it_appears() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         created = await world.create(pod(gpu=1, percent=50), path="/webhook")
@@ -299,7 +278,6 @@ async def test_a_pod_with_a_reservation_is_recognised_when_it_appears() -> None:
         assert (world.mem(), world.ledger()) == (12288, {})
 
 
-@story
 async def test_a_pod_with_a_reservation_that_is_deleted_at_once_costs_nothing_any_more() -> None:
     async with World(L, quota(mem=2000)) as world:
         await world.create(pod(gpu=1, mem=1500), path="/webhook")
@@ -310,7 +288,6 @@ async def test_a_pod_with_a_reservation_that_is_deleted_at_once_costs_nothing_an
         assert (world.mem(), world.ledger()) == (0, {})
 
 
-@story
 async def test_a_percentage_with_a_reservation_waits_under_its_uid() -> None:
     async with World(L, S, quota(mem=20000)) as world:
         created: Pod = await world.create(pod(gpu=1, percent=50), path="/webhook")

@@ -20,7 +20,6 @@ from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes
 
 from .objects import MEM, NOON, TEAM, books, full, quota, vendors
-from .world import story
 
 RETRIES = Retries(attempts=3, first=0.01, longest=0.02)
 ENTRY = Entry(State.ADMITTED, int(NOON), full(mem=5))
@@ -170,41 +169,35 @@ RACES: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_races(race: str) -> None:
+async def test_races(race: str) -> None:
     shown, plan, calls, ends, state = RACES[race]
+    stage = Stage()
+    await stage.start(shown)
 
-    @story
-    async def run() -> None:
-        stage = Stage()
-        await stage.start(shown)
-
-        async def happens(what: str) -> None:
-            words = what.split()
-            if words[0] == "take":
-                await stage.take(words[1], int(words[2]))
-            elif words[0] == "delete":
-                await stage.delete(words[1])
-            else:
-                raise {"lose": Unavailable, "forbid": Forbidden}[words[0]]("no answer")
-
-        stage.plan = {step: partial(happens, what) for step, what in plan.items()}
-        writes = Writes()
-        if isinstance(ends, type):
-            with pytest.raises(ends):
-                await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    async def happens(what: str) -> None:
+        words = what.split()
+        if words[0] == "take":
+            await stage.take(words[1], int(words[2]))
+        elif words[0] == "delete":
+            await stage.delete(words[1])
         else:
-            assert await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes) == ends
-        assert (stage.calls, stage.state()) == (calls, state)
-        # whatever was written, or may have been, can be taken back
-        assert stage.plan == {}
-        others = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
-        await stage.store.undo(TEAM, writes, revert, RETRIES)
-        assert stage.state() == others
+            raise {"lose": Unavailable, "forbid": Forbidden}[words[0]]("no answer")
 
-    run()
+    stage.plan = {step: partial(happens, what) for step, what in plan.items()}
+    writes = Writes()
+    if isinstance(ends, type):
+        with pytest.raises(ends):
+            await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    else:
+        assert await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes) == ends
+    assert (stage.calls, stage.state()) == (calls, state)
+    # whatever was written, or may have been, can be taken back
+    assert stage.plan == {}
+    others = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
+    await stage.store.undo(TEAM, writes, revert, RETRIES)
+    assert stage.state() == others
 
 
-@story
 async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
     stage = Stage()
     await stage.start("none")
@@ -216,7 +209,6 @@ async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
     assert stage.calls == [GET, GET, PATCH, PATCH]
 
 
-@story
 async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
     stage = Stage()
     await stage.start("stale")
@@ -227,7 +219,6 @@ async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
     assert stage.state()["b"] == (6, [])
 
 
-@story
 async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_listed() -> None:
     stage = Stage()
     await stage.start("none", "a")
@@ -251,7 +242,6 @@ async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_
     assert stage.calls == [LIST]
 
 
-@story
 async def test_pauses_between_attempts_grow_to_a_bound() -> None:
     stage = Stage()
     await stage.start("fresh", "a")
@@ -269,7 +259,6 @@ async def test_pauses_between_attempts_grow_to_a_bound() -> None:
     assert (writes.counts.writes, writes.counts.conflicts) == (3, 2)
 
 
-@story
 async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
     stage = Stage()
     await stage.start("fresh")
@@ -287,7 +276,6 @@ async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
     assert stage.state() == NOTHING
 
 
-@story
 async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
     stage = Stage()
     await stage.start("fresh", "a")
@@ -305,7 +293,6 @@ async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
     assert stage.state() == {"a": (0, [])}
 
 
-@story
 async def test_updates_pause_while_somebody_else_writes_too() -> None:
     stage = Stage()
     await stage.start("none", "a")
@@ -342,7 +329,6 @@ async def test_updates_pause_while_somebody_else_writes_too() -> None:
     assert await pauses(raced=False) == []
 
 
-@story
 async def test_a_turn_that_is_cancelled_while_it_pauses_is_over() -> None:
     stage = Stage()
     await stage.start("fresh", "a")

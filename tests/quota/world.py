@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -29,19 +27,6 @@ from hami_webhook.scheduling.placer import Placement, Unschedulable
 from .objects import KEYS, NOON, TEAM, books, creation, vendors
 
 SCHEDULER = "hami-scheduler"
-
-
-def story(reported: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test from an async function."""
-
-    @functools.wraps(reported)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def main() -> None:
-            await reported(*args, **kwargs)
-
-        asyncio.run(main())
-
-    return run
 
 
 async def no_sleep(_: float) -> None:

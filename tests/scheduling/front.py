@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -124,16 +124,6 @@ def args(body: Any) -> ExtenderArgs:
     decoded = decode_args(json.loads(json.dumps(body)))
     assert not isinstance(decoded, str), decoded
     return decoded
-
-
-def drive(story: Coroutine[Any, Any, None]) -> None:
-    """Run a story that must not wait for time to pass."""
-
-    async def whole() -> None:
-        async with asyncio.timeout(10):
-            await story
-
-    asyncio.run(whole())
 
 
 async def turns() -> None:

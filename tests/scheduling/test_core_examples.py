@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -38,56 +37,49 @@ async def two_nodes(policies: SchedulingPolicies) -> Scene:
         ("spread", "spread", "node1", "device2", "node2:8.00,node1:3.00"),
     ],
 )
-def test_a_node_and_card_follow_their_policies(nodes: str, cards: str, chosen: str, device: str, reported: str) -> None:
-    async def scenario() -> None:
-        scene = await two_nodes(SchedulingPolicies(nodes, cards))
-        placement = await scene.placed(pod("p", with_limits(1, 1000, 20)))
-        assert placement.node == chosen
-        assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
-        assert placement.annotations == {
-            "hami.io/vgpu-node": chosen,
-            "hami.io/vgpu-time": str(int(NOW)),
-            "hami.io/vgpu-devices-to-allocate": f"{device},NVIDIA,1000,20:;",
-            ALLOCATED: f"{device},NVIDIA,1000,20:;",
-        }
-        message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({reported})"
-        bound = f"Successfully binding node [{chosen}] to default/p"
-        assert scene.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
-
-    asyncio.run(scenario())
-
-
-def test_b_nothing_fits_and_the_events_say_why() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(
-            node("node1", card("a0", 500), card("a1", 500)),
-            node("node2", card("b0", 500), card("b1")),
-            node("node3"),
-            running("busy", "node2", "b1,NVIDIA,100,90:;"),
-        )
-        assert await scene.refused(pod("p", with_limits(1, 1000, 20)), ["node1", "node2", "node3"]) == {
-            "node1": "2/2 CardInsufficientMemory",
-            "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
-            "node3": "node unregistered",
-        }
-        assert scene.events("p") == [
-            ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
-            ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
-            ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
-        ]
-
-    asyncio.run(scenario())
+async def test_a_node_and_card_follow_their_policies(
+    nodes: str, cards: str, chosen: str, device: str, reported: str
+) -> None:
+    scene = await two_nodes(SchedulingPolicies(nodes, cards))
+    placement = await scene.placed(pod("p", with_limits(1, 1000, 20)))
+    assert placement.node == chosen
+    assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
+    assert placement.annotations == {
+        "hami.io/vgpu-node": chosen,
+        "hami.io/vgpu-time": str(int(NOW)),
+        "hami.io/vgpu-devices-to-allocate": f"{device},NVIDIA,1000,20:;",
+        ALLOCATED: f"{device},NVIDIA,1000,20:;",
+    }
+    message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({reported})"
+    bound = f"Successfully binding node [{chosen}] to default/p"
+    assert scene.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
 
 
-def test_c_containers_without_cards_keep_their_slots() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", card("GPU-1", 32768)))
-        placement = await scene.placed(pod("p", with_limits(None), with_limits(1, 3000, 30), inits=[with_limits(None)]))
-        assert placement.annotations[ALLOCATED] == ";;GPU-1,NVIDIA,3000,30:;"
+async def test_b_nothing_fits_and_the_events_say_why() -> None:
+    scene = Scene()
+    await scene.add(
+        node("node1", card("a0", 500), card("a1", 500)),
+        node("node2", card("b0", 500), card("b1")),
+        node("node3"),
+        running("busy", "node2", "b1,NVIDIA,100,90:;"),
+    )
+    assert await scene.refused(pod("p", with_limits(1, 1000, 20)), ["node1", "node2", "node3"]) == {
+        "node1": "2/2 CardInsufficientMemory",
+        "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
+        "node3": "node unregistered",
+    }
+    assert scene.events("p") == [
+        ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
+        ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
+        ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
+    ]
 
-    asyncio.run(scenario())
+
+async def test_c_containers_without_cards_keep_their_slots() -> None:
+    scene = Scene()
+    await scene.add(node("n", card("GPU-1", 32768)))
+    placement = await scene.placed(pod("p", with_limits(None), with_limits(1, 3000, 30), inits=[with_limits(None)]))
+    assert placement.annotations[ALLOCATED] == ";;GPU-1,NVIDIA,3000,30:;"
 
 
 async def finish_init(scene: Scene, name: str, *containers: str) -> None:
@@ -100,36 +92,30 @@ def debit_of(scene: Scene, name: str) -> int:
     return charge_of(scene.read(name), VENDORS, scene.state, scene.now).amounts[MEM]
 
 
-def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", card("G")))
-        placement = await scene.placed(pod("p", with_limits(1, 4000, 20), inits=[with_limits(1, 5000, 20)]))
-        assert placement.annotations[ALLOCATED] == "G,NVIDIA,5000,20:;G,NVIDIA,4000,20:;"
-        assert scene.used("n", "G") == (1, 5000, 20)
-        assert debit_of(scene, "p") == 5000
-        await finish_init(scene, "p", "i0")
-        assert scene.used("n", "G") == (1, 4000, 20)
-        assert debit_of(scene, "p") == 4000
-
-    asyncio.run(scenario())
+async def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
+    scene = Scene()
+    await scene.add(node("n", card("G")))
+    placement = await scene.placed(pod("p", with_limits(1, 4000, 20), inits=[with_limits(1, 5000, 20)]))
+    assert placement.annotations[ALLOCATED] == "G,NVIDIA,5000,20:;G,NVIDIA,4000,20:;"
+    assert scene.used("n", "G") == (1, 5000, 20)
+    assert debit_of(scene, "p") == 5000
+    await finish_init(scene, "p", "i0")
+    assert scene.used("n", "G") == (1, 4000, 20)
+    assert debit_of(scene, "p") == 4000
 
 
 @pytest.mark.parametrize(
     ("sidecar_first", "peak"), [(True, 22000), (False, 20000)], ids=["sidecar before init", "init before sidecar"]
 )
-def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_first: bool, peak: int) -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", card("G", 24000)))
-        sidecar, init = with_limits(1, 2000, 1, sidecar=True), with_limits(1, 20000, 1)
-        inits = [sidecar, init] if sidecar_first else [init, sidecar]
-        await scene.placed(pod("p", with_limits(1, 10000, 1), inits=inits))
-        assert scene.used("n", "G")[1] == debit_of(scene, "p") == peak
-        await finish_init(scene, "p", "i1" if sidecar_first else "i0")
-        assert scene.used("n", "G")[1] == debit_of(scene, "p") == 12000
-
-    asyncio.run(scenario())
+async def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_first: bool, peak: int) -> None:
+    scene = Scene()
+    await scene.add(node("n", card("G", 24000)))
+    sidecar, init = with_limits(1, 2000, 1, sidecar=True), with_limits(1, 20000, 1)
+    inits = [sidecar, init] if sidecar_first else [init, sidecar]
+    await scene.placed(pod("p", with_limits(1, 10000, 1), inits=inits))
+    assert scene.used("n", "G")[1] == debit_of(scene, "p") == peak
+    await finish_init(scene, "p", "i1" if sidecar_first else "i0")
+    assert scene.used("n", "G")[1] == debit_of(scene, "p") == 12000
 
 
 FOUR = node("n", card("m2", 2000), card("m8", 8000), card("m4", 4000), card("m6", 6000))
@@ -144,59 +130,44 @@ async def admitted(scene: Scene, raw: dict[str, Any]) -> None:
     await core.admission.validate(creation("p", raw, namespace="default"))
 
 
-def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(FOUR, quota({CORES: 200, MEM: 4000}))
-        fitting, too_large = pod("p", with_limits(2, 2000, 100)), pod("q", with_limits(2, 3000, 60))
-        with pytest.raises(Denied) as refusal:
-            await admitted(scene, too_large)
-        assert refusal.value.code == 403
-        assert refusal.value.message == (
-            "exceeding resource quota: exceeded quota: q, requested: limits.nvidia.com/gpumem=6000, "
-            "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=4000"
-        )
-        await scene.placed(fitting)
-        assert dict(charge_of(scene.read("p"), VENDORS, scene.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
-
-    asyncio.run(scenario())
+async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:
+    scene = Scene()
+    await scene.add(FOUR, quota({CORES: 200, MEM: 4000}))
+    fitting, too_large = pod("p", with_limits(2, 2000, 100)), pod("q", with_limits(2, 3000, 60))
+    with pytest.raises(Denied) as refusal:
+        await admitted(scene, too_large)
+    assert refusal.value.code == 403
+    assert refusal.value.message == (
+        "exceeding resource quota: exceeded quota: q, requested: limits.nvidia.com/gpumem=6000, "
+        "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=4000"
+    )
+    await scene.placed(fitting)
+    assert dict(charge_of(scene.read("p"), VENDORS, scene.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
 
 
-def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(FOUR, quota({CORES: 100, MEM: 2000}))
-        placement = await scene.placed(pod("p", with_limits(1, cores=100)))
-        assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
-
-    asyncio.run(scenario())
+async def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
+    scene = Scene()
+    await scene.add(FOUR, quota({CORES: 100, MEM: 2000}))
+    placement = await scene.placed(pod("p", with_limits(1, cores=100)))
+    assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
 
 
-def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(FOUR, quota({CORES: 100, MEM: 1500}))
-        with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
-            await admitted(scene, pod("p", with_limits(1, cores=100)))
-        assert await scene.refused(pod("p", with_limits(1, cores=100))) == {"n": "4/4 ResourceQuotaNotFit"}
-
-    asyncio.run(scenario())
+async def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
+    scene = Scene()
+    await scene.add(FOUR, quota({CORES: 100, MEM: 1500}))
+    with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
+        await admitted(scene, pod("p", with_limits(1, cores=100)))
+    assert await scene.refused(pod("p", with_limits(1, cores=100))) == {"n": "4/4 ResourceQuotaNotFit"}
 
 
-def test_g_the_slots_of_a_card_are_its_app_containers() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", card("G", count=3)), running("full", "n", "G,NVIDIA,10,1:;" * 3))
-        assert await scene.refused(pod("p", with_limits(1, 10, 1))) == {"n": "1/1 CardTimeSlicingExhausted"}
-
-    asyncio.run(scenario())
+async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:
+    scene = Scene()
+    await scene.add(node("n", card("G", count=3)), running("full", "n", "G,NVIDIA,10,1:;" * 3))
+    assert await scene.refused(pod("p", with_limits(1, 10, 1))) == {"n": "1/1 CardTimeSlicingExhausted"}
 
 
-def test_g_two_init_containers_and_an_app_take_one_slot() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", card("G", count=3)))
-        await scene.placed(pod("p", with_limits(1, 10, 1), inits=[with_limits(1, 10, 1), with_limits(1, 10, 1)]))
-        assert scene.used("n", "G") == (1, 10, 1)
-
-    asyncio.run(scenario())
+async def test_g_two_init_containers_and_an_app_take_one_slot() -> None:
+    scene = Scene()
+    await scene.add(node("n", card("G", count=3)))
+    await scene.placed(pod("p", with_limits(1, 10, 1), inits=[with_limits(1, 10, 1), with_limits(1, 10, 1)]))
+    assert scene.used("n", "G") == (1, 10, 1)

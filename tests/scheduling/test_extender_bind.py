@@ -12,30 +12,27 @@ import pytest
 from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
-from .front import MODES, Front, drive, turns
+from .front import MODES, Front, turns
 from .scenery import ALLOCATED, VENDORS, card, node, pod, running, with_limits
 
 both = pytest.mark.parametrize("mode", MODES)
 
 
 @both
-def test_a_bound_pod_keeps_its_place(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("a", card("A")), node("b", card("B")))
-        assert await front.scheduled(pod("p", with_limits(1, 1000)), "a") == ""
-        before = front.raw("p")
-        front.hear("p")
-        assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
-        unbound = {**before, "spec": {k: v for k, v in before["spec"].items() if k != "nodeName"}}
-        late = await front.ask({"Pod": unbound, "NodeNames": ["b", "a"]})
-        assert late["NodeNames"] == ["a"], "even if kube-scheduler doesn't know yet"
-        assert await front.bind("p", "a") == "", "bound there already"
-        assert await front.bind("p", "b") == "pod default/p is bound to a already"
-        assert front.raw("p") == before
-        assert front.used("a", "A") == (1, 1000, 0)
-
-    drive(story())
+async def test_a_bound_pod_keeps_its_place(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("a", card("A")), node("b", card("B")))
+    assert await front.scheduled(pod("p", with_limits(1, 1000)), "a") == ""
+    before = front.raw("p")
+    front.hear("p")
+    assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
+    unbound = {**before, "spec": {k: v for k, v in before["spec"].items() if k != "nodeName"}}
+    late = await front.ask({"Pod": unbound, "NodeNames": ["b", "a"]})
+    assert late["NodeNames"] == ["a"], "even if kube-scheduler doesn't know yet"
+    assert await front.bind("p", "a") == "", "bound there already"
+    assert await front.bind("p", "b") == "pod default/p is bound to a already"
+    assert front.raw("p") == before
+    assert front.used("a", "A") == (1, 1000, 0)
 
 
 def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
@@ -54,7 +51,7 @@ def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
             assert front._lock("a") is None
             assert front.freed == 0
 
-    drive(story())
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(
@@ -69,323 +66,267 @@ def test_a_forged_bind_changes_nothing(sent: JSON, error: str) -> None:
     a_bind_that_changes_nothing(sent, error)
 
 
-def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
-    async def story() -> None:
-        front = Front("single")
-        await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        message = "pod default/p was placed on a, not on b"
-        assert await front.bind("p", "b") == message
-        assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
-        assert await front.bind("p", "ghost") == 'node "ghost" not found'
-        assert front.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
-        assert await front.bind("p", "a") == ""
-
-    drive(story())
+async def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
+    front = Front("single")
+    await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    message = "pod default/p was placed on a, not on b"
+    assert await front.bind("p", "b") == message
+    assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
+    assert await front.bind("p", "ghost") == 'node "ghost" not found'
+    assert front.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
+    assert await front.bind("p", "a") == ""
 
 
 @both
-def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        uid = front.read("p").uid
-        await front.cluster.delete(Kind.PODS, "p", "default")
-        assert await front.bind("p", "a", uid=uid) == 'pod "p" not found'
-        assert front.used("a", "A") == (0, 0, 0)
-        assert front.freed == 1
-
-    drive(story())
+async def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    uid = front.read("p").uid
+    await front.cluster.delete(Kind.PODS, "p", "default")
+    assert await front.bind("p", "a", uid=uid) == 'pod "p" not found'
+    assert front.used("a", "A") == (0, 0, 0)
+    assert front.freed == 1
 
 
 @both
-def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        front.state.remove_node("a")
-        error = await front.bind("p", "a")
-        assert error == "" if mode == "single" else "node unregistered" in error
-        await front.add(node("b", card("B")), pod("q", with_limits(1, 1000)))
-        await front.filter("q", "b")
-        front.state.remove_node("b")
-        await front.cluster.delete(Kind.NODES, "b")
-        assert await front.bind("q", "b") == 'node "b" not found'
-        assert front.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
-        await front.add(node("b", card("B")))
-        assert front.used("b", "B") == (0, 0, 0)
-
-    drive(story())
+async def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    front.state.remove_node("a")
+    error = await front.bind("p", "a")
+    assert error == "" if mode == "single" else "node unregistered" in error
+    await front.add(node("b", card("B")), pod("q", with_limits(1, 1000)))
+    await front.filter("q", "b")
+    front.state.remove_node("b")
+    await front.cluster.delete(Kind.NODES, "b")
+    assert await front.bind("q", "b") == 'node "b" not found'
+    assert front.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
+    await front.add(node("b", card("B")))
+    assert front.used("b", "B") == (0, 0, 0)
 
 
 @both
 @pytest.mark.parametrize("locked", [True, False], ids=["under the lock", "of a vendor without one"])
 @pytest.mark.parametrize(("theirs", "bound"), [("A,NVIDIA,3000,0:;", True), ("A,NVIDIA,7500,0:;", False)])
-def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
+async def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
     mode: str, theirs: str, bound: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not locked:
         monkeypatch.setattr(VENDORS["NVIDIA"], "lock", None)
-
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("a", card("A"), card("B", 500)), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        taken = running("r", "a", theirs)
-        await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
-        message = "card A of node a was taken by another scheduler meanwhile"
-        assert await front.bind("p", "a") == ("" if bound else message)
-        assert front.read("p").node_name == ("a" if bound else "")
-        if not bound:
-            assert front._lock("a") is None
-            assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
-            front.hear("r")
-            front.hear("p")
-            assert (await front.filter("p", "a"))["NodeNames"] is None
-
-    drive(story())
-
-
-@both
-def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
-    """As after a restart between filter and bind."""
-
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)), pod("q", with_limits(1, 5000)))
-        assert await front.bind("p", "a") == ""
-        assert front.used("a", "A") == (1, 5000, 0)
-        assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await front.bind("q", "a")
-
-    drive(story())
-
-
-@both
-def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(
-            node("n", card("G"), card("H")), pod("p", with_limits(1, 1000), notes={"nvidia.com/use-gpuuuid": "G"})
-        )
-        await front.filter("p", "n")
-        changed = {"metadata": {"annotations": {"nvidia.com/use-gpuuuid": "H"}}}
-        await front.cluster.patch(Kind.PODS, "p", changed, "default")  # the watch hasn't told of it yet
-        assert await front.bind("p", "n") == ""
-        assert front.read("p").annotations[ALLOCATED] == "H,NVIDIA,1000,0:;"
-        assert (front.used("n", "G"), front.used("n", "H")) == ((0, 0, 0), (1, 1000, 0))
-
-    drive(story())
-
-
-@both
-def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        former = {"hami.io/dcu-devices-allocated": "D,DCU,1,1:;", "hami.io/vgpu-node": "n", "hami.io/vgpu-time": "1"}
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 1000), notes=former))
-        await front.filter("p", "n")
-        assert await front.bind("p", "n") == ""
-        assert "hami.io/dcu-devices-allocated" not in front.read("p").annotations
-        assert front.read("p").annotations[ALLOCATED] == "G,NVIDIA,1000,0:;"
-
-    drive(story())
-
-
-def test_a_placement_that_is_too_old_is_not_bound() -> None:
-    async def story() -> None:
-        front = Front("single")
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        front.now += 300
-        assert "too old to be bound" in await front.bind("p", "a")
-        assert front.read("p").node_name == ""
-
-    drive(story())
-
-
-def test_a_placement_that_was_given_up_is_not_bound() -> None:
-    async def story() -> None:
-        front = Front("single")
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)))
-        await front.filter("p", "a")
-        await front.add(running("r", "a", "A,NVIDIA,8000,0:;"))
+    front = Front(mode)
+    await front.add(node("a", card("A"), card("B", 500)), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    taken = running("r", "a", theirs)
+    await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
+    message = "card A of node a was taken by another scheduler meanwhile"
+    assert await front.bind("p", "a") == ("" if bound else message)
+    assert front.read("p").node_name == ("a" if bound else "")
+    if not bound:
+        assert front._lock("a") is None
+        assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
+        front.hear("r")
+        front.hear("p")
         assert (await front.filter("p", "a"))["NodeNames"] is None
-        front.hear("p")
-        assert front.used("a", "A") == (1, 8000, 0)
-        assert "too old to be bound" in await front.bind("p", "a")
-
-    drive(story())
 
 
 @both
-def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: str) -> None:
-    async def story() -> None:
-        fails = [True]
-
-        async def pause(step: str) -> None:
-            if step == "bind:before" and fails:
-                fails.pop()
-                raise Conflict("no")
-
-        front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "n")
-        assert await front.bind("p", "n") == "no"
-        assert front._lock("n") is None
-        assert front.events("p")[-1] == ("Warning", "BindingFailed", "no")
-        front.hear("p")
-        assert front.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
-        assert front.freed == (0 if mode == "single" else 1)
-        await front.filter("p", "n")
-        assert await front.bind("p", "n") == ""
-        assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
-        front.hear("p")
-        assert front.used("n", "G") == (1, 1000, 0)
-
-    drive(story())
+async def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
+    """As after a restart between filter and bind."""
+    front = Front(mode)
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)), pod("q", with_limits(1, 5000)))
+    assert await front.bind("p", "a") == ""
+    assert front.used("a", "A") == (1, 5000, 0)
+    assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await front.bind("q", "a")
 
 
 @both
-def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("n", card("G")))
-        assert await front.scheduled(pod("p", with_limits(None), inits=[with_limits(1, 1000)]), "n") == ""
-        assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
+async def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> None:
+    front = Front(mode)
+    await front.add(
+        node("n", card("G"), card("H")), pod("p", with_limits(1, 1000), notes={"nvidia.com/use-gpuuuid": "G"})
+    )
+    await front.filter("p", "n")
+    changed = {"metadata": {"annotations": {"nvidia.com/use-gpuuuid": "H"}}}
+    await front.cluster.patch(Kind.PODS, "p", changed, "default")  # the watch hasn't told of it yet
+    assert await front.bind("p", "n") == ""
+    assert front.read("p").annotations[ALLOCATED] == "H,NVIDIA,1000,0:;"
+    assert (front.used("n", "G"), front.used("n", "H")) == ((0, 0, 0), (1, 1000, 0))
 
-    drive(story())
+
+@both
+async def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
+    front = Front(mode)
+    former = {"hami.io/dcu-devices-allocated": "D,DCU,1,1:;", "hami.io/vgpu-node": "n", "hami.io/vgpu-time": "1"}
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000), notes=former))
+    await front.filter("p", "n")
+    assert await front.bind("p", "n") == ""
+    assert "hami.io/dcu-devices-allocated" not in front.read("p").annotations
+    assert front.read("p").annotations[ALLOCATED] == "G,NVIDIA,1000,0:;"
+
+
+async def test_a_placement_that_is_too_old_is_not_bound() -> None:
+    front = Front("single")
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    front.now += 300
+    assert "too old to be bound" in await front.bind("p", "a")
+    assert front.read("p").node_name == ""
+
+
+async def test_a_placement_that_was_given_up_is_not_bound() -> None:
+    front = Front("single")
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)))
+    await front.filter("p", "a")
+    await front.add(running("r", "a", "A,NVIDIA,8000,0:;"))
+    assert (await front.filter("p", "a"))["NodeNames"] is None
+    front.hear("p")
+    assert front.used("a", "A") == (1, 8000, 0)
+    assert "too old to be bound" in await front.bind("p", "a")
+
+
+@both
+async def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: str) -> None:
+    fails = [True]
+
+    async def pause(step: str) -> None:
+        if step == "bind:before" and fails:
+            fails.pop()
+            raise Conflict("no")
+
+    front = Front(mode, pause=pause)
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "n")
+    assert await front.bind("p", "n") == "no"
+    assert front._lock("n") is None
+    assert front.events("p")[-1] == ("Warning", "BindingFailed", "no")
+    front.hear("p")
+    assert front.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
+    assert front.freed == (0 if mode == "single" else 1)
+    await front.filter("p", "n")
+    assert await front.bind("p", "n") == ""
+    assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
+    front.hear("p")
+    assert front.used("n", "G") == (1, 1000, 0)
+
+
+@both
+async def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("n", card("G")))
+    assert await front.scheduled(pod("p", with_limits(None), inits=[with_limits(1, 1000)]), "n") == ""
+    assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
 
 
 @both
 @pytest.mark.parametrize("effect", [True, False], ids=["it took effect", "it did not"])
-def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bool) -> None:
-    async def story() -> None:
-        async def pause(step: str) -> None:
-            if step == ("bind:after" if effect else "bind:before"):
-                raise Unavailable("lost")
+async def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bool) -> None:
+    async def pause(step: str) -> None:
+        if step == ("bind:after" if effect else "bind:before"):
+            raise Unavailable("lost")
 
-        front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
-        await front.filter("p", "n")
-        assert await front.bind("p", "n") == ("" if effect else "lost")
-        assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
-        assert (await front.filter("q", "n"))["NodeNames"] is None
-        assert (front._lock("n") is None) is not effect
-
-    drive(story())
+    front = Front(mode, pause=pause)
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.filter("p", "n")
+    assert await front.bind("p", "n") == ("" if effect else "lost")
+    assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
+    assert (await front.filter("q", "n"))["NodeNames"] is None
+    assert (front._lock("n") is None) is not effect
 
 
 @both
-def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> None:
-    async def story() -> None:
-        lost = [True]
+async def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> None:
+    lost = [True]
 
-        async def pause(step: str) -> None:
-            if step == "bind:before" and lost:
-                lost.pop()
-                raise Unavailable("lost")
+    async def pause(step: str) -> None:
+        if step == "bind:before" and lost:
+            lost.pop()
+            raise Unavailable("lost")
 
-        front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
-        await front.filter("p", "n")
-        assert await front.bind("p", "n") == "lost"
-        assert (await front.filter("q", "n"))["NodeNames"] is None
-        front.hear("p")
+    front = Front(mode, pause=pause)
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.filter("p", "n")
+    assert await front.bind("p", "n") == "lost"
+    assert (await front.filter("q", "n"))["NodeNames"] is None
+    front.hear("p")
+    assert front.used("n", "G") == (1, 8000, 0)
+    assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
+    assert await front.bind("p", "n") == ""
+    assert front.used("n", "G") == (1, 8000, 0)
+
+
+@both
+async def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
+    front = Front(mode)
+    await front.add(
+        node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000))
+    )
+    await front.filter("p", "n")
+    async with front.locks.turn("n"):
+        under_way = asyncio.create_task(front.bind("p", "n"))
+        await turns()
+        assert (await front.filter("p", "m", "n"))["Error"] == "pod default/p is being bound to node n"
+        assert await front.bind("p", "n") == "pod default/p is being bound already"
+        assert await front.bind("p", "gone") == "pod default/p is being bound already"
+        assert await front.bind("nobody", "n", uid=front.read("p").uid) != ""
         assert front.used("n", "G") == (1, 8000, 0)
-        assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
-        assert await front.bind("p", "n") == ""
-        assert front.used("n", "G") == (1, 8000, 0)
-
-    drive(story())
+        assert (await front.filter("q", "n"))["NodeNames"] is None
+    assert await under_way == ""
+    assert front.read("p").annotations["hami.io/vgpu-node"] == front.read("p").node_name == "n"
 
 
-@both
-def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(
-            node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000))
-        )
-        await front.filter("p", "n")
-        async with front.locks.turn("n"):
-            under_way = asyncio.create_task(front.bind("p", "n"))
-            await turns()
-            assert (await front.filter("p", "m", "n"))["Error"] == "pod default/p is being bound to node n"
-            assert await front.bind("p", "n") == "pod default/p is being bound already"
-            assert await front.bind("p", "gone") == "pod default/p is being bound already"
-            assert await front.bind("nobody", "n", uid=front.read("p").uid) != ""
-            assert front.used("n", "G") == (1, 8000, 0)
-            assert (await front.filter("q", "n"))["NodeNames"] is None
-        assert await under_way == ""
-        assert front.read("p").annotations["hami.io/vgpu-node"] == front.read("p").node_name == "n"
-
-    drive(story())
-
-
-def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
-    async def story() -> None:
-        front = Front("single")
-        await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)))
-        await front.filter("p", "n")
-        async with front.locks.turn("n"):
-            under_way = asyncio.create_task(front.bind("p", "n"))
-            await turns()
-            other = {"metadata": {"annotations": {"hami.io/vgpu-node": "m", ALLOCATED: "M,NVIDIA,8000,0:;"}}}
-            await front.cluster.patch(Kind.PODS, "p", other, "default")
-        assert await under_way == "pod default/p was placed on m, not on n"
-        assert front.read("p").node_name == ""
-        assert front._lock("n") is None
-
-    drive(story())
+async def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
+    front = Front("single")
+    await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)))
+    await front.filter("p", "n")
+    async with front.locks.turn("n"):
+        under_way = asyncio.create_task(front.bind("p", "n"))
+        await turns()
+        other = {"metadata": {"annotations": {"hami.io/vgpu-node": "m", ALLOCATED: "M,NVIDIA,8000,0:;"}}}
+        await front.cluster.patch(Kind.PODS, "p", other, "default")
+    assert await under_way == "pod default/p was placed on m, not on n"
+    assert front.read("p").node_name == ""
+    assert front._lock("n") is None
 
 
 @both
-def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
+async def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
     """Words about the pod are recorded as events, and between them another bind may decide."""
 
-    async def story() -> None:
-        async def pause(step: str) -> None:
-            await turns()
+    async def pause(step: str) -> None:
+        await turns()
 
-        front = Front(mode, pause=pause)
-        notes = {"hami.io/gpu-scheduler-policy": "fastest"}
-        await front.add(node("n", card("G")), *(pod(f"p{i}", with_limits(1, 8000), notes=notes) for i in range(4)))
-        answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
-        left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
-        errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
-        assert errors.count("") == 1
-        assert sum(bool(front.read(f"p{i}").node_name) for i in range(4)) == 1
-
-    drive(story())
+    front = Front(mode, pause=pause)
+    notes = {"hami.io/gpu-scheduler-policy": "fastest"}
+    await front.add(node("n", card("G")), *(pod(f"p{i}", with_limits(1, 8000), notes=notes) for i in range(4)))
+    answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
+    left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
+    errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
+    assert errors.count("") == 1
+    assert sum(bool(front.read(f"p{i}").node_name) for i in range(4)) == 1
 
 
-def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
-    async def story() -> None:
-        front = Front("cooperative")
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
-        await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
-        async with front.locks.turn("n"):
-            first = asyncio.create_task(front.bind("p", "n"))
-            await turns()
-            message = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
-            assert await front.bind("q", "n") == message
-        assert await first == ""
-        assert front.refusals == [front.read("q").uid]
-
-    drive(story())
+async def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
+    front = Front("cooperative")
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
+    async with front.locks.turn("n"):
+        first = asyncio.create_task(front.bind("p", "n"))
+        await turns()
+        message = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
+        assert await front.bind("q", "n") == message
+    assert await first == ""
+    assert front.refusals == [front.read("q").uid]
 
 
 @both
-def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
-        await front.filter("p", "n")
-        held = front.used("n", "G")
-        forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}
-        assert "isn't the one with the UID" in (await front.ask({"Pod": forged, "NodeNames": ["n"]}))["Error"]
-        assert front.used("n", "G") == held
-
-    drive(story())
+async def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.filter("p", "n")
+    held = front.used("n", "G")
+    forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}
+    assert "isn't the one with the UID" in (await front.ask({"Pod": forged, "NodeNames": ["n"]}))["Error"]
+    assert front.used("n", "G") == held

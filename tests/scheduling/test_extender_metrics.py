@@ -7,44 +7,38 @@ import pytest
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 
-from .front import MODES, Front, drive
+from .front import MODES, Front
 from .scenery import card, node, pod, with_limits
 
 PREFIX = "hami_webhook_"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
-    async def story() -> None:
-        front = Front(mode)
-        await front.add(node("n", card("d")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "n")
-        front.now += 7
-        assert await front.bind("p", "n") == ""
-        value = front.registry.get_sample_value
-        assert value(f"{PREFIX}extender_filtered_total") == 1
-        assert value(f"{PREFIX}extender_bound_total") == 1
-        assert value(f"{PREFIX}pod_binding_seconds_sum") == front.now - front.read("p").created
-        assert value(f"{PREFIX}node_lock_wait_seconds_count") == 1
-        front.hear("p")
-        assert await front.bind("p", "n") == "", "kube-scheduler asks again"
-        assert value(f"{PREFIX}pod_binding_seconds_count") == 1
-
-    drive(story())
+async def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
+    front = Front(mode)
+    await front.add(node("n", card("d")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "n")
+    front.now += 7
+    assert await front.bind("p", "n") == ""
+    value = front.registry.get_sample_value
+    assert value(f"{PREFIX}extender_filtered_total") == 1
+    assert value(f"{PREFIX}extender_bound_total") == 1
+    assert value(f"{PREFIX}pod_binding_seconds_sum") == front.now - front.read("p").created
+    assert value(f"{PREFIX}node_lock_wait_seconds_count") == 1
+    front.hear("p")
+    assert await front.bind("p", "n") == "", "kube-scheduler asks again"
+    assert value(f"{PREFIX}pod_binding_seconds_count") == 1
 
 
-def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
-    async def story() -> None:
-        front = Front("cooperative")
-        await front.add(node("small", card("a"), card("b")), node("sick", card("c", health=False)))
-        await front.add(pod("p", with_limits(1, 99999)))
-        await front.filter("p", "small", "sick")
-        value = front.registry.get_sample_value
-        assert value(f"{PREFIX}extender_refused_total") == 1
-        assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardInsufficientMemory"}) == 1
-        assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardNotHealth"}) == 1
-
-    drive(story())
+async def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
+    front = Front("cooperative")
+    await front.add(node("small", card("a"), card("b")), node("sick", card("c", health=False)))
+    await front.add(pod("p", with_limits(1, 99999)))
+    await front.filter("p", "small", "sick")
+    value = front.registry.get_sample_value
+    assert value(f"{PREFIX}extender_refused_total") == 1
+    assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardInsufficientMemory"}) == 1
+    assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardNotHealth"}) == 1
 
 
 def test_sentences_are_counted_as_one_reason() -> None:

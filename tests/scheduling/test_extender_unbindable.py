@@ -16,7 +16,7 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import is_subdomain
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
-from .front import MODES, Front, drive, turns
+from .front import MODES, Front, turns
 from .scenery import ALLOCATED, card, node, pod, quota, with_limits
 
 both = pytest.mark.parametrize("mode", MODES)
@@ -84,83 +84,67 @@ CASES: dict[str, tuple[Change, JSON, str]] = {
 @both
 @pytest.mark.parametrize("known", [True, False], ids=["as the watch told", "not told yet"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: str) -> None:
+async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: str) -> None:
     """Before anything is written, if it is known by then; else the binding is refused, and the lock let go."""
     change, sent, error = CASES[case]
-
-    async def story() -> None:
-        front = Recorded(mode)
-        front.extender._schedulers = lambda: {"hami-scheduler"}
-        mine = pod("p", with_limits(1, 1000), schedulerName="hami-scheduler")
-        theirs = pod("theirs", with_limits(1, 1000), schedulerName="volcano")
-        await front.add(node("a", card("A")), node("b", card("B")), quota({"limits.nvidia.com/gpu": 5}), mine, theirs)
-        name = sent.get("PodName", "p")
-        uid = front.read("theirs" if name == "theirs" else "p").uid
-        await front.filter("p", "a")
-        await change(front)
-        if known:
-            front.hear("p")
-        asked: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "a", **sent}
-        binding = decode_binding(asked)
-        assert isinstance(binding, Binding)
-        del front.writes[:]
-        assert (await front.extender.bind(binding)).startswith(error)
-        assert front.writes == [] or (not known and front.writes == ["patch", "bind", "patch"])
-        assert front.read("p").node_name in ("", "b")
-        assert ALLOCATED not in front.read("p").annotations
-        assert front._lock("a") is None
-
-    drive(story())
+    front = Recorded(mode)
+    front.extender._schedulers = lambda: {"hami-scheduler"}
+    mine = pod("p", with_limits(1, 1000), schedulerName="hami-scheduler")
+    theirs = pod("theirs", with_limits(1, 1000), schedulerName="volcano")
+    await front.add(node("a", card("A")), node("b", card("B")), quota({"limits.nvidia.com/gpu": 5}), mine, theirs)
+    name = sent.get("PodName", "p")
+    uid = front.read("theirs" if name == "theirs" else "p").uid
+    await front.filter("p", "a")
+    await change(front)
+    if known:
+        front.hear("p")
+    asked: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "a", **sent}
+    binding = decode_binding(asked)
+    assert isinstance(binding, Binding)
+    del front.writes[:]
+    assert (await front.extender.bind(binding)).startswith(error)
+    assert front.writes == [] or (not known and front.writes == ["patch", "bind", "patch"])
+    assert front.read("p").node_name in ("", "b")
+    assert ALLOCATED not in front.read("p").annotations
+    assert front._lock("a") is None
 
 
 @both
-def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
-    async def story() -> None:
-        front = Recorded(mode)
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
-        await gate(front)
-        front.hear("p")
-        await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
-        await front.filter("p", "a")
-        assert await front.bind("p", "a") == ""
-        assert front.read("p").node_name == "a"
-
-    drive(story())
+async def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
+    front = Recorded(mode)
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await gate(front)
+    front.hear("p")
+    await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
+    await front.filter("p", "a")
+    assert await front.bind("p", "a") == ""
+    assert front.read("p").node_name == "a"
 
 
-def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
-    async def story() -> None:
-        front = Recorded("single")
-        await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
-        await place_elsewhere(front)
-        front.hear("p")
-        del front.writes[:]
-        assert await front.bind("p", "a") == "pod default/p was placed on b, not on a"
-        assert front.writes == []
-
-    drive(story())
+async def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
+    front = Recorded("single")
+    await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
+    await place_elsewhere(front)
+    front.hear("p")
+    del front.writes[:]
+    assert await front.bind("p", "a") == "pod default/p was placed on b, not on a"
+    assert front.writes == []
 
 
-def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
-    async def story() -> None:
-        front = Recorded("cooperative")
-        await front.add(node("a", card("A", 500)), pod("p", with_limits(1, 1000)))
-        assert "can't take the pod any longer" in await front.bind("p", "a")
-        assert front.writes == []
-
-    drive(story())
+async def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
+    front = Recorded("cooperative")
+    await front.add(node("a", card("A", 500)), pod("p", with_limits(1, 1000)))
+    assert "can't take the pod any longer" in await front.bind("p", "a")
+    assert front.writes == []
 
 
 @both
-def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
-    async def story() -> None:
-        front = Recorded(mode)
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000), schedulerName="mine"))
-        await front.filter("p", "a")
-        assert await front.bind("p", "a") == ""
-        await turns()
-
-    drive(story())
+async def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
+    front = Recorded(mode)
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000), schedulerName="mine"))
+    await front.filter("p", "a")
+    assert await front.bind("p", "a") == ""
+    await turns()
 
 
 NOT_NAMES = (
@@ -199,18 +183,15 @@ def test_a_binding_that_is_read_names_objects_that_can_be(sent: JSON) -> None:
         assert binding.startswith("extender binding args")
 
 
-def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
-    async def story() -> None:
-        front = Recorded("single")
-        await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
-        await front.filter("p", "a")
-        await front.lock("a", "2026-01-01T00:00:00Z,,")
-        del front.calls[:]
-        assert "can't be read" in await front.bind("p", "a")
-        assert "list" not in front.calls
-        assert front.naps == 0
-        front.now += 301
-        await front.filter("p", "a")
-        assert await asyncio.wait_for(front.bind("p", "a"), 5) == ""
-
-    drive(story())
+async def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
+    front = Recorded("single")
+    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.filter("p", "a")
+    await front.lock("a", "2026-01-01T00:00:00Z,,")
+    del front.calls[:]
+    assert "can't be read" in await front.bind("p", "a")
+    assert "list" not in front.calls
+    assert front.naps == 0
+    front.now += 301
+    await front.filter("p", "a")
+    assert await asyncio.wait_for(front.bind("p", "a"), 5) == ""

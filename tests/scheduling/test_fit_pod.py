@@ -66,14 +66,11 @@ def test_containers_are_fitted_in_their_order_and_by_their_kind(
     assert fitted(pod("p", *apps, inits=inits), A, B) == outcome
 
 
-def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", A))
-        await scene.refused(pod("p", with_limits(1, 9000), inits=[with_limits(1, 8000, 100)]))
-        assert scene.used("n", "a") == (0, 0, 0)
-
-    asyncio.run(scenario())
+async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
+    scene = Scene()
+    await scene.add(node("n", A))
+    await scene.refused(pod("p", with_limits(1, 9000), inits=[with_limits(1, 8000, 100)]))
+    assert scene.used("n", "a") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -202,29 +202,23 @@ def test_the_log_has_the_documents_line_on_the_chosen_cards(
 # nvidia.com/require-nvlink
 
 
-def test_a_required_link_refuses_the_nodes_without_and_an_event_names_them() -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
-        wants = pod("p", with_limits(4, 1024), notes=REQUIRED)
-        assert await scene.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
-        messages = [message for _, reason, message in scene.events("p") if reason == "FilteringFailed"]
-        assert "3 nodes NVLinkNotFit(blind,pairs,pcie)" in messages
-        assert any("hami.io/node-nvidia-score, which isn't on blind" in message for message in messages), messages
-        await scene.add(grouped("nvlink", 4))
-        assert (await scene.placed(wants)).node == "nvlink"
-
-    asyncio.run(scenario())
+async def test_a_required_link_refuses_the_nodes_without_and_an_event_names_them() -> None:
+    scene = Scene()
+    await scene.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
+    wants = pod("p", with_limits(4, 1024), notes=REQUIRED)
+    assert await scene.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
+    messages = [message for _, reason, message in scene.events("p") if reason == "FilteringFailed"]
+    assert "3 nodes NVLinkNotFit(blind,pairs,pcie)" in messages
+    assert any("hami.io/node-nvidia-score, which isn't on blind" in message for message in messages), messages
+    await scene.add(grouped("nvlink", 4))
+    assert (await scene.placed(wants)).node == "nvlink"
 
 
 @pytest.mark.parametrize("part", ["default", "enforce"])
-def test_policy_can_require_links(part: str) -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        rule = f"policies: [{{name: training, {part}: {{nvidia.com/require-nvlink: 'true'}}}}]"
-        scene.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
-        await scene.add(grouped("pcie", 1, 1, 1, 1))
-        own = {**TOPOLOGY, "nvidia.com/require-nvlink": "false"} if part == "enforce" else TOPOLOGY
-        assert await scene.refused(pod("p", with_limits(4, 1024), notes=own)) == {"pcie": "4/4 NVLinkNotFit"}
-
-    asyncio.run(scenario())
+async def test_policy_can_require_links(part: str) -> None:
+    scene = Scene()
+    rule = f"policies: [{{name: training, {part}: {{nvidia.com/require-nvlink: 'true'}}}}]"
+    scene.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
+    await scene.add(grouped("pcie", 1, 1, 1, 1))
+    own = {**TOPOLOGY, "nvidia.com/require-nvlink": "false"} if part == "enforce" else TOPOLOGY
+    assert await scene.refused(pod("p", with_limits(4, 1024), notes=own)) == {"pcie": "4/4 NVLinkNotFit"}

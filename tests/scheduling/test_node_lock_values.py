@@ -5,6 +5,7 @@ Source: docs/spec/core.md#9.4.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.scheduling.node_locks import LockContended
 
-from .front import drive
 from .scenery import NOW
 from .test_node_locks import Yard, a_pod, at
 
@@ -26,80 +26,69 @@ NO_LOCKS = (
 
 
 @pytest.mark.parametrize("text", NO_LOCKS)
-def test_what_is_no_lock_fails_at_once_and_is_broken_when_it_has_been_seen_as_long_as_a_lock_lasts(text: str) -> None:
-    async def story() -> None:
-        calls: list[str] = []
+async def test_what_is_no_lock_fails_at_once_and_is_broken_when_it_has_been_seen_as_long_as_a_lock_lasts(
+    text: str,
+) -> None:
+    calls: list[str] = []
 
-        async def pause(step: str) -> None:
-            calls.append(step)
+    async def pause(step: str) -> None:
+        calls.append(step)
 
-        yard = Yard(pause=pause)
-        await yard.open(text)
-        for age in (0, 1, 100, 300):
-            yard.now = NOW + age
-            del calls[:]
-            with pytest.raises(ClusterError, match=r"node n: hami.io/mutex.lock can't be read"):
-                await yard.take(a_pod("p"))
-            assert calls == ["get:before"], "the node, and nothing else"
-        assert yard.value() == text
-        assert yard.naps == []
-        yard.now = NOW + 301
-        await yard.take(a_pod("p"))
-        assert yard.value() == f"{at(301)},b,p"
-
-    drive(story())
-
-
-def test_the_error_for_what_is_no_lock_quotes_its_beginning_and_says_when_it_ends() -> None:
-    async def story() -> None:
-        yard = Yard()
-        await yard.open("x" * 100_000)
-        with pytest.raises(ClusterError) as caught:
+    yard = Yard(pause=pause)
+    await yard.open(text)
+    for age in (0, 1, 100, 300):
+        yard.now = NOW + age
+        del calls[:]
+        with pytest.raises(ClusterError, match=r"node n: hami.io/mutex.lock can't be read"):
             await yard.take(a_pod("p"))
-        message = str(caught.value)
-        assert message.startswith("node n: hami.io/mutex.lock can't be read, and is ignored in 5m0s: 'xxx")
-        assert message.endswith("isn't a time, or a time, a namespace and a pod")
-        assert len(message) < 500
+        assert calls == ["get:before"], "the node, and nothing else"
+    assert yard.value() == text
+    assert yard.naps == []
+    yard.now = NOW + 301
+    await yard.take(a_pod("p"))
+    assert yard.value() == f"{at(301)},b,p"
 
-    drive(story())
+
+async def test_the_error_for_what_is_no_lock_quotes_its_beginning_and_says_when_it_ends() -> None:
+    yard = Yard()
+    await yard.open("x" * 100_000)
+    with pytest.raises(ClusterError) as caught:
+        await yard.take(a_pod("p"))
+    message = str(caught.value)
+    assert message.startswith("node n: hami.io/mutex.lock can't be read, and is ignored in 5m0s: 'xxx")
+    assert message.endswith("isn't a time, or a time, a namespace and a pod")
+    assert len(message) < 500
 
 
 @pytest.mark.parametrize("ahead", [1, 3600, 1e9, 2e11])
 @pytest.mark.parametrize("holder", [",a,lives", ""], ids=["held", "bare time"])
-def test_a_lock_of_the_future_was_taken_when_it_was_first_seen(holder: str, ahead: float) -> None:
-    async def story() -> None:
-        yard = Yard(patience=0)
-        value = at(ahead) + holder
-        await yard.open(value, "lives")
-        for age in (0, 1, 299, 300):
-            yard.now = NOW + age
-            if yard.now < NOW + ahead:  # else it is believed by now
-                with pytest.raises(LockContended):
-                    await yard.take(a_pod("p"))
-        assert yard.value() == value
-        yard.now = NOW + 302
-        await yard.take(a_pod("p"))
-        assert yard.value() == f"{at(302)},b,p"
-
-    drive(story())
-
-
-def test_another_value_is_another_lock() -> None:
-    """Clocks differ: a lock that a plugin let go leaves nothing behind for the next one."""
-
-    async def story() -> None:
-        yard = Yard(patience=0)
-        await yard.open(f"{at(5)},a,lives", "lives")
-        with pytest.raises(LockContended):
-            await yard.take(a_pod("p"))
-        yard.now = NOW + 400
-        await yard.write(f"{at(405)},a,lives")
-        for age in (400, 700):
-            yard.now = NOW + age
+async def test_a_lock_of_the_future_was_taken_when_it_was_first_seen(holder: str, ahead: float) -> None:
+    yard = Yard(patience=0)
+    value = at(ahead) + holder
+    await yard.open(value, "lives")
+    for age in (0, 1, 299, 300):
+        yard.now = NOW + age
+        if yard.now < NOW + ahead:  # else it is believed by now
             with pytest.raises(LockContended):
                 await yard.take(a_pod("p"))
+    assert yard.value() == value
+    yard.now = NOW + 302
+    await yard.take(a_pod("p"))
+    assert yard.value() == f"{at(302)},b,p"
 
-    drive(story())
+
+async def test_another_value_is_another_lock() -> None:
+    """Clocks differ: a lock that a plugin let go leaves nothing behind for the next one."""
+    yard = Yard(patience=0)
+    await yard.open(f"{at(5)},a,lives", "lives")
+    with pytest.raises(LockContended):
+        await yard.take(a_pod("p"))
+    yard.now = NOW + 400
+    await yard.write(f"{at(405)},a,lives")
+    for age in (400, 700):
+        yard.now = NOW + age
+        with pytest.raises(LockContended):
+            await yard.take(a_pod("p"))
 
 
 @given(
@@ -121,4 +110,4 @@ def test_no_value_keeps_a_node_for_longer_than_a_lock_lasts(text: str) -> None:
         assert str(yard.value()).endswith(",b,p")
         assert lists == []
 
-    drive(story())
+    asyncio.run(story())

@@ -44,15 +44,12 @@ NODE_POLICY = "hami.io/node-scheduler-policy"
         ([], "", 0.0),
     ],
 )
-def test_a_nodes_score_is_what_is_taken_of_all_its_cards(cards: list[JSON], taken: str, score: float) -> None:
-    async def scenario() -> None:
-        scene = Scene()
-        await scene.add(node("n", *cards), running("p", "n", taken))
-        view = scene.state.view("n")
-        assert view is not None
-        assert node_score(view) == pytest.approx(score)
-
-    asyncio.run(scenario())
+async def test_a_nodes_score_is_what_is_taken_of_all_its_cards(cards: list[JSON], taken: str, score: float) -> None:
+    scene = Scene()
+    await scene.add(node("n", *cards), running("p", "n", taken))
+    view = scene.state.view("n")
+    assert view is not None
+    assert node_score(view) == pytest.approx(score)
 
 
 def chosen(

@@ -41,33 +41,28 @@ class Counted:
 @pytest.mark.parametrize("policy", ["spread", "binpack"])
 @pytest.mark.parametrize("limited", [False, True], ids=["without quota", "with quota"])
 @pytest.mark.parametrize("mode", ["cooperative", "single"])
-def test_a_placed_pod_costs_three_calls(mode: str, limited: bool, policy: str) -> None:
-    async def story() -> None:
-        memory = MemoryCluster(lambda: NOW)
-        await memory.ensure_namespace("default")
-        for number in range(NODES):
-            await memory.create(Kind.NODES, node(f"n{number}", card(f"G{number}", 80000, count=100)))
-        if limited:
-            await memory.create(
-                Kind.RESOURCE_QUOTAS, quota({GPU: 1000, MEM: 10**6}, used={GPU: PODS, MEM: 1000 * PODS})
-            )
-        cluster = Counted(memory)
-        flags = "--extender-mode", mode, "--node-scheduler-policy", policy
-        nodes = [f"n{number}" for number in range(NODES)]
-        async with placing(memory, *flags, seen_as=cluster) as (core, extender):
-            pods = [
-                await memory.create(Kind.PODS, pod(f"p{number}", with_limits(1, 1000), schedulerName="hami-scheduler"))
-                for number in range(PODS)
-            ]
-            cluster.calls.clear()
-            async with asyncio.TaskGroup() as binds:
-                bound = [binds.create_task(bind(extender, raw, await filtered(extender, raw, nodes))) for raw in pods]
-            assert [each.result() for each in bound] == [""] * PODS
-            events = core.placer.events
-            assert events is not None
-            await events.flush()
-        stored = [memory.peek(Kind.PODS, f"p{number}", "default") for number in range(PODS)]
-        assert all(each is not None and ALLOCATED in each["metadata"]["annotations"] for each in stored)
-        assert cluster.calls.total() / PODS <= 3, cluster.calls
-
-    asyncio.run(story())
+async def test_a_placed_pod_costs_three_calls(mode: str, limited: bool, policy: str) -> None:
+    memory = MemoryCluster(lambda: NOW)
+    await memory.ensure_namespace("default")
+    for number in range(NODES):
+        await memory.create(Kind.NODES, node(f"n{number}", card(f"G{number}", 80000, count=100)))
+    if limited:
+        await memory.create(Kind.RESOURCE_QUOTAS, quota({GPU: 1000, MEM: 10**6}, used={GPU: PODS, MEM: 1000 * PODS}))
+    cluster = Counted(memory)
+    flags = "--extender-mode", mode, "--node-scheduler-policy", policy
+    nodes = [f"n{number}" for number in range(NODES)]
+    async with placing(memory, *flags, seen_as=cluster) as (core, extender):
+        pods = [
+            await memory.create(Kind.PODS, pod(f"p{number}", with_limits(1, 1000), schedulerName="hami-scheduler"))
+            for number in range(PODS)
+        ]
+        cluster.calls.clear()
+        async with asyncio.TaskGroup() as binds:
+            bound = [binds.create_task(bind(extender, raw, await filtered(extender, raw, nodes))) for raw in pods]
+        assert [each.result() for each in bound] == [""] * PODS
+        events = core.placer.events
+        assert events is not None
+        await events.flush()
+    stored = [memory.peek(Kind.PODS, f"p{number}", "default") for number in range(PODS)]
+    assert all(each is not None and ALLOCATED in each["metadata"]["annotations"] for each in stored)
+    assert cluster.calls.total() / PODS <= 3, cluster.calls

@@ -136,46 +136,40 @@ async def served(port, context=None, server_name="127.0.0.1"):
 class TestReload:
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     @pytest.mark.parametrize("server_name", ["w.n.svc", "127.0.0.1"])
-    def test_an_open_connection_goes_on_and_a_new_one_sees_the_new_certificate(self, folder, version, server_name):
+    async def test_an_open_connection_goes_on_and_a_new_one_sees_the_new_certificate(
+        self, folder, version, server_name
+    ):
         old, new = serving(), serving()
         folder.put(old)
-
-        async def scenario():
-            tls = ReloadingTls(folder.files)
-            async with listening(tls) as listener:
-                with Client(listener.port, trusting(version=version), server_name) as client:
-                    assert await client.get() == (200, serial(old))
-                    folder.put(new)
-                    assert tls.reload_if_changed()
-                    assert await client.get() == (200, serial(old))
-                    assert await served(listener.port, trusting(version=version), server_name) == serial(new)
-            assert (tls.reloads, tls.failures, tls.problem) == (1, 0, None)
-            assert tls.leaf == pki.read_lifetime(new.certificate)
-
-        asyncio.run(scenario())
+        tls = ReloadingTls(folder.files)
+        async with listening(tls) as listener:
+            with Client(listener.port, trusting(version=version), server_name) as client:
+                assert await client.get() == (200, serial(old))
+                folder.put(new)
+                assert tls.reload_if_changed()
+                assert await client.get() == (200, serial(old))
+                assert await served(listener.port, trusting(version=version), server_name) == serial(new)
+        assert (tls.reloads, tls.failures, tls.problem) == (1, 0, None)
+        assert tls.leaf == pki.read_lifetime(new.certificate)
 
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
     @pytest.mark.parametrize("server_name", ["w.n.svc", "::1"])
-    def test_the_kind_of_key_may_change_both_ways(self, folder, version, server_name):
+    async def test_the_kind_of_key_may_change_both_ways(self, folder, version, server_name):
         pairs = [
             serving(rsa.generate_private_key(65537, 2048)),
             serving(),
             serving(rsa.generate_private_key(65537, 2048)),
         ]
         folder.put(pairs[0])
+        tls = ReloadingTls(folder.files)
+        async with listening(tls) as listener:
+            for pair in pairs:
+                folder.put(pair)
+                tls.reload_if_changed()
+                assert await served(listener.port, trusting(version=version), server_name) == serial(pair)
+        assert tls.reloads == 2
 
-        async def scenario():
-            tls = ReloadingTls(folder.files)
-            async with listening(tls) as listener:
-                for pair in pairs:
-                    folder.put(pair)
-                    tls.reload_if_changed()
-                    assert await served(listener.port, trusting(version=version), server_name) == serial(pair)
-            assert tls.reloads == 2
-
-        asyncio.run(scenario())
-
-    def test_a_session_of_the_old_certificate_is_not_resumed(self, folder):
+    async def test_a_session_of_the_old_certificate_is_not_resumed(self, folder):
         folder.put(serving())
 
         def visit(port, context, session=None):
@@ -185,17 +179,14 @@ class TestReload:
                 wrapped.recv(1000)
                 return wrapped.session, wrapped.session_reused
 
-        async def scenario():
-            tls = ReloadingTls(folder.files)
-            context = trusting(version=ssl.TLSVersion.TLSv1_2)
-            async with listening(tls) as listener:
-                session, _ = await asyncio.to_thread(visit, listener.port, context)
-                assert (await asyncio.to_thread(visit, listener.port, context, session))[1]
-                folder.put(serving())
-                tls.reload_if_changed()
-                assert not (await asyncio.to_thread(visit, listener.port, context, session))[1]
-
-        asyncio.run(scenario())
+        tls = ReloadingTls(folder.files)
+        context = trusting(version=ssl.TLSVersion.TLSv1_2)
+        async with listening(tls) as listener:
+            session, _ = await asyncio.to_thread(visit, listener.port, context)
+            assert (await asyncio.to_thread(visit, listener.port, context, session))[1]
+            folder.put(serving())
+            tls.reload_if_changed()
+            assert not (await asyncio.to_thread(visit, listener.port, context, session))[1]
 
     def test_nothing_changed_is_not_a_reload_even_when_touched(self, folder):
         folder.put(serving())
@@ -333,45 +324,33 @@ class TestClients:
         assert all("DHE" in cipher["name"] or cipher["name"].startswith("TLS_") for cipher in context.get_ciphers())
 
     @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-    def test_need_a_certificate_when_an_authority_is_given(self, folder, version):
+    async def test_need_a_certificate_when_an_authority_is_given(self, folder, version):
         folder.put(serving())
         client = self.client_files(folder)
+        tls = ReloadingTls(self.with_client_ca(folder, CA))
+        async with listening(tls) as listener:
+            assert await served(listener.port, trusting(version=version, client=client)) == tls.leaf.serial
+            with pytest.raises(OSError):
+                await served(listener.port, trusting(version=version))
+            assert listener.failed_handshakes == 1
 
-        async def scenario():
-            tls = ReloadingTls(self.with_client_ca(folder, CA))
-            async with listening(tls) as listener:
-                assert await served(listener.port, trusting(version=version, client=client)) == tls.leaf.serial
-                with pytest.raises(OSError):
-                    await served(listener.port, trusting(version=version))
-                assert listener.failed_handshakes == 1
-
-        asyncio.run(scenario())
-
-    def test_a_serving_certificate_does_not_make_a_client(self, folder):
+    async def test_a_serving_certificate_does_not_make_a_client(self, folder):
         folder.put(serving())
         client = self.client_files(folder, ExtendedKeyUsageOID.SERVER_AUTH)
+        async with listening(ReloadingTls(self.with_client_ca(folder, CA))) as listener:
+            with pytest.raises(OSError):
+                await served(listener.port, trusting(client=client))
 
-        async def scenario():
-            async with listening(ReloadingTls(self.with_client_ca(folder, CA))) as listener:
-                with pytest.raises(OSError):
-                    await served(listener.port, trusting(client=client))
-
-        asyncio.run(scenario())
-
-    def test_the_authority_is_reloaded_too(self, folder):
+    async def test_the_authority_is_reloaded_too(self, folder):
         folder.put(serving())
         client = self.client_files(folder)
-
-        async def scenario():
-            tls = ReloadingTls(self.with_client_ca(folder, pki.authority(now=NOW)))
-            async with listening(tls) as listener:
-                with pytest.raises(OSError):
-                    await served(listener.port, trusting(client=client))
-                self.with_client_ca(folder, CA)
-                assert tls.reload_if_changed()
-                assert await served(listener.port, trusting(client=client)) == tls.leaf.serial
-
-        asyncio.run(scenario())
+        tls = ReloadingTls(self.with_client_ca(folder, pki.authority(now=NOW)))
+        async with listening(tls) as listener:
+            with pytest.raises(OSError):
+                await served(listener.port, trusting(client=client))
+            self.with_client_ca(folder, CA)
+            assert tls.reload_if_changed()
+            assert await served(listener.port, trusting(client=client)) == tls.leaf.serial
 
     def test_an_authority_that_can_not_be_read_is_an_error(self, folder):
         folder.put(serving())

@@ -69,21 +69,18 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
     assert not calls
 
 
-def test_a_lone_pod_is_charged_without_a_pause() -> None:
-    async def story() -> None:
-        cluster = await town({GPU: 10})
-        naps: list[float] = []
+async def test_a_lone_pod_is_charged_without_a_pause() -> None:
+    cluster = await town({GPU: 10})
+    naps: list[float] = []
 
-        async def sleep(seconds: float) -> None:
-            naps.append(seconds)
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
 
-        core = core_on(cluster, sleep=sleep)
-        core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
-        for number in range(5):
-            await core.admission.validate(parsed(review(pod(gpu(), name=f"p{number}", uid=f"u{number}"))))
-        assert naps == []
-
-    asyncio.run(story())
+    core = core_on(cluster, sleep=sleep)
+    core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
+    for number in range(5):
+        await core.admission.validate(parsed(review(pod(gpu(), name=f"p{number}", uid=f"u{number}"))))
+    assert naps == []
 
 
 @pytest.mark.parametrize(

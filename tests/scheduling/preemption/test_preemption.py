@@ -6,8 +6,6 @@ Source: docs/preemption.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -22,40 +20,29 @@ ONE, TWO = node("n1", card("a")), node("n2", card("b"))
 FULL = low("x", "n1", "a,NVIDIA,8000,0:;")
 
 
-def story(run: Coroutine[Any, Any, None]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(20):
-            await run
-
-    asyncio.run(whole())
-
-
 @both
-def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
-    async def run() -> None:
-        async with extended(ONE, FULL, high(with_limits(1, 4000)), mode=mode) as each:
-            answer = await each.filter("high")
-            assert answer["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
-            victim, uid = each.raw("x"), each.raw("high")["metadata"]["uid"]
-            assert victim["metadata"]["deletionGracePeriodSeconds"] == 30, "its own grace period"
-            (condition,) = victim["status"]["conditions"]
-            assert condition == {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "PreemptionByScheduler",
-                "message": "hami-scheduler: preempting to accommodate a higher priority pod",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-            assert each.nominated("high") == "n1"
-            assert each.events("x") == [("Preempted", f"Preempted by pod {uid} on node n1")]
-            assert each.events("high") == [("Preempting", "evicted 1 pod from node n1: default/x")]
-            assert (await each.filter("high"))["NodeNames"] is None, "the victim holds its card until it has ended"
-            await each.end("x")
-            assert (await each.filter("high"))["NodeNames"] == ["n1"]
-            assert each.preemption.victims == 1
-            assert each.preemption.counts == {"evicting": 1}
-
-    story(run())
+async def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
+    async with extended(ONE, FULL, high(with_limits(1, 4000)), mode=mode) as each:
+        answer = await each.filter("high")
+        assert answer["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
+        victim, uid = each.raw("x"), each.raw("high")["metadata"]["uid"]
+        assert victim["metadata"]["deletionGracePeriodSeconds"] == 30, "its own grace period"
+        (condition,) = victim["status"]["conditions"]
+        assert condition == {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": "hami-scheduler: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        assert each.nominated("high") == "n1"
+        assert each.events("x") == [("Preempted", f"Preempted by pod {uid} on node n1")]
+        assert each.events("high") == [("Preempting", "evicted 1 pod from node n1: default/x")]
+        assert (await each.filter("high"))["NodeNames"] is None, "the victim holds its card until it has ended"
+        await each.end("x")
+        assert (await each.filter("high"))["NodeNames"] == ["n1"]
+        assert each.preemption.victims == 1
+        assert each.preemption.counts == {"evicting": 1}
 
 
 @both
@@ -74,131 +61,99 @@ def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
         ("a node is free", [FULL, TWO, high(with_limits(1, 10))], {}),
     ],
 )
-def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outcome: dict[str, int]) -> None:
-    async def run() -> None:
-        async with extended(ONE, *objects, mode=mode) as each:
-            await each.filter("high")
-            assert (each.ending(), each.nominated("high"), each.preemption.counts) == ([], "", outcome), why
-
-    story(run())
+async def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outcome: dict[str, int]) -> None:
+    async with extended(ONE, *objects, mode=mode) as each:
+        await each.filter("high")
+        assert (each.ending(), each.nominated("high"), each.preemption.counts) == ([], "", outcome), why
 
 
 @both
-def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: str) -> None:
-    async def run() -> None:
-        async with extended(ONE, FULL, high(with_limits(1, 10), priority=0), mode=mode) as each:
-            forged = each.raw("high")
-            forged["spec"]["priority"] = 10
-            unknown = {**forged, "metadata": {**forged["metadata"], "uid": "unknown"}}
-            for incoming in (forged, unknown):
-                await each.extender.filter(ExtenderArgs(incoming, ["n1"], None))
-            assert (each.ending(), each.preemption.counts) == ([], {})
-
-    story(run())
+async def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: str) -> None:
+    async with extended(ONE, FULL, high(with_limits(1, 10), priority=0), mode=mode) as each:
+        forged = each.raw("high")
+        forged["spec"]["priority"] = 10
+        unknown = {**forged, "metadata": {**forged["metadata"], "uid": "unknown"}}
+        for incoming in (forged, unknown):
+            await each.extender.filter(ExtenderArgs(incoming, ["n1"], None))
+        assert (each.ending(), each.preemption.counts) == ([], {})
 
 
-def test_a_dry_run_says_who_would_be_evicted() -> None:
-    async def run() -> None:
-        async with extended(ONE, FULL, high(with_limits(1, 10)), preemption="dry-run") as each:
-            await each.filter("high")
-            assert (each.ending(), each.nominated("high")) == ([], "")
-            assert each.events("high") == [("PreemptionDryRun", "would evict 1 pod from node n1: default/x")]
-
-    story(run())
+async def test_a_dry_run_says_who_would_be_evicted() -> None:
+    async with extended(ONE, FULL, high(with_limits(1, 10)), preemption="dry-run") as each:
+        await each.filter("high")
+        assert (each.ending(), each.nominated("high")) == ([], "")
+        assert each.events("high") == [("PreemptionDryRun", "would evict 1 pod from node n1: default/x")]
 
 
-def test_who_ends_anyway_is_waited_for() -> None:
-    async def run() -> None:
-        there = [low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
-        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10))) as each:
-            await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
-            await each.filter("high")
-            assert (each.ending(), each.nominated("high")) == (["y"], "n2"), "though its priority is the same"
-
-    story(run())
+async def test_who_ends_anyway_is_waited_for() -> None:
+    there = [low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
+    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10))) as each:
+        await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
+        await each.filter("high")
+        assert (each.ending(), each.nominated("high")) == (["y"], "n2"), "though its priority is the same"
 
 
-def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
-    async def run() -> None:
-        now = NOW
-        there = [low("y", "n2", "b,NVIDIA,8000,0:;")]
-        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10)), clock=lambda: now) as each:
-            await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
-            now += 61
-            await each.filter("high")
-            assert each.ending() == ["x", "y"]
-
-    story(run())
+async def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
+    now = NOW
+    there = [low("y", "n2", "b,NVIDIA,8000,0:;")]
+    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10)), clock=lambda: now) as each:
+        await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
+        now += 61
+        await each.filter("high")
+        assert each.ending() == ["x", "y"]
 
 
 @both
-def test_the_freed_devices_are_kept_for_the_nominated_pod(mode: str) -> None:
-    async def run() -> None:
-        others = [
-            high(with_limits(1, 10), name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))
-        ]
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), *others, mode=mode) as each:
-            await each.filter("high")
-            await each.end("x")
-            for name in ("same", "lower"):
-                assert (await each.filter(name))["NodeNames"] is None, name
-            await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
-            assert (await each.filter("higher"))["NodeNames"] == ["n1"]
-
-    story(run())
+async def test_the_freed_devices_are_kept_for_the_nominated_pod(mode: str) -> None:
+    others = [high(with_limits(1, 10), name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))]
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), *others, mode=mode) as each:
+        await each.filter("high")
+        await each.end("x")
+        for name in ("same", "lower"):
+            assert (await each.filter(name))["NodeNames"] is None, name
+        await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
+        assert (await each.filter("higher"))["NodeNames"] == ["n1"]
 
 
-def test_what_is_beside_the_kept_devices_is_free() -> None:
-    async def run() -> None:
-        async with extended(
-            ONE, FULL, high(with_limits(1, 6000)), high(with_limits(1, 2000), name="small", priority=0)
-        ) as each:
-            await each.filter("high")
-            await each.end("x")
-            assert (await each.filter("small"))["NodeNames"] == ["n1"]
-
-    story(run())
+async def test_what_is_beside_the_kept_devices_is_free() -> None:
+    async with extended(
+        ONE, FULL, high(with_limits(1, 6000)), high(with_limits(1, 2000), name="small", priority=0)
+    ) as each:
+        await each.filter("high")
+        await each.end("x")
+        assert (await each.filter("small"))["NodeNames"] == ["n1"]
 
 
-def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere() -> None:
-    async def run() -> None:
-        there = [low("y", "n2", "b,NVIDIA,8000,0:;", 1)]
-        async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 8000))) as each:
-            await each.filter("high")
-            assert (each.nominated("high"), each.ending()) == ("n1", ["x"])
-            await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
-            await each.filter("higher")
-            assert (each.nominated("higher"), each.ending()) == ("n1", ["x"]), "x is ending already"
-            await each.filter("high")
-            assert (each.nominated("high"), each.ending()) == ("n2", ["x", "y"])
-
-    story(run())
+async def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere() -> None:
+    there = [low("y", "n2", "b,NVIDIA,8000,0:;", 1)]
+    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 8000))) as each:
+        await each.filter("high")
+        assert (each.nominated("high"), each.ending()) == ("n1", ["x"])
+        await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
+        await each.filter("higher")
+        assert (each.nominated("higher"), each.ending()) == ("n1", ["x"]), "x is ending already"
+        await each.filter("high")
+        assert (each.nominated("high"), each.ending()) == ("n2", ["x", "y"])
 
 
 @pytest.mark.parametrize("until", [0, 91])
-def test_a_nomination_ends_with_its_time(until: int) -> None:
-    async def run() -> None:
-        now = NOW
-        other = high(with_limits(1, 10), name="lower", priority=5)
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), other, clock=lambda: now) as each:
-            await each.filter("high")
-            await each.end("x")
-            now += until
-            assert ((await each.filter("lower"))["NodeNames"] == ["n1"]) is (until > 0)
-
-    story(run())
+async def test_a_nomination_ends_with_its_time(until: int) -> None:
+    now = NOW
+    other = high(with_limits(1, 10), name="lower", priority=5)
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), other, clock=lambda: now) as each:
+        await each.filter("high")
+        await each.end("x")
+        now += until
+        assert ((await each.filter("lower"))["NodeNames"] == ["n1"]) is (until > 0)
 
 
 @both
-def test_a_nomination_ends_with_its_pod(mode: str) -> None:
-    async def run() -> None:
-        other = high(with_limits(1, 10), name="lower", priority=5)
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), other, mode=mode) as each:
-            await each.filter("high")
-            await each.end("x", "high")
-            assert (await each.filter("lower"))["NodeNames"] == ["n1"]
-
-    story(run())
+async def test_a_nomination_ends_with_its_pod(mode: str) -> None:
+    other = high(with_limits(1, 10), name="lower", priority=5)
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), other, mode=mode) as each:
+        await each.filter("high")
+        await each.end("x", "high")
+        assert (await each.filter("lower"))["NodeNames"] == ["n1"]
 
 
 STEPS = [
@@ -211,201 +166,164 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "nth"), STEPS)
-def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
+async def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
     """It is started again, kube-scheduler asks again, and nobody is evicted twice or in vain."""
+    there = [low(f"x{i}", "n1", "a,NVIDIA,4000,0:;", 0, i) for i in (1, 2)]
+    others = [low("y", "n2", "b,NVIDIA,8000,0:;", 5)]
+    seen = 0
+    over = asyncio.Event()
 
-    async def run() -> None:
-        there = [low(f"x{i}", "n1", "a,NVIDIA,4000,0:;", 0, i) for i in (1, 2)]
-        others = [low("y", "n2", "b,NVIDIA,8000,0:;", 5)]
-        seen = 0
-        over = asyncio.Event()
+    async def pause(at: str) -> None:
+        nonlocal seen
+        seen += at == step
+        if seen >= nth:
+            await over.wait()
 
-        async def pause(at: str) -> None:
-            nonlocal seen
-            seen += at == step
-            if seen >= nth:
-                await over.wait()
-
-        async with extended(ONE, TWO, *there, *others, high(with_limits(1, 8000)), pause=pause) as each:
-            await each.filter("high")
-            assert seen >= nth
-        cluster = each.cluster
-        cluster.pause = None
-        async with extended(cluster=cluster) as again:
-            assert again.retried in ([], [again.raw("high")["metadata"]["uid"]])
-            await again.filter("high")
-            assert (again.ending(), again.nominated("high")) == (["x1", "x2"], "n1")
-            await again.end("x1", "x2")
-            assert (await again.filter("high"))["NodeNames"] == ["n1"]
-
-    story(run())
+    async with extended(ONE, TWO, *there, *others, high(with_limits(1, 8000)), pause=pause) as each:
+        await each.filter("high")
+        assert seen >= nth
+    cluster = each.cluster
+    cluster.pause = None
+    async with extended(cluster=cluster) as again:
+        assert again.retried in ([], [again.raw("high")["metadata"]["uid"]])
+        await again.filter("high")
+        assert (again.ending(), again.nominated("high")) == (["x1", "x2"], "n1")
+        await again.end("x1", "x2")
+        assert (await again.filter("high"))["NodeNames"] == ["n1"]
 
 
 @both
 @pytest.mark.parametrize("step", ["patch:before", "patch:after", "bind:before", "bind:after"])
-def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None:
+async def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None:
     """The node's lock, and the Binding. Until the pod is bound the devices are kept for it."""
+    reached = asyncio.Event()
 
-    async def run() -> None:
-        reached = asyncio.Event()
+    async def pause(at: str) -> None:
+        if at == step:
+            reached.set()
+            await asyncio.Event().wait()
 
-        async def pause(at: str) -> None:
-            if at == step:
-                reached.set()
-                await asyncio.Event().wait()
-
-        incoming = [high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower", priority=5)]
-        async with extended(ONE, FULL, *incoming, mode=mode) as each:
-            await each.filter("high")
-            await each.end("x")
-            await each.filter("high")
-            each.cluster.pause = pause
-            binding = asyncio.create_task(each.bind("high", "n1"))
-            await reached.wait()
-            each.cluster.pause = None
-            binding.cancel()
-            await asyncio.gather(binding, return_exceptions=True)
-        async with extended(cluster=each.cluster, mode=mode) as again:
-            assert (await again.filter("lower"))["NodeNames"] is None
-            assert (await again.filter("high"))["NodeNames"] == ["n1"]
-            assert await again.bind("high", "n1") == ""
-            assert again.raw("high")["spec"]["nodeName"] == "n1"
-            assert again.preemption.counts["evicting"] == 0
-
-    story(run())
+    incoming = [high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower", priority=5)]
+    async with extended(ONE, FULL, *incoming, mode=mode) as each:
+        await each.filter("high")
+        await each.end("x")
+        await each.filter("high")
+        each.cluster.pause = pause
+        binding = asyncio.create_task(each.bind("high", "n1"))
+        await reached.wait()
+        each.cluster.pause = None
+        binding.cancel()
+        await asyncio.gather(binding, return_exceptions=True)
+    async with extended(cluster=each.cluster, mode=mode) as again:
+        assert (await again.filter("lower"))["NodeNames"] is None
+        assert (await again.filter("high"))["NodeNames"] == ["n1"]
+        assert await again.bind("high", "n1") == ""
+        assert again.raw("high")["spec"]["nodeName"] == "n1"
+        assert again.preemption.counts["evicting"] == 0
 
 
-def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
-    async def run() -> None:
-        nodes = [node(f"n{i}", *(card(f"c{i}{j}") for j in range(4))) for i in range(5)]
-        there = [low(f"x{i}{j}", f"n{i}", f"c{i}{j},NVIDIA,8000,0:;", 0, j) for i in range(5) for j in range(4)]
-        incoming = [high(with_limits(1, 8000), name=f"high{i:02}") for i in range(20)]
-        async with extended(*nodes, *there, *incoming, high(with_limits(1, 10), name="late")) as each:
-            for number in range(20):
-                await each.filter(f"high{number:02}")
-                assert len(each.ending()) == number + 1
-            await each.filter("late")
-            assert each.preemption.counts["no-candidates"] == 1, "everything is kept for somebody"
-            places = [each.nominated(f"high{number:02}") for number in range(20)]
-            assert sorted(places) == sorted(f"n{i}" for i in range(5) for _ in range(4))
-
-    story(run())
+async def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
+    nodes = [node(f"n{i}", *(card(f"c{i}{j}") for j in range(4))) for i in range(5)]
+    there = [low(f"x{i}{j}", f"n{i}", f"c{i}{j},NVIDIA,8000,0:;", 0, j) for i in range(5) for j in range(4)]
+    incoming = [high(with_limits(1, 8000), name=f"high{i:02}") for i in range(20)]
+    async with extended(*nodes, *there, *incoming, high(with_limits(1, 10), name="late")) as each:
+        for number in range(20):
+            await each.filter(f"high{number:02}")
+            assert len(each.ending()) == number + 1
+        await each.filter("late")
+        assert each.preemption.counts["no-candidates"] == 1, "everything is kept for somebody"
+        places = [each.nominated(f"high{number:02}") for number in range(20)]
+        assert sorted(places) == sorted(f"n{i}" for i in range(5) for _ in range(4))
 
 
-def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
-    async def run() -> None:
-        labels = {"labels": {"app": "a"}}
-        there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]
-        third = [node("n3", card("c")), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
-        incoming = [high(with_limits(1, 8000), name=name) for name in ("first", "second")]
-        async with extended(ONE, TWO, *there, *third, *incoming, budget(1)) as each:
-            await each.filter("first")
-            await each.filter("second")
-            assert each.ending() == ["x", "z"], "the budget allows one of x and y"
-
-    story(run())
+async def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
+    labels = {"labels": {"app": "a"}}
+    there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]
+    third = [node("n3", card("c")), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
+    incoming = [high(with_limits(1, 8000), name=name) for name in ("first", "second")]
+    async with extended(ONE, TWO, *there, *third, *incoming, budget(1)) as each:
+        await each.filter("first")
+        await each.filter("second")
+        assert each.ending() == ["x", "z"], "the budget allows one of x and y"
 
 
 @pytest.mark.parametrize("step", ["patch:before", "patch_status:before", "delete_pod:before"])
-def test_what_fails_for_a_moment_is_tried_again(step: str) -> None:
-    async def run() -> None:
-        failures = [Unavailable("busy"), Unavailable("busy")]
+async def test_what_fails_for_a_moment_is_tried_again(step: str) -> None:
+    failures = [Unavailable("busy"), Unavailable("busy")]
 
-        async def pause(at: str) -> None:
-            if at == step and failures:
-                raise failures.pop()
+    async def pause(at: str) -> None:
+        if at == step and failures:
+            raise failures.pop()
 
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
-            await each.filter("high")
-            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
-
-    story(run())
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+        await each.filter("high")
+        assert (each.ending(), each.nominated("high")) == (["x"], "n1")
 
 
-def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
-    async def run() -> None:
-        async def pause(at: str) -> None:
-            if at == "delete_pod:before":
-                raise Forbidden("pods is forbidden")
+async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
+    async def pause(at: str) -> None:
+        if at == "delete_pod:before":
+            raise Forbidden("pods is forbidden")
 
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
-            await each.filter("high")
-            assert (each.ending(), each.nominated("high")) == ([], "")
-            assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
-            assert each.preemption.counts == {"evicting": 1, "failed": 1}
-
-    story(run())
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+        await each.filter("high")
+        assert (each.ending(), each.nominated("high")) == ([], "")
+        assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
+        assert each.preemption.counts == {"evicting": 1, "failed": 1}
 
 
-def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it_away() -> None:
-    async def run() -> None:
-        taken = False
+async def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it_away() -> None:
+    taken = False
 
-        async def pause(at: str) -> None:
-            nonlocal taken
-            if at == "delete_pod:before" and not taken:
-                taken = True
-                await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": None}}, "default")
+    async def pause(at: str) -> None:
+        nonlocal taken
+        if at == "delete_pod:before" and not taken:
+            taken = True
+            await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": None}}, "default")
 
-        async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
-            await each.filter("high")
-            assert taken
-            assert each.nominated("high") == "n1"
-
-    story(run())
+    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+        await each.filter("high")
+        assert taken
+        assert each.nominated("high") == "n1"
 
 
-def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_there_is() -> None:
+async def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_there_is() -> None:
     """kube-scheduler tries the nominated node alone before it offers the others."""
-
-    async def run() -> None:
-        there = [low("y", "n2", "b,NVIDIA,8000,0:;", 0, 9)]
-        async with extended(
-            ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(with_limits(1, 8000))
-        ) as each:
-            await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n1"}}, "default")
-            await each.filter("high", ["n1"])
-            assert each.ending() == []
-            await each.filter("high", ["n1", "n2"])
-            assert each.ending() == ["y"]
-
-    story(run())
+    there = [low("y", "n2", "b,NVIDIA,8000,0:;", 0, 9)]
+    async with extended(ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(with_limits(1, 8000))) as each:
+        await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n1"}}, "default")
+        await each.filter("high", ["n1"])
+        assert each.ending() == []
+        await each.filter("high", ["n1", "n2"])
+        assert each.ending() == ["y"]
 
 
-def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
+async def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
     """Mixed requests: kube-scheduler knows who has to go for CPU, and asks."""
-
-    async def run() -> None:
-        there = [low("y", "n2", "b,NVIDIA,4000,0:;"), low("z", "n2", "b,NVIDIA,4000,0:;", 10)]
-        cpu = [
-            pod("cpu", with_limits(None), nodeName=name, priority=0) | {"status": {"phase": "Running"}}
-            for name in ("n1",)
-        ]
-        async with extended(
-            ONE, TWO, FULL, *there, *cpu, high(with_limits(1, 4000)), high(with_limits(1, 8000), name="all")
-        ) as each:
-            uid = each.raw("cpu")["metadata"]["uid"]
-            assert await each.preempt("high", n1=[uid], n2=["y"]) == {"n1": [uid, "x"], "n2": ["y"]}
-            assert await each.preempt("high", n1=["x"]) == {"n1": ["x"]}, "nobody else has to go"
-            assert await each.preempt("all", n2=["y"]) == {}, "z stays, so it would be in vain"
-            assert await each.preempt("cpu", n1=["x"]) == {"n1": ["x"]}, "it requests no devices"
-            await each.filter("high")
-            assert each.nominated("high") == "n1"
-            assert await each.preempt("high", n2=["y"]) == {}, "others are evicted for it already"
-
-    story(run())
+    there = [low("y", "n2", "b,NVIDIA,4000,0:;"), low("z", "n2", "b,NVIDIA,4000,0:;", 10)]
+    cpu = [
+        pod("cpu", with_limits(None), nodeName=name, priority=0) | {"status": {"phase": "Running"}} for name in ("n1",)
+    ]
+    async with extended(
+        ONE, TWO, FULL, *there, *cpu, high(with_limits(1, 4000)), high(with_limits(1, 8000), name="all")
+    ) as each:
+        uid = each.raw("cpu")["metadata"]["uid"]
+        assert await each.preempt("high", n1=[uid], n2=["y"]) == {"n1": [uid, "x"], "n2": ["y"]}
+        assert await each.preempt("high", n1=["x"]) == {"n1": ["x"]}, "nobody else has to go"
+        assert await each.preempt("all", n2=["y"]) == {}, "z stays, so it would be in vain"
+        assert await each.preempt("cpu", n1=["x"]) == {"n1": ["x"]}, "it requests no devices"
+        await each.filter("high")
+        assert each.nominated("high") == "n1"
+        assert await each.preempt("high", n2=["y"]) == {}, "others are evicted for it already"
 
 
-def test_who_waits_for_kube_schedulers_victims_evicts_nobody_else() -> None:
-    async def run() -> None:
-        there = [pod("cpu", with_limits(None), nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
-        async with extended(
-            ONE, TWO, FULL, *there, high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower")
-        ) as each:
-            await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n2"}}, "default")
-            await each.cluster.delete_pod("default", "cpu", each.raw("cpu")["metadata"]["uid"])
-            await each.filter("high", ["n1"])
-            assert each.ending() == ["cpu"]
-            assert (await each.filter("lower", ["n2"]))["NodeNames"] is None, "the devices are kept, too"
-
-    story(run())
+async def test_who_waits_for_kube_schedulers_victims_evicts_nobody_else() -> None:
+    there = [pod("cpu", with_limits(None), nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
+    async with extended(
+        ONE, TWO, FULL, *there, high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower")
+    ) as each:
+        await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n2"}}, "default")
+        await each.cluster.delete_pod("default", "cpu", each.raw("cpu")["metadata"]["uid"])
+        await each.filter("high", ["n1"])
+        assert each.ending() == ["cpu"]
+        assert (await each.filter("lower", ["n2"]))["NodeNames"] is None, "the devices are kept, too"

@@ -19,7 +19,7 @@ from scheduling.scenery import GPU, MEM, NOW, VENDORS, card, node, pod, quota, w
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key
-from .test_preemption import both, story
+from .test_preemption import both
 
 FREE, TAKEN = node("n1", card("a", 16000)), node("n2", card("b"))
 X = low("x", "n2", "b,NVIDIA,8000,0:;")
@@ -42,26 +42,22 @@ async def used(each: Extended) -> str:
 
 
 @both
-def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
+async def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
     """The pod waits with the smallest card's 8000 MiB; the free card costs 16000, and x holds 8000 of 20000."""
-
-    async def run() -> None:
-        nodes, offered = [FREE, TAKEN, node("n3", card("c"))], ["n1", "n3"]
-        pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(with_limits(1, percent=100))]
-        async with extended(*nodes, giving_room(20000, 16000), *pods, mode=mode) as each:
-            assert (await each.filter("high", offered))["FailedNodes"]["n1"] == "1/1 ResourceQuotaNotFit"
-            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
-            message = "evicted 1 pod from other nodes, for its quota: default/x"
-            assert each.events("high") == [("Preempting", message)]
-            assert await used(each) == "16k", "the victim counts until it has ended"
-            await each.filter("high", offered)
-            await each.end("x")
-            assert (await each.filter("high", offered))["NodeNames"] is None, "used isn't computed anew yet"
-            assert each.preemption.counts == {"evicting": 1, "waiting": 2}
-            assert await used(each) == "8k"
-            assert (await each.filter("high", offered))["NodeNames"] == ["n1"]
-
-    story(run())
+    nodes, offered = [FREE, TAKEN, node("n3", card("c"))], ["n1", "n3"]
+    pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(with_limits(1, percent=100))]
+    async with extended(*nodes, giving_room(20000, 16000), *pods, mode=mode) as each:
+        assert (await each.filter("high", offered))["FailedNodes"]["n1"] == "1/1 ResourceQuotaNotFit"
+        assert (each.ending(), each.nominated("high")) == (["x"], "n1")
+        message = "evicted 1 pod from other nodes, for its quota: default/x"
+        assert each.events("high") == [("Preempting", message)]
+        assert await used(each) == "16k", "the victim counts until it has ended"
+        await each.filter("high", offered)
+        await each.end("x")
+        assert (await each.filter("high", offered))["NodeNames"] is None, "used isn't computed anew yet"
+        assert each.preemption.counts == {"evicting": 1, "waiting": 2}
+        assert await used(each) == "8k"
+        assert (await each.filter("high", offered))["NodeNames"] == ["n1"]
 
 
 @pytest.mark.parametrize(
@@ -86,60 +82,45 @@ def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
         ),
     ],
 )
-def test_who_is_evicted_for_room(why: str, objects: list[JSON], expected: list[str]) -> None:
-    async def run() -> None:
-        async with extended(FREE, TAKEN, *objects, high(with_limits(1, 10000))) as each:
-            await each.filter("high", ["n1"])
-            assert each.ending() == expected, why
-
-    story(run())
+async def test_who_is_evicted_for_room(why: str, objects: list[JSON], expected: list[str]) -> None:
+    async with extended(FREE, TAKEN, *objects, high(with_limits(1, 10000))) as each:
+        await each.filter("high", ["n1"])
+        assert each.ending() == expected, why
 
 
-def test_room_and_devices_at_once() -> None:
+async def test_room_and_devices_at_once() -> None:
     """y holds the card, x and y the quota: y alone is enough for both."""
-
-    async def run() -> None:
-        there = [X, low("y", "n1", "a,NVIDIA,10000,0:;", 5)]
-        async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(with_limits(1, 10000))) as each:
-            await each.filter("high")
-            assert each.ending() == ["y"]
-
-    story(run())
+    there = [X, low("y", "n1", "a,NVIDIA,10000,0:;", 5)]
+    async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(with_limits(1, 10000))) as each:
+        await each.filter("high")
+        assert each.ending() == ["y"]
 
 
-def test_room_in_a_quota_of_some_cards() -> None:
+async def test_room_in_a_quota_of_some_cards() -> None:
     """x holds the one card that the quota allows of this type, y a card that the quota doesn't count."""
-
-    async def run() -> None:
-        large = node("n1", card("a", type="NVIDIA H100"), card("c", type="NVIDIA H100"))
-        there = [low("x", "n1", "c,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;")]
-        limit = giving_room(1, 1, of=GPU)
-        selects = {"hami.io/quota-device-types": "H100", "hami.io/quota-counted-cards": "types h100"}
-        limit["metadata"]["annotations"] |= selects
-        async with extended(large, TAKEN, limit, *there, high(with_limits(1, 8000))) as each:
-            await each.filter("high", ["n1"])
-            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
-            await each.end("x")
-            await each.core.recomputer.run("default", "q")
-            assert (await each.filter("high", ["n1"]))["NodeNames"] == ["n1"]
-
-    story(run())
+    large = node("n1", card("a", type="NVIDIA H100"), card("c", type="NVIDIA H100"))
+    there = [low("x", "n1", "c,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;")]
+    limit = giving_room(1, 1, of=GPU)
+    selects = {"hami.io/quota-device-types": "H100", "hami.io/quota-counted-cards": "types h100"}
+    limit["metadata"]["annotations"] |= selects
+    async with extended(large, TAKEN, limit, *there, high(with_limits(1, 8000))) as each:
+        await each.filter("high", ["n1"])
+        assert (each.ending(), each.nominated("high")) == (["x"], "n1")
+        await each.end("x")
+        await each.core.recomputer.run("default", "q")
+        assert (await each.filter("high", ["n1"]))["NodeNames"] == ["n1"]
 
 
-def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
+async def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
     """The small card of n2 would do, where kube-scheduler has found a victim for CPU."""
-
-    async def run() -> None:
-        nodes = [FREE, node("n2", card("b")), node("n3", card("c"))]
-        there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", with_limits(None), nodeName="n2", priority=0)]
-        async with extended(*nodes, giving_room(20000, 16000), *there, high(with_limits(1, percent=100))) as each:
-            await each.filter("high", ["n1"])
-            assert (each.ending(), each.nominated("high")) == (["x"], "n1")
-            assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) == {}
-            await each.end("x")
-            assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) != {}, "nobody is ending"
-
-    story(run())
+    nodes = [FREE, node("n2", card("b")), node("n3", card("c"))]
+    there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", with_limits(None), nodeName="n2", priority=0)]
+    async with extended(*nodes, giving_room(20000, 16000), *there, high(with_limits(1, percent=100))) as each:
+        await each.filter("high", ["n1"])
+        assert (each.ending(), each.nominated("high")) == (["x"], "n1")
+        assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) == {}
+        await each.end("x")
+        assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) != {}, "nobody is ending"
 
 
 @settings(derandomize=True, max_examples=100)
