@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import os
 
 import pytest
+from async_tests import run_async
 from hypothesis import settings
 
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=40)
@@ -19,14 +18,4 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test in a loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await pyfuncitem.obj(**arguments)
-
-    asyncio.run(whole())
-    return True
+    return run_async(pyfuncitem)

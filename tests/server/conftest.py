@@ -5,6 +5,8 @@ import ssl
 from types import SimpleNamespace
 
 import pytest
+import uvloop
+from async_tests import run_async
 from uvicorn import server
 
 from hami_webhook import pki
@@ -32,3 +34,8 @@ def quick_server(monkeypatch):
         await asyncio.sleep(seconds / 20)
 
     monkeypatch.setattr(server, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    return run_async(pyfuncitem, uvloop.run, ends_tasks=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import functools
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,21 +26,6 @@ ANYWHERE = tuple(
 )
 """The flags to listen on free ports."""
 QUICK = ("--shutdown-grace", "200ms", "--quota-debounce", "10ms")
-
-
-def scenario(test: Any) -> Any:
-    """Run an async test in a loop of its own, within seconds, and find the tasks it leaves."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        async def whole() -> None:
-            async with asyncio.timeout(15):
-                await test(*args, **kwargs)
-            assert not asyncio.all_tasks() - {asyncio.current_task()}
-
-        asyncio.run(whole())
-
-    return run
 
 
 def certificates(folder: Path, pair: pki.Pair = PAIR) -> tuple[str, ...]:

@@ -1,12 +1,10 @@
 """Listeners on real sockets, and the clients that try them. Deadlines are tenths of seconds here."""
 
 import asyncio
-import functools
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -98,22 +96,6 @@ async def listening(app, limits=LIMITS, **more):
         app.release.set()
         await listener.drain_and_stop()
         assert listener.open_connections == 0
-
-
-def scenario(test):
-    """Run an async test in a loop of its own, within seconds, and find the tasks it leaves."""
-
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        async def whole():
-            async with asyncio.timeout(8):
-                await test(*args, **kwargs)
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            assert not left
-
-        uvloop.run(whole())
-
-    return run
 
 
 @asynccontextmanager

@@ -26,12 +26,11 @@ from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
-from .serving import AS_JSON, PAIR, certificates, scenario, served, trusting
+from .serving import AS_JSON, PAIR, certificates, served, trusting
 from .test_metrics import labelled, samples
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
-@scenario
 async def test_every_path_answers_reviews(tmp_path, path):
     async with served(tmp_path, await town(FULL)) as front:
         inner = await front.review(path, review(pod(gpu(), uid="u")))
@@ -41,7 +40,6 @@ async def test_every_path_answers_reviews(tmp_path, path):
         assert front.process.core.charger.counts.writes == (path != "/mutate")
 
 
-@scenario
 async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
     cluster = await town({GPU: 1})
     async with served(tmp_path, cluster) as front:
@@ -63,7 +61,6 @@ async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
         }
 
 
-@scenario
 async def test_routes_and_methods(tmp_path):
     async with served(tmp_path, await town()) as front:
         for path in ("/mutate", "/validate", "/webhook", "/quotas"):
@@ -80,7 +77,6 @@ async def test_routes_and_methods(tmp_path):
             assert (await front.client.get(path)).content == b""
 
 
-@scenario
 async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
     cluster = await town(FULL)
     opened = asyncio.Event()
@@ -109,7 +105,6 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         assert (await front.review("/validate", review(pod(gpu(), uid="u"))))["allowed"], "it still serves"
 
 
-@scenario
 async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path):
     cluster = await town()
     opened = [{"name": "validate.webhook.hami.io", "matchConditions": [], "failurePolicy": "Fail"}]
@@ -131,7 +126,6 @@ async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_n
         assert front.process.core.problems["WebhookConditionsDiffer"] == 1
 
 
-@scenario
 async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
     async with served(tmp_path, await town()) as front, httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{front.process.metrics.port}"
@@ -142,14 +136,12 @@ async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
         assert (await client.post(f"{url}/webhook", content=b"{}")).status_code == 404
 
 
-@scenario
 async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path):
     async with served(tmp_path, await town(), "--roles", "controller") as front:
         assert (await front.client.post("/webhook", content=b"{}")).status_code == 404
         assert (await front.client.get("/readyz")).status_code == 200
 
 
-@scenario
 async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path):
     cluster = await town({MEM: 10_000})
     async with served(tmp_path, cluster) as front:
@@ -161,7 +153,6 @@ async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_p
         assert spent(cluster)[MEM] == 10_000
 
 
-@scenario
 async def test_certificates_are_reloaded_under_load(tmp_path):
     renewed = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
     async with served(tmp_path, await town(FULL)) as front:
@@ -189,7 +180,6 @@ async def test_certificates_are_reloaded_under_load(tmp_path):
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-@scenario
 async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_the_request(tmp_path, chunked, version):
     start = (
         f'{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/{version}","request":{{"uid":"7-a","x":"'.encode()
@@ -215,7 +205,6 @@ async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_
         )
 
 
-@scenario
 async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(tmp_path):
     async with served(tmp_path, await town(), "--max-request-bytes", "2000") as front:
         answer = await front.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
@@ -226,7 +215,6 @@ async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(
     ("cidrs", "code"),
     [("127.0.0.1/32", 200), ("10.0.0.0/8,127.0.0.0/8", 200), ("fd00::/8,::1/128", 403), ("127.0.0.2/32", 403)],
 )
-@scenario
 async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhere(tmp_path, cidrs, code):
     cluster = await town(FULL)
     async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as front:
@@ -274,7 +262,6 @@ async def post(front, path, written, **params):
     ("text", "left"),
     [("10s", 9.0), ("30s", 29.0), ("2s", 1.0), ("1s", 0.1), ("1500ms", 0.5), (None, None), ("", None), ("soon", None)],
 )
-@scenario
 async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(text, left):
     seen = []
 
@@ -295,7 +282,6 @@ async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(tex
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
-@scenario
 async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path):
     inner = await post(doors(core_on(Hung()).admission), path, review(pod(gpu(), uid="u")), timeout="600ms")
     assert (inner["status"]["code"], inner["status"]["details"]["retryAfterSeconds"]) == (503, 1)
@@ -303,7 +289,6 @@ async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server
     assert (await post(doors(core_on(Hung()).admission), path, review(pod(cpu(), uid="u"))))["allowed"]
 
 
-@scenario
 async def test_a_hanging_quota_is_refused_by_the_charge_itself():
     core = core_on(Hung())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
@@ -314,13 +299,11 @@ async def test_a_hanging_quota_is_refused_by_the_charge_itself():
     await asyncio.sleep(0.01)
 
 
-@scenario
 async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
     front = doors(core_on(Hung()).admission, request_timeout=0.05)
     assert (await post(front, "/mutate", review(pod(gpu()))))["status"]["code"] == 503
 
 
-@scenario
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
     class Crashing:
         async def mutate(self, review):
@@ -337,7 +320,6 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
     assert registry.get_sample_value("hami_webhook_reviews_total", {"path": "/mutate", "code": "500"}) == 1
 
 
-@scenario
 async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     caplog.set_level(logging.INFO)
     obj = pod(gpu(), name="p\nERROR forged", node="n")
@@ -348,7 +330,6 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     assert "\n" not in JsonFormatter().format(ours[0])
 
 
-@scenario
 async def test_answers_are_counted_by_path_and_code():
     registry = new_registry()
     front = doors(gate(), registry)
@@ -382,7 +363,6 @@ class Slices:
     validate = webhook = mutate
 
 
-@scenario
 async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered():
     slices = Slices(0.05)
     front = doors(slices)
@@ -401,7 +381,6 @@ async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_ot
     assert min(gaps) > 0.09, "as long a pause as the work took"
 
 
-@scenario
 async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
     slices = Slices(0.01)
     front = doors(slices, max_request_bytes=100_000)
@@ -415,7 +394,6 @@ async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
     assert (await post(front, "/mutate", padded))["allowed"], "memory is free again"
 
 
-@scenario
 async def test_a_large_review_does_not_wait_longer_than_the_api_server():
     front = doors(Slices(0.5))
     padded = review(pod(cpu(), annotations={"pad": "x" * (LARGE + 1)}))

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from admission.scene import FULL, town
 
-from .serving import scenario, served
+from .serving import served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 
-@scenario
 async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: Path) -> None:
     async with served(tmp_path / "tls", await town(FULL), "--preemption=on") as front:
         text = (await front.client.get("/metrics")).text

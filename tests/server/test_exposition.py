@@ -14,7 +14,7 @@ from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 
-from .serving import AS_JSON, Served, scenario, served
+from .serving import AS_JSON, Served, served
 from .sockets import until
 from .test_metrics import node, placed, quota
 
@@ -39,7 +39,6 @@ def annotations_of(front: Served, node: str) -> Mapping[str, str]:
 ABOVE = {"metadata": {"name": "all"}, "spec": {"namespaceSelector": {}, "hard": {"limits.nvidia.com/gpu": 9}}}
 
 
-@scenario
 async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
     cluster = await town(FULL)
     for kind, obj in (

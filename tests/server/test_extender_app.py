@@ -28,7 +28,7 @@ from hami_webhook.server.listener import Listener
 from hami_webhook.server.request_metrics import RequestMetrics, new_registry
 from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 
-from .serving import certificates, scenario, served, settings_of, trusting
+from .serving import certificates, served, settings_of, trusting
 from .test_tls import CA
 from .test_tls import serving as issued
 
@@ -68,7 +68,6 @@ def binding(front: Front, **other: str) -> dict[str, str]:
     return {"PodName": "p", "PodNamespace": "default", "PodUID": front.read("p").uid, "Node": "n", **other}
 
 
-@scenario
 async def test_a_pod_goes_through_filter_and_bind() -> None:
     front = await a_town()
     async with door(front) as client:
@@ -88,7 +87,6 @@ async def test_a_pod_goes_through_filter_and_bind() -> None:
     assert front.read("p").node_name == "m"
 
 
-@scenario
 async def test_grades_are_a_list_of_hosts() -> None:
     front = Front("cooperative")
     await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
@@ -100,7 +98,6 @@ async def test_grades_are_a_list_of_hosts() -> None:
         assert (await client.post("/prioritize", json={})).json() == []
 
 
-@scenario
 async def test_a_simulation_needs_whole_nodes() -> None:
     front = await a_town()
     async with door(front) as client:
@@ -111,7 +108,6 @@ async def test_a_simulation_needs_whole_nodes() -> None:
         assert answer["Error"] == "a simulation needs whole nodes: extender args missing nodes"
 
 
-@scenario
 async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400() -> None:
     async with door() as client:
         for path in PATHS:
@@ -125,7 +121,6 @@ async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400
             assert (await client.post("/filter", content=body)).json()["Error"].startswith("extender args m")
 
 
-@scenario
 async def test_other_methods_and_paths() -> None:
     async with door() as client:
         for path in PATHS:
@@ -138,7 +133,6 @@ async def test_other_methods_and_paths() -> None:
             assert (answer.status_code, answer.content) == (200, b"")
 
 
-@scenario
 async def test_32_mib_are_taken_and_more_is_too_large() -> None:
     front = await a_town()
     async with door(front) as client:
@@ -150,7 +144,6 @@ async def test_32_mib_are_taken_and_more_is_too_large() -> None:
         assert "too large" in answer.text
 
 
-@scenario
 async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: Path) -> None:
     front = await a_town()
     file = tmp_path / "token"
@@ -180,7 +173,6 @@ async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: 
         assert (await client.post("/filter", content=sent, headers={"authorization": value})).status_code == 401
 
 
-@scenario
 async def test_a_forged_bind_changes_nothing() -> None:
     front = await a_town()
     async with door(front) as client:
@@ -201,7 +193,6 @@ async def test_a_forged_bind_changes_nothing() -> None:
         assert (await client.post("/bind", json=binding(front))).json() == {"Error": ""}
 
 
-@scenario
 async def test_odd_objects_are_answered_not_failed() -> None:
     front = await a_town()
     async with door(front) as client:
@@ -214,7 +205,6 @@ async def test_odd_objects_are_answered_not_failed() -> None:
                 assert (await client.post(path, json={"Pod": odd, "NodeNames": ["n"]})).status_code == 200, odd
 
 
-@scenario
 async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: Path) -> None:
     authority = tmp_path / "clients.crt"
     authority.write_bytes(CA.certificate)
@@ -243,7 +233,6 @@ async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: P
             assert answer.json()["NodeNames"] == ["n"]
 
 
-@scenario
 async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "clients.crt").write_bytes(CA.certificate)
     (tmp_path / "token").write_text("secret")
@@ -278,27 +267,22 @@ async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told
         ("0.0.0.0", 403),
     ],
 )
-def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str, status: int) -> None:
-    @scenario
-    async def ask() -> None:
-        front = await a_town()
-        routes = app_of(front.extender).routes(loopback_only=True)
-        transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
-        async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
-            for path in PATHS:
-                answer = await client.post(path, json={})
-                assert answer.status_code == status, path
-                if status == 403:
-                    assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
-            await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
-            await client.post("/bind", json=binding(front))
-        await front.recorded()
-        assert front.read("p").node_name == ("n" if status == 200 else "")
-
-    ask()
+async def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str, status: int) -> None:
+    front = await a_town()
+    routes = app_of(front.extender).routes(loopback_only=True)
+    transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
+        for path in PATHS:
+            answer = await client.post(path, json={})
+            assert answer.status_code == status, path
+            if status == 403:
+                assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
+        await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+        await client.post("/bind", json=binding(front))
+    await front.recorded()
+    assert front.read("p").node_name == ("n" if status == 200 else "")
 
 
-@scenario
 async def test_a_kube_scheduler_beside_the_process_may_send_to_the_main_server(tmp_path: Path) -> None:
     async with served(tmp_path / "a", await town(), "--extender-bind-address=") as front:
         assert front.process.extender is None

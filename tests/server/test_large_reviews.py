@@ -8,10 +8,9 @@ import itertools
 from admission.reviews import GPU, MEM, body, gpu, pod, review
 from admission.scene import town
 
-from .serving import AS_JSON, scenario, served
+from .serving import AS_JSON, served
 
 
-@scenario
 async def test_between_two_large_reviews_others_are_answered(tmp_path):
     large = body(review(pod(*(gpu(f"c{number}") for number in range(3_000)), uid="large")))
     small = body(review(pod(gpu(), uid="small")))

@@ -24,14 +24,12 @@ from .sockets import (
     answer,
     connected,
     listening,
-    scenario,
     until,
     until_cut,
 )
 
 
 class TestServing:
-    @scenario
     async def test_https_and_plain_listeners_side_by_side_on_free_ports(self, tls, trusting):
         secure, plain = App(), App()
         async with (
@@ -48,7 +46,6 @@ class TestServing:
             assert answered.headers["date"].endswith("GMT")
 
     @pytest.mark.parametrize("host", ["", "::", "localhost", "127.0.0.1"])
-    @scenario
     async def test_loopback_is_reached_whatever_the_host_says(self, host):
         listener = Listener(App().asgi, host=host, port=0, limits=LIMITS)
         await listener.start()
@@ -56,7 +53,6 @@ class TestServing:
             assert (await http.get(f"http://localhost:{listener.port}/")).status_code == 200
         await listener.drain_and_stop()
 
-    @scenario
     async def test_every_address_is_ipv4_where_there_is_no_ipv6(self, monkeypatch):
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
         listener = Listener(App().asgi, host="", port=0, limits=LIMITS)
@@ -66,7 +62,6 @@ class TestServing:
             assert (await answer(reader))[0] == 200
         await listener.drain_and_stop()
 
-    @scenario
     async def test_start_and_stop_again_and_again(self):
         listener = Listener(App().asgi, host="127.0.0.1", port=0, limits=LIMITS)
         await listener.drain_and_stop()
@@ -83,7 +78,6 @@ class TestServing:
             with pytest.raises(RuntimeError, match="not been started"):
                 _ = listener.port
 
-    @scenario
     async def test_a_taken_port_is_an_error_that_names_it(self):
         async with listening(App()) as first:
             second = Listener(App().asgi, host="127.0.0.1", port=first.port, limits=LIMITS)
@@ -92,27 +86,23 @@ class TestServing:
             assert raised.value.errno == errno.EADDRINUSE
             await second.drain_and_stop()
 
-    @scenario
     async def test_signals_stay_the_caller_s(self):
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         async with listening(App()):
             assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
-    @scenario
     async def test_the_date_moves_on(self):
         async with listening(App()) as listener:
             first = listener._server.server_state.default_headers
             await until(lambda: listener._server.server_state.default_headers is not first)
             assert [name for name, _ in listener._server.server_state.default_headers] == [b"date"]
 
-    @scenario
     async def test_a_wish_for_another_protocol_is_passed_over(self, caplog):
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
             assert (await answer(reader))[0] == 200
         assert not caplog.records
 
-    @scenario
     async def test_an_idle_connection_ends_after_keep_alive(self):
         async with (
             listening(App(), replace(LIMITS, keep_alive=0.1)) as listener,
@@ -122,7 +112,6 @@ class TestServing:
             await answer(reader)
             assert await until_cut(reader) == b""
 
-    @scenario
     async def test_an_idle_connection_outlives_the_header_deadline(self):
         async with listening(App(), BRISK) as listener, connected(listener) as (reader, writer):
             for _ in range(2):
@@ -139,7 +128,6 @@ class TestServing:
 
 class TestSlowClients:
     @pytest.mark.parametrize("start", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-    @scenario
     async def test_headers_that_do_not_come_cut_the_connection(self, start):
         async with listening(App(), BRISK) as listener, connected(listener) as (reader, writer):
             writer.write(start)
@@ -147,7 +135,6 @@ class TestSlowClients:
             assert await until_cut(reader) == b""
             assert time.monotonic() - began < 2
 
-    @scenario
     async def test_headers_that_trickle_cut_the_connection(self):
         async with listening(App(), BRISK) as listener, connected(listener) as (reader, writer):
             cut = asyncio.create_task(until_cut(reader))
@@ -158,14 +145,12 @@ class TestSlowClients:
                 await asyncio.sleep(0.02)
             assert await cut == b""
 
-    @scenario
     async def test_the_second_request_s_headers_have_the_same_deadline(self):
         async with listening(App(), BRISK) as listener, connected(listener) as (reader, writer):
             writer.write(GET + GET[:9])
             assert (await answer(reader))[0] == 200
             assert await until_cut(reader) == b""
 
-    @scenario
     async def test_a_handshake_that_never_ends_cuts_the_connection(self, tls):
         async with listening(App(), BRISK, tls=tls) as listener, connected(listener) as (reader, writer):
             writer.write(b"\x16\x03\x01\x02")
@@ -173,7 +158,6 @@ class TestSlowClients:
             await until(lambda: listener.open_connections == 0)
             assert listener.failed_handshakes == 1
 
-    @scenario
     async def test_slow_headers_over_tls_cut_the_connection(self, tls, trusting):
         async with (
             listening(App(), replace(BRISK, header_read_timeout=0.4), tls=tls) as listener,
@@ -183,7 +167,6 @@ class TestSlowClients:
             assert await until_cut(reader) == b""
             await until(lambda: listener.open_connections == 0)
 
-    @scenario
     async def test_a_body_that_trickles_is_answered_408_and_cut(self):
         app = App(BRISK)
         async with listening(app, replace(BRISK, linger=0.1)) as listener, connected(listener) as (reader, writer):
@@ -197,7 +180,6 @@ class TestSlowClients:
             assert b"not complete within 0.15 s" in received
             assert isinstance(app.errors[0], BodyTimeout)
 
-    @scenario
     async def test_a_body_the_application_waits_for_without_deadline_is_cut_all_the_same(self):
         app = App(replace(BRISK, request_timeout=60))
         async with listening(app, replace(BRISK, linger=0.1)) as listener, connected(listener) as (reader, writer):
@@ -206,7 +188,6 @@ class TestSlowClients:
             await until(lambda: listener.requests_in_flight == 0)
 
     @pytest.mark.parametrize("secure", [False, True])
-    @scenario
     async def test_an_answer_nobody_reads_cuts_the_connection(self, secure, tls, trusting, monkeypatch):
         monkeypatch.setattr("hami_webhook.server.listener._TLS_CLOSE_TIMEOUT", 0.3)
         limits = replace(LIMITS, request_timeout=0.3, keep_alive=0.3 if secure else 60)
@@ -224,7 +205,6 @@ class TestSlowClients:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    @scenario
     async def test_a_large_answer_that_is_read_arrives_whole(self, tls, trusting):
         async with (
             listening(App(), LIMITS, tls=tls) as listener,
@@ -234,7 +214,6 @@ class TestSlowClients:
 
 
 class TestBodies:
-    @scenario
     async def test_a_body_of_exactly_the_bound_is_taken_in_either_framing(self):
         async with listening(App()) as listener, httpx.AsyncClient() as http:
             whole = b"x" * LIMITS.max_request_bytes
@@ -247,7 +226,6 @@ class TestBodies:
                 answered = await http.post(f"http://127.0.0.1:{listener.port}/", content=content)
                 assert (answered.status_code, answered.text) == (200, str(len(whole)))
 
-    @scenario
     async def test_a_larger_content_length_is_refused_before_a_byte_is_read(self):
         app = App()
         async with listening(app) as listener, connected(listener) as (reader, writer):
@@ -256,7 +234,6 @@ class TestBodies:
             assert (status, body) == (413, b"the request body has 200001 bytes, more than the 200000 allowed")
             assert isinstance(app.errors[0], BodyTooLarge)
 
-    @scenario
     async def test_a_larger_chunked_body_is_refused_while_it_streams(self):
         app = App()
         async with listening(app) as listener, connected(listener) as (reader, writer):
@@ -270,7 +247,6 @@ class TestBodies:
             assert (await cut)[0] == 413
             assert sent > LIMITS.max_request_bytes
 
-    @scenario
     async def test_a_refused_body_that_still_arrives_leaves_the_connection_usable(self):
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n" + b"x" * 50_000)
@@ -278,7 +254,6 @@ class TestBodies:
             writer.write(b"x" * 50_000 + GET)
             assert (await answer(reader))[0] == 200
 
-    @scenario
     async def test_a_refused_body_that_goes_on_and_on_is_cut(self):
         async with listening(App(), replace(LIMITS, linger=0.1)) as listener, connected(listener) as (reader, writer):
             writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -288,7 +263,6 @@ class TestBodies:
                 await asyncio.sleep(0.01)
             assert (await cut).endswith(b"no need")
 
-    @scenario
     async def test_a_client_that_leaves_in_the_middle_is_no_error(self, caplog):
         app = App()
         async with listening(app) as listener:
@@ -298,7 +272,6 @@ class TestBodies:
             await until(lambda: listener.requests_in_flight == 0)
         assert not caplog.records
 
-    @scenario
     async def test_a_length_that_is_no_number_counts_as_none(self):
         """As when the application runs under something else than uvicorn."""
         messages = [{"type": "http.request", "body": b"abc", "more_body": False}]

@@ -21,7 +21,6 @@ from .sockets import (
     answer,
     connected,
     listening,
-    scenario,
     until,
     until_cut,
 )
@@ -29,7 +28,6 @@ from .sockets import (
 
 class TestMalformed:
     @pytest.mark.parametrize("secure", [False, True])
-    @scenario
     async def test_bytes_that_are_no_http_are_refused_and_the_server_goes_on(self, secure, tls):
         async with listening(App(), tls=tls if secure else None) as listener:
             async with connected(listener) as (reader, writer):
@@ -37,7 +35,6 @@ class TestMalformed:
                 assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ") is not secure
             await until(lambda: listener.open_connections == 0)
 
-    @scenario
     async def test_headers_above_the_bound_are_refused_in_one_piece_and_in_many(self):
         long = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 2_000
         async with listening(App()) as listener:
@@ -48,7 +45,6 @@ class TestMalformed:
                 writer.write(long)
                 assert (await until_cut(reader)).startswith(b"HTTP/1.1 400 ")
 
-    @scenario
     async def test_a_broken_chunk_ends_the_request_being_read(self, caplog):
         caplog.set_level(logging.ERROR)
         async with listening(App()) as listener, connected(listener) as (reader, writer):
@@ -59,7 +55,6 @@ class TestMalformed:
             await until(lambda: listener.requests_in_flight == 0)
         assert not caplog.records
 
-    @scenario
     async def test_a_broken_chunk_under_an_answer_half_sent_cuts_the_connection(self, caplog):
         caplog.set_level(logging.ERROR)
         app = App()
@@ -72,7 +67,6 @@ class TestMalformed:
             await until(lambda: listener.requests_in_flight == 0)
         assert not caplog.records
 
-    @scenario
     async def test_a_broken_chunk_after_the_answer_cuts_the_connection(self, caplog):
         caplog.set_level(logging.ERROR)
         async with listening(App()) as listener, connected(listener) as (reader, writer):
@@ -84,7 +78,6 @@ class TestMalformed:
 
 
 class TestTooMany:
-    @scenario
     async def test_requests_above_the_limit_get_503_at_once_except_those_without_a_body_to_read(self):
         app = App()
         limits = replace(LIMITS, max_concurrent_requests=2)
@@ -101,7 +94,6 @@ class TestTooMany:
             assert [(await task).text for task in slow] == ["done", "done"]
             assert (await http.get(url)).status_code == 200
 
-    @scenario
     async def test_a_request_counts_once_its_body_is_complete(self):
         app = App()
         async with listening(app, replace(LIMITS, max_concurrent_requests=1)) as listener, AsyncExitStack() as stack:
@@ -114,7 +106,6 @@ class TestTooMany:
                 assert (await answer(reader))[::2] == (200, b"2")
             assert listener.refused == 0
 
-    @scenario
     async def test_idle_connections_are_not_requests(self):
         async with (
             listening(App(), replace(LIMITS, max_concurrent_requests=1)) as listener,
@@ -125,7 +116,6 @@ class TestTooMany:
                 writer.write(GET)
                 assert (await answer(reader))[0] == 200
 
-    @scenario
     async def test_at_the_limit_the_connection_that_was_idle_longest_gives_way(self):
         async with listening(App(), replace(LIMITS, max_connections=2)) as listener:
             async with connected(listener) as (first, one), connected(listener) as (second, two):
@@ -140,7 +130,6 @@ class TestTooMany:
             assert listener.refused == 1
 
     @pytest.mark.parametrize("sent", [b"", GET[:9], b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc"])
-    @scenario
     async def test_a_half_sent_request_gives_way_and_one_with_the_application_never(self, sent):
         app = App()
         async with listening(app, replace(LIMITS, max_connections=2)) as listener:
@@ -160,7 +149,6 @@ class TestTooMany:
                         assert (await answer(reader))[2] == b"done"
             assert listener.refused == 2
 
-    @scenario
     async def test_a_handshake_that_is_not_finished_gives_way(self, tls, trusting):
         async with (
             listening(App(), replace(LIMITS, max_connections=2), tls=tls) as listener,
@@ -173,7 +161,6 @@ class TestTooMany:
                 its_writer.write(GET)
                 assert (await answer(its_reader))[0] == 200
 
-    @scenario
     async def test_one_address_can_not_take_the_connections_of_another(self):
         async with listening(App(), replace(LIMITS, max_connections=4)) as listener, AsyncExitStack() as stack:
             reader, writer = await stack.enter_async_context(connected(listener))
@@ -184,7 +171,6 @@ class TestTooMany:
             writer.write(GET)
             assert (await answer(reader))[0] == 200
 
-    @scenario
     async def test_half_sent_bodies_give_way_oldest_first_before_they_hold_too_much(self):
         begin = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
         async with listening(App()) as listener, AsyncExitStack() as stack:
@@ -205,7 +191,6 @@ class TestTooMany:
                 assert (await answer(attacker_reader))[::2] == (200, b"200000")
             assert listener.refused == 2
 
-    @scenario
     async def test_answers_that_nobody_reads_give_way_before_they_hold_too_much(self):
         limits = replace(LIMITS, max_request_bytes=20_000_000)
         async with listening(App(), limits) as listener, AsyncExitStack() as stack:
@@ -215,7 +200,6 @@ class TestTooMany:
                 await until(lambda wanted=count: len(listener._connections._holding) == wanted or listener.refused)
             await until(lambda: listener.refused == 1)
 
-    @scenario
     async def test_without_file_descriptors_accepting_pauses_and_goes_on(self, monkeypatch, caplog):
         monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
         failures = [ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files"), BlockingIOError()]
@@ -235,7 +219,6 @@ class TestTooMany:
             "no connection can be accepted for 0.05 s: [Errno 24] Too many open files"
         ]
 
-    @scenario
     async def test_stopping_ends_the_pause(self, monkeypatch):
         monkeypatch.setattr(listener_module, "_ACCEPT_PAUSE", 0.05)
 
@@ -258,7 +241,6 @@ class TestTooMany:
 
 class TestDrain:
     @pytest.mark.parametrize("secure", [False, True])
-    @scenario
     async def test_finishes_the_request_in_flight_and_refuses_new_connections(self, secure, tls, trusting):
         app = App()
         limits = replace(LIMITS, shutdown_grace=3)
@@ -284,7 +266,6 @@ class TestDrain:
                 await draining
                 assert time.monotonic() - began < 1
 
-    @scenario
     async def test_cancels_what_exceeds_the_grace(self, caplog):
         app = App()
         async with (
@@ -296,7 +277,6 @@ class TestDrain:
             await listener.drain_and_stop()
             assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
 
-    @scenario
     async def test_does_not_wait_for_a_request_that_resists(self, caplog):
         app = App()
         async with (
@@ -311,7 +291,6 @@ class TestDrain:
             await until(lambda: listener.requests_in_flight == 0)
             await asyncio.sleep(0.01)
 
-    @scenario
     async def test_a_request_half_received_is_still_answered(self):
         limits = replace(LIMITS, shutdown_grace=3)
         async with listening(App(), limits) as listener, connected(listener) as (reader, writer):
@@ -324,7 +303,6 @@ class TestDrain:
             assert (status, headers["connection"]) == (200, "close")
             await draining
 
-    @scenario
     async def test_a_handshake_not_finished_is_cut(self, tls):
         async with listening(App(), tls=tls) as listener, connected(listener) as (reader, _):
             await until(lambda: listener.open_connections == 1)
@@ -332,7 +310,6 @@ class TestDrain:
             assert await until_cut(reader) == b""
 
     @pytest.mark.parametrize("secure", [False, True])
-    @scenario
     async def test_a_connection_just_accepted_is_cut(self, secure, tls):
         async with listening(App(), tls=tls if secure else None) as listener:
             with socket.create_connection(("127.0.0.1", listener.port)) as client:
@@ -342,7 +319,6 @@ class TestDrain:
                 client.settimeout(1)
                 assert client.recv(1) == b""
 
-    @scenario
     async def test_cancelled_itself_cuts_everything_at_once(self):
         app = App()
         async with (
@@ -356,7 +332,6 @@ class TestDrain:
             assert listener.open_connections == 0
             assert (await until_cut(reader)).startswith(b"HTTP/1.1 500 ")
 
-    @scenario
     async def test_a_tls_client_that_does_not_say_goodbye_is_cut_after_the_grace(self, tls, trusting):
         limits = replace(LIMITS, shutdown_grace=0.1)
 
@@ -373,7 +348,6 @@ class TestDrain:
             assert time.monotonic() - began < 1
             client.close()
 
-    @scenario
     async def test_before_it_clients_can_be_sent_elsewhere(self):
         async with listening(App()) as listener, connected(listener) as (reader, writer):
             writer.write(GET)

@@ -13,12 +13,11 @@ from admission.scene import FULL, town
 from hami_webhook.cluster.api import Kind
 from hami_webhook.logs import TRACE, JsonFormatter
 
-from .serving import scenario, served
+from .serving import served
 from .sockets import until
 from .test_metrics import node
 
 
-@scenario
 async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

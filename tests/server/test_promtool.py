@@ -12,7 +12,7 @@ from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 
-from .serving import scenario, served
+from .serving import served
 from .test_metrics import node, placed, quota
 
 HAMIS = ("hami_gpu_", "hami_node_gpu_", "hami_vgpu_", "hami_resource_quota_", "hami_build_info")
@@ -20,7 +20,6 @@ HAMIS = ("hami_gpu_", "hami_node_gpu_", "hami_vgpu_", "hami_resource_quota_", "h
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed (Debian: prometheus)")
-@scenario
 async def test_promtool_finds_no_fault_with_our_metrics(tmp_path: Path) -> None:
     async with served(tmp_path, await town(FULL), "--preemption=on") as front:
         caches = front.process.core.caches

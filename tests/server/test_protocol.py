@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from .sockets import BRISK, GET, LIMITS, App, answer, connected, listening, scenario, until, until_cut
+from .sockets import BRISK, GET, LIMITS, App, answer, connected, listening, until, until_cut
 
 POST = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 NONSENSE = b"\x00\x01 nonsense\r\n\r\n"
@@ -16,7 +16,6 @@ SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("later", [GET, GET * 50, GET[:9], POST + b"zz\r\n", b"\r\n" + NONSENSE])
-@scenario
 async def test_who_doesn_t_wait_for_an_answer_gets_it_and_no_other(later, caplog):
     app = App()
     async with listening(app, BRISK) as listener, connected(listener) as (reader, writer):
@@ -33,7 +32,6 @@ async def test_who_doesn_t_wait_for_an_answer_gets_it_and_no_other(later, caplog
 
 
 @pytest.mark.parametrize("late", [b"\r\n", b"abc"])
-@scenario
 async def test_what_comes_late_doesn_t_keep_a_connection_open(late):
     first = b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n" if late == b"abc" else GET
     async with (
@@ -46,7 +44,6 @@ async def test_what_comes_late_doesn_t_keep_a_connection_open(late):
         assert await until_cut(reader) == b""
 
 
-@scenario
 async def test_a_connection_ends_with_an_unwanted_body_while_draining():
     async with listening(App(), replace(LIMITS, shutdown_grace=3)) as listener, connected(listener) as (reader, writer):
         writer.write(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n")
@@ -61,7 +58,6 @@ async def test_a_connection_ends_with_an_unwanted_body_while_draining():
         assert asyncio.get_running_loop().time() - began < 1
 
 
-@scenario
 async def test_a_client_that_is_gone_when_its_answer_comes_is_no_error(caplog):
     app = App()
     async with listening(app) as listener:
@@ -77,14 +73,12 @@ async def test_a_client_that_is_gone_when_its_answer_comes_is_no_error(caplog):
     assert not caplog.records
 
 
-@scenario
 async def test_a_length_of_thousands_of_digits_is_too_large():
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: " + b"0" * 1000 + b"1\r\n\r\nx")
         assert (await answer(reader))[0] == 413
 
 
-@scenario
 async def test_small_chunks_don_t_buy_long_trailers():
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST + b"1\r\nx\r\n" * 100_000 + b"0\r\n")
@@ -98,7 +92,6 @@ async def test_small_chunks_don_t_buy_long_trailers():
 
 
 @pytest.mark.parametrize("beside", [b"trailer: " + b"x" * 1000, b"a: b\r\n" * 200])
-@scenario
 async def test_trailers_without_end_cut_the_connection(beside):
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST + b"1\r\nx\r\n0\r\n")
@@ -112,7 +105,6 @@ async def test_trailers_without_end_cut_the_connection(beside):
         assert (await cut).startswith(b"HTTP/1.1 400 ")
 
 
-@scenario
 async def test_extensions_of_chunks_without_end_cut_the_connection():
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST)
@@ -125,7 +117,6 @@ async def test_extensions_of_chunks_without_end_cut_the_connection():
         assert (await cut).startswith(b"HTTP/1.1 400 ")
 
 
-@scenario
 async def test_a_body_in_the_smallest_chunks_is_taken():
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         writer.write(POST)
@@ -138,7 +129,6 @@ async def test_a_body_in_the_smallest_chunks_is_taken():
         assert (await answer(reader))[0] == 200
 
 
-@scenario
 async def test_a_connection_goes_on_after_a_wish_for_another_protocol():
     async with listening(App()) as listener, connected(listener) as (reader, writer):
         for _ in range(2):
@@ -158,7 +148,6 @@ async def test_a_connection_goes_on_after_a_wish_for_another_protocol():
         b"POST / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
     ],
 )
-@scenario
 async def test_what_could_be_read_in_two_ways_is_refused(head, caplog):
     caplog.set_level(logging.INFO)
     async with listening(App()) as listener:

@@ -16,7 +16,7 @@ from hami_webhook.server.large_reviews import LARGE
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
-from .serving import AS_JSON, scenario, served
+from .serving import AS_JSON, served
 
 JSON = dict[str, Any]
 UNITS = f"{MEM}: 16Gi means 17179869184 units of 1 MiB; for as many bytes write 16384"
@@ -32,7 +32,6 @@ def review(hard: Any, operation: str = "CREATE", annotations: Any = None) -> JSO
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
-@scenario
 async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
     async with served(tmp_path, await town(FULL)) as front:
         inner = await front.review("/quotas", review({MEM: "16Gi"}, operation))
@@ -41,7 +40,6 @@ async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
         assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}}
 
 
-@scenario
 async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
     async with served(tmp_path, await town(FULL)) as front:
         inner = await front.review(
@@ -60,14 +58,12 @@ async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
         (body(review({MEM: "1"}, annotations={"a": "x" * 4096})), 413),
     ],
 )
-@scenario
 async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(tmp_path, content, status):
     async with served(tmp_path, await town(FULL), "--max-request-bytes", "4096") as front:
         answer = await front.client.post("/quotas", content=content, headers=AS_JSON)
         assert answer.status_code == status
 
 
-@scenario
 async def test_a_failure_of_ours_fails_as_a_call_and_is_counted():
     def fail(quota):
         raise ZeroDivisionError

@@ -29,7 +29,7 @@ from hami_webhook.server.policy_reload import PolicyReload
 from hami_webhook.server.run import limits_of, running
 from hami_webhook.server.tls import TlsError
 
-from .serving import ANYWHERE, AS_JSON, certificates, scenario, served, settings_of, trusting
+from .serving import ANYWHERE, AS_JSON, certificates, served, settings_of, trusting
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "manifests/examples/cluster.yaml"
@@ -81,7 +81,6 @@ def test_the_defaults_are_the_specifications():
     assert limits.keep_alive == 125, "longer than the API server keeps an idle connection"
 
 
-@scenario
 async def test_the_reconciler_puts_used_right(tmp_path):
     cluster = await town(FULL, {GPU: 9, MEM: 9})
     async with served(tmp_path, cluster):
@@ -99,7 +98,6 @@ async def until(true):
 
 
 @pytest.mark.parametrize("flag", ["--http_bind", "--metrics-bind-address"])
-@scenario
 async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -109,7 +107,6 @@ async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
     assert str(caught.value) == f"{flag} {address}: can't be listened on: Address already in use"
 
 
-@scenario
 async def test_certificates_that_cant_be_used_stop_the_start(tmp_path):
     flags = ("--cert_file", str(tmp_path / "none.crt"), "--key_file", str(tmp_path / "none.key"))
     with pytest.raises(TlsError, match=r"none\.crt can't be read"):
@@ -150,7 +147,6 @@ class Watched:
         return [dict(rule.enforce) for rule in rules]
 
 
-@scenario
 async def test_a_changed_policy_file_comes_into_force(tmp_path):
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     await watched.settle()
@@ -164,7 +160,6 @@ async def test_a_changed_policy_file_comes_into_force(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["policies: [", "policies: [{name: r, wrong: 1}]", b"\xff", None])
-@scenario
 async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_once(tmp_path, fault, caplog):
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     await watched.settle()
@@ -184,7 +179,6 @@ async def test_a_policy_file_that_cant_be_used_keeps_the_old_rules_and_is_told_o
     assert watched.enforced == [{"hami.io/gpu-scheduler-policy": "spread"}]
 
 
-@scenario
 async def test_the_policy_file_is_polled(tmp_path):
     watched = Watched(tmp_path / "policy.yaml", ENFORCING % "binpack")
     naps = []
@@ -200,7 +194,6 @@ async def test_the_policy_file_is_polled(tmp_path):
     assert watched.enforced
 
 
-@scenario
 async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_path, monkeypatch):
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
     path = tmp_path / "policy.yaml"
@@ -381,7 +374,6 @@ def test_what_cant_be_used_is_told_in_one_line_with_status_2(tmp_path):
             assert message[0].startswith("hami-webhook: "), what
 
 
-@scenario
 async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_path, monkeypatch):
     """It has no right to either: a refused policy file is in its log and counted, the event is the controller's."""
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
@@ -396,7 +388,6 @@ async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_pat
     assert cluster.events == []
 
 
-@scenario
 async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise KeyError("metadata")

@@ -14,7 +14,7 @@ from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.showback import UNTIL
 
-from .serving import Served, scenario, served
+from .serving import Served, served
 from .test_metrics import node, placed, samples
 
 SHOWBACK = "hami_webhook_showback_card_seconds_total"
@@ -48,7 +48,6 @@ async def replica(folder: Path, cluster: MemoryCluster, name: str) -> AsyncItera
         yield front
 
 
-@scenario
 async def test_the_cluster_is_exported_by_the_leader_alone_and_by_the_next_after_it(tmp_path: Path) -> None:
     cluster = await town(FULL)
     await cluster.create(Kind.NODES, node())

@@ -26,12 +26,11 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.logs import JsonFormatter
 from hami_webhook.policy.rules import PolicyRules, Rule
 
-from .serving import PAIR, scenario, served, settings_of, trusting
+from .serving import PAIR, served, settings_of, trusting
 
 SECRET = "hunter2-do-not-log"
 
 
-@scenario
 async def test_security_1_the_allowed_identities_come_from_configuration_with_safe_defaults(tmp_path):
     env = {"POD_NAMESPACE": "hami-system"}
     old = pod(gpu(), node="n1")
@@ -65,7 +64,6 @@ def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default(
     assert settings_of().trusted_groups == frozenset()
 
 
-@scenario
 async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
     cluster = await town(FULL)
     async with served(tmp_path, cluster) as front:
@@ -74,7 +72,6 @@ async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
 
 
-@scenario
 async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path):
     cluster = await town(FULL)
     policies = PolicyRules((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
@@ -105,7 +102,6 @@ async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path)
         assert isinstance(await through("/validate", uuids="GPU-a", policy="spread"), dict)
 
 
-@scenario
 async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
     clients = pki.authority(now=datetime.now(UTC))
     (tmp_path / "clients.crt").write_bytes(clients.certificate)
@@ -116,7 +112,6 @@ async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
         assert front.process.main.failed_handshakes == 1
 
 
-@scenario
 async def test_security_4_tls_before_1_2_is_refused(tmp_path):
     async with served(tmp_path, await town()) as front:
         port = front.process.main.port
@@ -139,7 +134,6 @@ async def test_security_4_tls_before_1_2_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
-@scenario
 async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, caplog, level):
     caplog.set_level(level)
     env = [{"name": "PASSWORD", "value": SECRET}, {"name": "CUDA_TASK_PRIORITY", "value": SECRET}]
@@ -172,7 +166,6 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
     assert "PASSWORD" not in text
 
 
-@scenario
 async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path):
     async with served(tmp_path, await town(FULL)) as front:
         obj = pod(gpu(env={"PASSWORD": SECRET}), uid="u")
@@ -180,7 +173,6 @@ async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_eit
         assert SECRET not in orjson.dumps(inner).decode()
 
 
-@scenario
 async def test_security_4_malformed_reviews_change_nothing(tmp_path):
     cluster = await town(FULL)
     async with served(tmp_path, cluster) as front:
@@ -192,7 +184,6 @@ async def test_security_4_malformed_reviews_change_nothing(tmp_path):
     assert (spent(cluster), ledger(cluster)) == ({GPU: 0, MEM: 0}, {})
 
 
-@scenario
 async def test_security_6_readiness_needs_certificates_and_caches(tmp_path):
     # A process without usable certificates never starts (test_run.py); one without caches isn't ready (test_app.py).
     async with served(tmp_path, await town()) as front:
