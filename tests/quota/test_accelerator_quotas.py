@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
-from hami_webhook.cluster.api import JSON, ClusterError, Kind
+from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
@@ -26,8 +31,9 @@ def namespace(name: str, **labels: str) -> JSON:
 
 async def joined(world: World, *namespaces: JSON) -> None:
     for each in namespaces:
-        if world.cluster.peek(Kind.NAMESPACES, each["metadata"]["name"]) is None:
-            await world.cluster.create(Kind.NAMESPACES, each)
+        name = each["metadata"]["name"]
+        await world.cluster.ensure_namespace(name)
+        await world.cluster.patch(Kind.NAMESPACES, name, each)
     await world.run(3)
 
 
@@ -232,3 +238,74 @@ async def test_a_burst_over_fifty_namespaces(lost: float) -> None:
         assert sum(came) * 100 == sums() == used(world)["mem"]
         assert lost or sum(came) == 200
         assert sum(int(each["used"][KEYS["mem"]]) for each in stored(world)["status"]["namespaces"]) == sums()
+
+
+SPACES = {A: {"group": "research"}, B: {"group": "research"}, C: {"group": "other"}}
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), st.sampled_from(sorted(SPACES)), st.integers(1, 900), st.integers(0, 1)),
+        st.tuples(st.just("place"), st.integers(0, 30)),
+        st.tuples(st.just("delete"), st.integers(0, 30)),
+        st.tuples(st.just("fail"), st.integers(1, 6)),
+        st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, 60.0])),
+    ),
+    max_size=25,
+)
+
+
+@given(ACTIONS)
+def test_every_quota_of_both_kinds_holds_whatever_happens(actions: list[tuple[Any, ...]]) -> None:
+    """Two replicas; `fail`: the API server's next so many-th write fails before or after it took effect."""
+    asyncio.run(_run(actions))
+
+
+async def _run(actions: list[tuple[Any, ...]]) -> None:
+    limits = {"all": 2500, "research": 1500}
+    objects = (
+        node("n1", card("G1", LARGE), card("G2", LARGE)),
+        quota(namespace=A, mem=1000),
+        accelerator_quota(mem=limits["all"]),
+        accelerator_quota("research", RESEARCH, mem=limits["research"]),
+    )
+    async with World(*objects, replicas=2) as world:
+        await joined(world, *(namespace(name, **labels) for name, labels in SPACES.items()))
+        left = 0
+
+        async def pause(step: str) -> None:
+            nonlocal left
+            if step.startswith("patch_status") and left:
+                left -= 1
+                if not left:
+                    raise Unavailable("injected")
+
+        def memory(spaces: Iterable[str]) -> int:
+            pods = [pod for space in spaces for pod in world.cluster.peek_all(Kind.PODS, space)]
+            return sum(int(Pod.from_object(pod).containers[0].limits["nvidia.com/gpumem"]) for pod in pods)
+
+        world.cluster.pause = pause
+        pods: list[tuple[str, str]] = []
+        for number, (action, *rest) in enumerate(actions):
+            if action == "create":
+                space, mem, replica = rest
+                with suppress(Denied):
+                    await world.create(pod(f"p{number}", namespace=space, gpu=1, mem=mem), replica=replica)
+                    pods.append((f"p{number}", space))
+            elif action == "place" and pods:
+                with suppress(ClusterError):
+                    await world.core.placer.place(world.pod(*pods[rest[0] % len(pods)]))
+                await world.drain()
+            elif action == "delete" and pods:
+                name, space = pods.pop(rest[0] % len(pods))
+                await world.delete(name, 0, space)
+            elif action == "fail":
+                left = rest[0]
+            elif action == "wait":
+                await world.run(rest[0])
+            assert memory([A]) <= 1000
+            assert memory([A, B]) <= limits["research"]
+            assert memory(SPACES) <= limits["all"]
+        world.cluster.pause = None
+        await world.run(120)
+        assert own_used(world) == {"mem": memory([A])}
+        assert used(world, "research") == {"mem": memory([A, B])}
+        assert used(world) == {"mem": memory(SPACES)}
