@@ -117,6 +117,7 @@ class Vendors(Mapping[str, Vendor]):
         self.owned_annotations = frozenset((*PLACEMENT_KEYS, *(k for vendor in vendors for k in vendor.keys.owned)))
         self.foreign_annotations = frozenset(key for scheduler in foreign for key in scheduler.owned)
         self.byte_keys = frozenset(key for scheduler in foreign for key in scheduler.byte_keys)
+        self._foreign_names = frozenset[str]().union(*(each.resource_names for each in foreign))
         self.touching_every_container = frozenset(v.key for v in vendors if v.touches_every_container)
         self._names = {name: [v.key for v in vendors if name in v.resource_names] for name in self.own_names}
         self.keys_of = {vendor.key: vendor.quota_keys() for vendor in vendors}
@@ -139,6 +140,9 @@ class Vendors(Mapping[str, Vendor]):
 
     def foreign_named_by(self, pod: Pod | PodDraft) -> list[ForeignScheduler]:
         """The other projects' schedulers of which a container names a resource."""
+        none_of = self._foreign_names.isdisjoint
+        if all(none_of(container.limits) and none_of(container.requests) for container in pod.containers):
+            return []
         named = pod.named
         return [scheduler for scheduler in self.foreign if not named.isdisjoint(scheduler.resource_names)]
 
