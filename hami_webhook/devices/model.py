@@ -274,6 +274,11 @@ class NodeView:
     def used(self, vendor: str, uuid: str) -> Usage:
         return self.usage.get((vendor, uuid), IDLE)
 
+    def has_free_slot(self, device: Device) -> bool:
+        """Whether a container more could get a slot of the device: it is healthy, open to new pods, and not full."""
+        key = device.vendor, device.uuid
+        return device.healthy and key not in self.closed and self.used(*key).slots < device.slots
+
 
 class Overlay:
     """Usage of a node's cards with what a pod under trial takes on top; the node itself isn't touched."""

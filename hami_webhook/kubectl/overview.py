@@ -83,9 +83,8 @@ class Overview:
         """What still fits on the cards of each model that the quota limits."""
         free: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for view, device in self._devices(account.cards):
-            usage = view.used(device.vendor, device.uuid)
-            usable = device.healthy and (device.vendor, device.uuid) not in view.closed
-            if usable and usage.slots < device.slots:
+            if view.has_free_slot(device):
+                usage = view.used(device.vendor, device.uuid)
                 free[device.vendor, device.type].append((device.memory - usage.memory, device.cores - usage.cores))
         for (vendor, model), cards in sorted(free.items()):
             left = self._left(account, vendor)

@@ -53,9 +53,8 @@ class _Card:
     @property
     def takes_more(self) -> bool:
         """Whether a pod more could get a part of it."""
-        device, usage = self.device, self.usage
-        closed = not device.healthy or (self.vendor.key, device.uuid) in self.view.closed
-        return not closed and usage.slots < device.slots and (not device.cores or usage.cores < device.cores)
+        device = self.device
+        return self.view.has_free_slot(device) and (not device.cores or self.usage.cores < device.cores)
 
     @property
     def is_free(self) -> bool:
