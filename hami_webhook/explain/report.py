@@ -77,10 +77,6 @@ class QuotaReport:
     most: int
     costs: int | None = None
 
-    @property
-    def stands_in_the_way(self) -> bool:
-        return self.costs is not None and self.costs > self.most
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
