@@ -33,17 +33,18 @@ class MixedManagerAudit:
         self._object_events.keep_only({node.name for node in nodes})
         for number, node in enumerate(nodes, start=1):
             with contained(self._core.failures, LOOP, f"node {node.name}"):
-                problems = dict(self._remarks(node))
+                problems = dict(remarks(self._core, node))
                 for reason in {*problems, *self._object_events.reasons(node.name)}:
                     # kubectl looks for a node's events under its name in place of a UID
                     await self._object_events.warn("Node", "", node.name, node.name, reason, problems.get(reason, ""))
             if number % _NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _remarks(self, node: Node) -> Iterator[tuple[str, str]]:
-        vendors, state = self._core.vendors, self._core.state
-        mixed = vendors.mixing.remark(node, state.device(node.name))
-        if mixed:
-            yield "MixedGPUManagers", mixed
-        for scheduler in vendors.foreign:
-            yield from scheduler.remarks(node, state)
+
+def remarks(core: Core, node: Node) -> Iterator[tuple[str, str]]:
+    """GPU managers that get in each other's way on a node: the reason of the event, and a sentence."""
+    mixed = core.vendors.mixing.remark(node, core.state.device(node.name))
+    if mixed:
+        yield "MixedGPUManagers", mixed
+    for scheduler in core.vendors.foreign:
+        yield from scheduler.remarks(node, core.state)

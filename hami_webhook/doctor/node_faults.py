@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC
 
 from hami_webhook.assembly import Core
+from hami_webhook.controller.mixed_managers import remarks
 from hami_webhook.kube.objects import Node
 
 
@@ -25,8 +26,4 @@ def silent_plugins(core: Core, node: Node, now: float) -> Iterator[str]:
 
 def mixed_managers(core: Core, node: Node) -> Iterator[str]:
     """GPU managers that get in each other's way."""
-    mixed = core.vendors.mixing.remark(node, core.state.device(node.name))
-    if mixed:
-        yield mixed
-    for scheduler in core.vendors.foreign:
-        yield from (text for _, text in scheduler.remarks(node, core.state))
+    return (text for _, text in remarks(core, node))
