@@ -94,6 +94,34 @@ def encode_filtered(filtered: Filtered) -> JSON:
     }
 
 
+class VictimMetadata(msgspec.Struct, frozen=True):
+    """The metadata of a victim that is sent whole."""
+
+    uid: str = ""
+
+
+class Victim(msgspec.Struct, frozen=True):
+    """A pod that kube-scheduler would evict: its UID, or the whole pod."""
+
+    uid: str = ""
+    metadata: VictimMetadata = VictimMetadata()
+
+
+class NodeVictims(msgspec.Struct, frozen=True):
+    """The victims on a node, and how many of them exceed a PodDisruptionBudget."""
+
+    pods: list[Victim] | None = None
+    violations: int = msgspec.field(default=0, name="numpdbviolations")
+
+
+class PreemptionArgs(msgspec.Struct, frozen=True):
+    """What preempt gets: a pod, and victims by node, as UIDs where kube-scheduler knows that we cache nodes."""
+
+    pod: JSON
+    uids: dict[str, NodeVictims] | None = msgspec.field(default=None, name="nodenametometavictims")
+    whole: dict[str, NodeVictims] | None = msgspec.field(default=None, name="nodenametovictims")
+
+
 class Proposal(msgspec.Struct, frozen=True):
     """kube-scheduler's victims on one node: their UIDs, and how many of them exceed a PodDisruptionBudget."""
 
@@ -103,23 +131,22 @@ class Proposal(msgspec.Struct, frozen=True):
 
 def decode_proposals(body: Any) -> tuple[JSON, dict[str, Proposal]] | str:
     """kube-scheduler's `ExtenderPreemptionArgs`: the pod, victims by node; or the error to answer."""
-    fields = _lower(body)
-    pod = fields.get("pod")
-    if not isinstance(pod, dict):
+    fields = lower_keys(body) if isinstance(body, dict) else {}
+    if not isinstance(fields.get("pod"), dict):
         return "extender preemption args missing pod"
+    try:
+        args = msgspec.convert(
+            {key: each if key == "pod" else _lower(each) for key, each in fields.items()}, PreemptionArgs
+        )
+    except msgspec.ValidationError as error:
+        return f"extender preemption args: {error}"
     proposed: dict[str, Proposal] = {}
-    by_node = _object(fields.get("nodenametometavictims")) or _object(fields.get("nodenametovictims"))
-    for node, victims in by_node.items():
-        found = _lower(victims)
-        uids: list[str] = []
-        for victim in map(_lower, found.get("pods") or ()):
-            uid = victim.get("uid") or _lower(victim.get("metadata")).get("uid")
-            if not isinstance(uid, str):
-                return f"extender preemption args: a victim on node {node} has no UID"
-            uids.append(uid)
-        violations = found.get("numpdbviolations")
-        proposed[node] = Proposal(tuple(uids), violations if isinstance(violations, int) else 0)
-    return pod, proposed
+    for node, victims in (args.uids or args.whole or {}).items():
+        uids = tuple([each.uid or each.metadata.uid for each in victims.pods or ()])
+        if not all(uids):
+            return f"extender preemption args: a victim on node {node} has no UID"
+        proposed[node] = Proposal(uids, victims.violations)
+    return args.pod, proposed
 
 
 def encode_proposals(proposed: Mapping[str, Proposal]) -> JSON:
@@ -132,10 +159,8 @@ def encode_proposals(proposed: Mapping[str, Proposal]) -> JSON:
     }
 
 
-def _object(value: Any) -> JSON:
-    return value if isinstance(value, dict) else {}
-
-
-def _lower(obj: Any) -> JSON:
-    """A JSON object with its keys in lower case; empty for anything else."""
-    return lower_keys(_object(obj))
+def _lower(value: Any) -> Any:
+    """JSON with the keys of all objects in lower case."""
+    if isinstance(value, dict):
+        return {key.lower(): _lower(each) for key, each in value.items()}
+    return [_lower(each) for each in value] if isinstance(value, list) else value

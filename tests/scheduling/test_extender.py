@@ -12,7 +12,14 @@ import pytest
 
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.scheduling.placer import SchedulingPolicies
-from hami_webhook.scheduling.protocol import Binding, decode_args, decode_binding, encode_filtered
+from hami_webhook.scheduling.protocol import (
+    Binding,
+    Proposal,
+    decode_args,
+    decode_binding,
+    decode_proposals,
+    encode_filtered,
+)
 from hami_webhook.scheduling.protocol import Filtered as Answer
 
 from .front import MODES, MUTEX, Front, args, turns
@@ -178,6 +185,38 @@ async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
 )
 def test_args_that_are_wrong_are_told(body: Any, error: str) -> None:
     assert decode_args(body) == error
+
+
+@pytest.mark.parametrize(
+    ("body", "decoded"),
+    [
+        ([], "extender preemption args missing pod"),
+        ({"Pod": []}, "extender preemption args missing pod"),
+        ({"Pod": {}}, ({}, {})),
+        (
+            {"Pod": {"A": 1}, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}, "m": {}}},
+            ({"A": 1}, {"n": Proposal(("u",), 1), "m": Proposal(())}),
+        ),
+        (
+            {
+                "pod": {},
+                "nodeNameToMetaVictims": None,
+                "nodeNameToVictims": {"n": {"pods": [{"metadata": {"uid": "u"}}]}},
+            },
+            ({}, {"n": Proposal(("u",))}),
+        ),
+        (
+            {"Pod": {}, "NodeNameToMetaVictims": {"n": {"Pods": [{}]}}},
+            "extender preemption args: a victim on node n has no UID",
+        ),
+        (
+            {"Pod": {}, "NodeNameToMetaVictims": {"n": {"Pods": [5]}}},
+            "extender preemption args: Expected `object`, got `int` - at `$.nodenametometavictims[...].pods[0]`",
+        ),
+    ],
+)
+def test_victims_are_read_by_node(body: Any, decoded: Any) -> None:
+    assert decode_proposals(body) == decoded
 
 
 @pytest.mark.parametrize("keys", [("Pod", "NodeNames"), ("pod", "nodenames"), ("POD", "nodeNames")])
