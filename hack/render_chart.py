@@ -1,7 +1,8 @@
 """Writes what the Helm chart has in common with the manifests and the program: `python -m hack.render_chart`.
 
 The schema of its values, its version, the built-in device configuration, kube-scheduler's configuration, alerts and
-dashboards, and the webhooks' conditions, apart from the resource names in them: the chart adds those of `deviceConfig`.
+dashboards, the definition of AcceleratorQuotas, and the webhooks' conditions, apart from the resource names in them:
+the chart adds those of `deviceConfig`.
 A test compares the files with what this renders.
 """
 
@@ -77,6 +78,7 @@ FILES = {
     "Chart.yaml": render_description,
     "values.schema.json": render_schema,
     "files/match-conditions.yaml": render_conditions,
+    "files/acceleratorquotas.yaml": (MANIFESTS / "base" / "acceleratorquotas.yaml").read_text,
     "files/kube-scheduler.yaml": (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text,
     "files/alerts.yaml": render_alerts,
     "files/device-config.yaml": (MANIFESTS / "device-config" / "device-config.yaml").read_text,

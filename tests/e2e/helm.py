@@ -26,6 +26,9 @@ MADE_WHILE_IT_RAN = {
     ("Lease", SYSTEM, "hami-scheduler-controller"),
 }
 """What goes with the namespace only, beside what every namespace has."""
+DEFINED = "acceleratorquotas.hami.io"
+KEPT = {("CustomResourceDefinition", "<none>", DEFINED), ("APIService", "<none>", "v1alpha1.hami.io")}
+"""What helm leaves, as users' AcceleratorQuotas would go with it."""
 OF_A_NAMESPACE = {
     ("Namespace", "<none>", SYSTEM),
     ("ServiceAccount", SYSTEM, "default"),
@@ -107,8 +110,9 @@ def installed(
         yield
     finally:
         helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
-        eventually(lambda: left(cluster, before) <= MADE_WHILE_IT_RAN, seconds=90)
+        eventually(lambda: left(cluster, before) <= MADE_WHILE_IT_RAN | KEPT, seconds=90)
         cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
+        cluster.kubectl("delete", "crd", DEFINED, "--ignore-not-found")
     eventually(lambda: cluster.objects() - before, set(), seconds=30)
 
 

@@ -214,8 +214,10 @@ def check_rights(cluster: Cluster, before: int, *, granted: bool) -> None:
     for entry in entries:
         verdict = entry["annotations"]["authorization.k8s.io/decision"]
         (allowed if verdict == "allow" else forbidden).add(right(entry))
-    assert forbidden <= {("scheduling.koordinator.sh", "devices", "list")}
-    ((rule, _),) = [(item["rules"][0], item) for item in yaml.safe_load_all(MANIFEST.read_text()) if "rules" in item]
+    unneeded = {("scheduling.koordinator.sh", "devices", "list")}
+    assert forbidden <= unneeded | (set() if granted else {("hami.io", "acceleratorquotas", "list")})
+    ((rule, *others),) = [item["rules"] for item in yaml.safe_load_all(MANIFEST.read_text()) if "rules" in item]
     ours = ("", "resourcequotas/status", "patch")
     assert rule == {"apiGroups": [ours[0]], "resources": [ours[1]], "verbs": [ours[2]]}
+    assert [each["apiGroups"] for each in others] == [["hami.io"]] * 2
     assert (ours in allowed) == granted

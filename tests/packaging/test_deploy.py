@@ -170,7 +170,7 @@ def test_a_device_configuration_that_cannot_be_used_is_refused(text: str | None,
         ),
         (
             "auth",
-            "deploy: the user of the current kubeconfig may not create: namespaces clusterroles clusterrolebindings",
+            "deploy: the user of the current kubeconfig may not create: namespaces customresourcedefinitions",
         ),
     ],
 )
@@ -197,3 +197,44 @@ def test_newer_ones_are_fine(version: dict[str, str], tmp_path: Path) -> None:
     done, applied = deploy(tmp_path, version={**version, "emulationMajor": "1", "emulationMinor": "2"})
     assert done.returncode == 0, done.stderr
     assert applied is not None
+
+
+UNDEPLOYING = """\
+#!/bin/sh
+case "$1" in
+get) {answer} ;;
+kustomize) exec {kubectl} "$@" ;;
+delete) echo "$@" >> {folder}/deleted ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "selector", "says"),
+    [
+        ("true", "", ""),
+        ("exit 1", "app.kubernetes.io/component!=definitions", ""),
+        (
+            "echo acceleratorquota.hami.io/all",
+            "app.kubernetes.io/component!=definitions",
+            "deploy: AcceleratorQuotas are left, and enforced by nobody; "
+            "kubectl delete crd acceleratorquotas.hami.io deletes them\n",
+        ),
+    ],
+    ids=["none", "none can be read", "some"],
+)
+def test_accelerator_quotas_outlive_the_program(answer: str, selector: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "kubectl").write_text(UNDEPLOYING.format(answer=answer, kubectl=KUBECTL, folder=tmp_path))
+    (tmp_path / "kubectl").chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "hack" / "deploy", "down"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, says, "")
+    first, second = (tmp_path / "deleted").read_text().splitlines()
+    assert "webhookconfiguration" in first
+    assert second.split(" -l ") == ["delete --ignore-not-found -f -", selector]

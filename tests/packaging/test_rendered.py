@@ -20,6 +20,8 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors, l
 
 OVERLAYS = Path(__file__).parents[2] / "manifests" / "overlays"
 NAMES = sorted(path.name for path in OVERLAYS.iterdir())
+FULL = ("default", "cert-manager")
+"""Those with our own scheduler."""
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the overlays")
 
@@ -100,6 +102,26 @@ def test_rights_name_what_the_programs_use(overlay: str) -> None:
         assert granted_names(overlay) == wanted
     else:
         assert granted_names(overlay) <= wanted
+
+
+@pytest.mark.parametrize("overlay", NAMES)
+def test_every_account_reads_and_charges_quotas_of_both_kinds(overlay: str) -> None:
+    quotas = {("", "resourcequotas"), ("hami.io", "acceleratorquotas")}
+    wanted = {(group, name, verb) for group, name in quotas for verb in ("get", "list", "watch")}
+    wanted |= {(group, f"{name}/status", "patch") for group, name in quotas}
+    accounts = ["hami-webhook", "hami-webhook-controller", *(["hami-scheduler"] if overlay in FULL else [])]
+    roles = {role["metadata"]["name"]: role for role in objects(overlay, "ClusterRole")}
+    for account in accounts:
+        granted = {
+            (group, resource, verb)
+            for rule in roles[account]["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        assert wanted <= granted, account
+    (definition,) = objects(overlay, "CustomResourceDefinition")
+    assert (definition["spec"]["group"], definition["spec"]["names"]["plural"]) == ("hami.io", "acceleratorquotas")
 
 
 ANYBODY = (
