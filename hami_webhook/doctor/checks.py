@@ -44,6 +44,7 @@ CHECKS = (
     Diagnostic(
         "quota-limits", "what quotas say", cluster_checks.quota_limits, ("device-configuration", "match-conditions")
     ),
+    Diagnostic("quota-definition", "the definition of AcceleratorQuotas", cluster_checks.quota_definition),
     Diagnostic("quota-drift", "what quotas show as used", cluster_checks.quota_drift, (*_PROCESSES, "leaders")),
     Diagnostic("allocations", "what is written on pods", cluster_checks.allocations),
 )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
 from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.doctor.facts import Facts, Finding
 from hami_webhook.doctor.node_faults import mixed_managers, silent_plugins, unreadable_registrations
+from hami_webhook.kube import wire
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.recompute import read_pods, recompute
 from hami_webhook.scheduling.node_locks import LockValue
 
+_DEFINITION = "acceleratorquotas.hami.io"
 _SETTLED = 3.0
 """Seconds after which a recompute that was due is done."""
 _BRIEF = 30.0
@@ -80,6 +84,36 @@ async def quota_limits(facts: Facts) -> AsyncIterator[Finding]:
         for misread in facts.core.misreadings(quota):
             remedy = "change the quota so; `hami-webhook quota check FILE` says the same of one in a file"
             yield Finding(f"ResourceQuota {quota.namespace}/{quota.name}", misread.text, remedy)
+
+
+async def quota_definition(facts: Facts) -> AsyncIterator[Finding]:
+    """The definition of AcceleratorQuotas is this version's, if there is one: a field it lacks isn't stored."""
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{_DEFINITION}"
+    definition = await facts.get(path)
+    fault = "" if definition is None else _definition_fault(definition["spec"])
+    if fault:
+        remedy = "apply the manifests again; with the chart, `helm upgrade` does it"
+        yield Finding(f"CustomResourceDefinition {_DEFINITION}", fault, remedy)
+
+
+def _definition_fault(spec: JSON) -> str:
+    version = next((each for each in spec["versions"] if each["name"] == "v1alpha1" and each["served"]), None)
+    if version is None:
+        return "doesn't serve v1alpha1"
+    if "status" not in (version.get("subresources") or {}):
+        return "has no subresource status"
+    parts = ((version.get("schema") or {}).get("openAPIV3Schema") or {}).get("properties") or {}
+    structures: dict[str, type[msgspec.Struct]] = {
+        "spec": wire.AcceleratorQuotaSpec,
+        "status": wire.AcceleratorQuotaStatus,
+    }
+    lacking = [
+        f"{part}.{member.encode_name}"
+        for part, structure in structures.items()
+        for member in msgspec.structs.fields(structure)
+        if member.encode_name not in ((parts.get(part) or {}).get("properties") or {})
+    ]
+    return f"is another version's: it has no {', '.join(lacking)}" if lacking else ""
 
 
 async def quota_drift(facts: Facts) -> AsyncIterator[Finding]:

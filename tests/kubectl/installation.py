@@ -18,6 +18,7 @@ from .apiserver import ApiServer
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 FILES = (
+    "base/acceleratorquotas.yaml",
     "base/webhooks.yaml",
     "replicas/deployment.yaml",
     "replicas/service.yaml",

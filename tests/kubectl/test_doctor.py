@@ -37,8 +37,8 @@ def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
     posts = {path for method, path in installation.api.asked if method != "GET"}
     assert posts == {"/apis/authorization.k8s.io/v1/subjectaccessreviews", "/api/v1/namespaces/team-a/pods"}
     run = hami(installation.api, "doctor")
-    assert (run.status, run.out) == (0, "23 checks, 0 faults\n")
-    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 23
+    assert (run.status, run.out) == (0, "24 checks, 0 faults\n")
+    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 24
 
 
 def hook(installation: Installation, name: str) -> JSON:
@@ -101,6 +101,11 @@ def bound_without_reading(installation: Installation) -> None:
     bad["metadata"]["uid"] = "bad"
     installation.objects.append(bad)
     installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1000"}
+
+
+def definition(installation: Installation) -> JSON:
+    (found,) = installation.find("CustomResourceDefinition", "acceleratorquotas.hami.io")["spec"]["versions"]
+    return found
 
 
 FAULTS: list[tuple[str, Spoil, str, str]] = [
@@ -193,6 +198,14 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "ResourceQuota team-a/gpu-quota",
         "limits.nvidia.com/gpumen has no effect",
     ),
+    ("quota-definition", lambda i: definition(i).update(served=False), "acceleratorquotas.hami.io", "serve v1alpha1"),
+    ("quota-definition", lambda i: definition(i).pop("subresources"), "acceleratorquotas.hami.io", "no subresource"),
+    (
+        "quota-definition",
+        lambda i: definition(i)["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"].pop("ledger"),
+        "CustomResourceDefinition acceleratorquotas.hami.io",
+        "is another version's: it has no status.ledger",
+    ),
     ("quota-drift", lambda i: replace(i, quota({GPU: "4"}, used={GPU: "3"})), "ResourceQuota", "is 3, its pods cost 0"),
     ("allocations", bound_without_reading, "pod team-a/bad", "can't be read"),
 ]  # fmt: skip
@@ -215,6 +228,12 @@ def test_one_fault_is_found_and_nothing_else(
     assert f"FAULT {check}: " in hami(installation.api, "doctor").out
 
 
+def test_a_cluster_without_accelerator_quotas_is_fine(hami: Hami) -> None:
+    installation = Installation()
+    installation.remove("CustomResourceDefinition", "acceleratorquotas.hami.io")
+    assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
+
+
 def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     installation = Installation()
     installation.api.only = "team-a"
@@ -224,7 +243,7 @@ def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     assert {each["check"] for each in run.result["checks"]} - unseen == {"api-server", "namespaces"}
     out = hami(installation.api, "doctor").out
     assert 'UNSEEN deployments: Deployments and their replicas: User "tenant" cannot get' in out
-    assert out.splitlines()[-1] == "23 checks, 0 faults, 21 couldn't see everything with your rights"
+    assert out.splitlines()[-1] == "24 checks, 0 faults, 22 couldn't see everything with your rights"
 
 
 def test_a_refusal_by_quota_shows_that_reviews_work(hami: Hami) -> None:
