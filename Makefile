@@ -32,7 +32,7 @@ test: $(DEV) ## the test suite, with a few examples of each property
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/e2e --ignore tests/image tests
 	@echo "make test: left out: tests/e2e, which needs a real control plane and helm (make controlplane and make helm build them, make e2e runs it)"
 	@echo "make test: left out: tests/image, which needs the image (make image builds and tests it)"
-	@for program in promtool gcc kubectl; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
+	@for program in promtool gcc kubectl chromium; do command -v $$program >/dev/null || echo "make test: skipped: what needs $$program"; done
 
 coverage: $(DEV) ## the same with two hundred examples of each property, and branch coverage
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-fail-under=90 --ignore tests/e2e --ignore tests/image tests

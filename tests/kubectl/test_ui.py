@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,9 +12,9 @@ import pytest
 import yaml
 from simulate.files import GPU, MEM, card, container, node, pod, quota
 
-from .apiserver import ApiServer, serving
-from .test_processes import PROGRAM
+from .apiserver import ApiServer
 from .test_verbs import cluster, placed, with_uid
+from .ui_process import served_ui
 
 HTML = "<script>alert(1)</script>"
 
@@ -26,22 +22,10 @@ HTML = "<script>alert(1)</script>"
 @contextmanager
 def browser(api: ApiServer, folder: Path) -> Iterator[httpx.Client]:
     """A browser that hasn't been let in; its header `x-token` has the printed token."""
-    with ExitStack() as stack:
-        kubeconfig = stack.enter_context(serving(api, folder))
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "ui"],
-            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        stack.callback(process.communicate)
-        stack.callback(process.kill)
-        deadline = threading.Timer(240, process.kill)
-        deadline.start()
-        stack.callback(deadline.cancel)
-        assert process.stdout is not None
-        address, _, token = process.stdout.readline().strip().partition("/#")
-        yield stack.enter_context(httpx.Client(base_url=address, headers={"x-token": token}, timeout=60))
+    with served_ui(api, folder) as printed:
+        address, _, token = printed.partition("/#")
+        with httpx.Client(base_url=address, headers={"x-token": token}, timeout=60) as client:
+            yield client
 
 
 @contextmanager

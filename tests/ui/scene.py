@@ -1,0 +1,44 @@
+"""What the browsers' tests look at: Debian's Chromium, and a cluster with HTML wherever the API allows it."""
+
+from __future__ import annotations
+
+import shutil
+
+from kubectl.test_verbs import HELD, SPACES, placed, with_uid
+from simulate.files import GPU, JSON, MEM, card, container, node, pod, quota
+
+CHROMIUM = shutil.which("chromium")
+HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+GROUPS = (("GPU-1", "GPU-2"), ("GPU-3", "GPU-4"))
+"""The cards of node n1 that NVLink joins."""
+WAITING = f"waiting{HTML}"
+
+
+def objects() -> list[JSON]:
+    """A node of four cards, one that has none, and one full of HTML; in team-a a placed pod and one that waits."""
+    cards = [card(uuid, health=uuid != "GPU-2", index=index) for index, uuid in enumerate(sum(GROUPS, ()))]
+    scores = {
+        uuid: {peer: 200 if {uuid, peer} <= {*group} else 10 for peer in sum(GROUPS, ()) if peer != uuid}
+        for group in GROUPS
+        for uuid in group
+    }
+    spoilt = node(f"spoilt{HTML}", card(f"GPU{HTML}", type=f"Model{HTML}"), labels={f"label{HTML}": HTML})
+    spoilt["metadata"]["annotations"] |= {HTML: HTML, "hami.io/mutex.lock": HTML}
+    noted = pod(WAITING, container(f"main{HTML}", gpu=1, mem=30000), notes={HTML: HTML}, schedulerName="hami-scheduler")
+    noted["metadata"]["labels"] = {HTML: HTML}
+    noted["spec"]["containers"][0]["image"] = HTML
+    placement = {**HELD, "hami.io/vgpu-node": spoilt["metadata"]["name"]}
+    placement["hami.io/vgpu-devices-allocated"] = f"GPU{HTML},NVIDIA,1000,10:;"
+    held = pod("held", container(gpu=1, mem=1000), notes=placement, nodeName=spoilt["metadata"]["name"])
+    return [
+        node("n1", *cards, scores=scores, labels={"pool": "training"}),
+        {**node("cpu"), "kind": "Node"},
+        spoilt,
+        placed("busy"),
+        placed("other", "team-b", memory=4000),
+        with_uid(noted),
+        with_uid(held),
+        quota({GPU: "4", MEM: "60000", "pods": "10"}, used={GPU: "2", MEM: "50000", "pods": "3"}),
+        quota({GPU: "1"}, namespace="team-b", name=f"quota{HTML}", used={GPU: "1"}),
+        *SPACES,
+    ]
