@@ -97,10 +97,22 @@ class NvLinks:
 
     def left_in_groups(self, positions: Sequence[int]) -> int:
         """How many other cards are in the groups of these."""
+        return len(self._reached(positions)) - len(positions)
+
+    def groups(self) -> list[list[int]]:
+        """The link groups of more than one card, each in order."""
+        groups: list[list[int]] = []
+        for card in range(len(self._linked)):
+            if self._linked[card] and not any(card in group for group in groups):
+                groups.append(sorted(self._reached([card])))
+        return groups
+
+    def _reached(self, positions: Sequence[int]) -> list[int]:
+        """The cards and all that are in their groups."""
         reached = list(positions)
         for card in reached:
             reached += [other for other in self._linked[card] if other not in reached]
-        return len(reached) - len(positions)
+        return reached
 
     def single(self) -> int:
         """The card linked to the fewest, then that whose scores to all others sum to least; the first of equals."""

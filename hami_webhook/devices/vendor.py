@@ -401,6 +401,10 @@ class Vendor:
         """Whether a topology-aware choice would be blind here, as the node doesn't tell how its cards are linked."""
         return False
 
+    def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
+        """The UUIDs of the cards of each group that fast links join, as far as the node registers them."""
+        return ()
+
     def selection(self, trial: FitRequest) -> Selection:
         return FIRST_FIT
 

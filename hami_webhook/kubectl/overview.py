@@ -141,6 +141,13 @@ class Overview:
         """Every card, or those of one node."""
         return [self._card(view, device) for view, device in self._devices() if node in ("", view.name)]
 
+    def link_groups(self, node: str) -> list[Sequence[str]]:
+        """The UUIDs of the cards of a node that fast links join, group by group, as far as it registers them."""
+        view = self.core.state.view(node)
+        inventories = view.inventories.items() if view is not None else ()
+        vendors = self.core.vendors
+        return [group for vendor, found in sorted(inventories) for group in vendors[vendor].link_groups(found)]
+
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
         """The live pods that ask for managed resources or hold cards."""
         found = []

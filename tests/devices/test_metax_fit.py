@@ -251,6 +251,11 @@ def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_
     assert chosen(fewer, pod_with_limits(notes={CARD_POLICY: "binpack"}, sgpu=2, vcore=1, vmemory=1)) == ["G5", "G4"]
 
 
+def test_cards_of_a_zone_are_linked() -> None:
+    found = view(*zoned(2, 1, 0, 2, 3, 1, 0)).inventories[KEY]
+    assert CHART[KEY].link_groups(found) == [["G2", "G6"], ["G1", "G4"]]
+
+
 @pytest.mark.parametrize(
     ("zones", "count", "cards"),
     [

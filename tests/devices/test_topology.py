@@ -145,6 +145,13 @@ def test_what_is_left_are_the_other_cards_of_the_groups_that_are_broken(scores, 
     assert links.left_in_groups(positions) == len(others) - len(untouched)
 
 
+@given(linked_tables())
+def test_groups_are_the_cards_that_reach_each_other(scores):
+    cards = range(len(scores))
+    expected = {tuple(y for y in cards if reachable(scores, x, y)) for x in cards}
+    assert NvLinks(scores).groups() == sorted([*group] for group in expected if len(group) > 1)
+
+
 def reachable(scores, start, end):
     seen, border = {start}, [start]
     while border:

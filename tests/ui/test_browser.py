@@ -51,9 +51,18 @@ def test_the_cluster_page_shows_each_card_as_it_is_registered_and_held(ui: Ui) -
     }
 
 
+def test_the_cards_that_links_join_are_a_picture_with_words(ui: Ui) -> None:
+    (picture,) = ui.page("/cluster").get_by_role("img").all()
+    assert picture.get_attribute("aria-label") == "Linked to each other: GPU-1, GPU-2; GPU-3, GPU-4"
+    lines = [[line.get_attribute(end) for end in ("x1", "x2", "y2")] for line in picture.locator("line").all()]
+    across = [line for line in lines if line[0] != line[1]]
+    assert across == [["12", "36", "16"], ["60", "84", "24"]]
+
+
 @pytest.mark.parametrize(
     ("field", "text", "found"),
     [
+        ("Health", "unhealthy", "1 nodes, 1 cards"),
         ("Node", "spoilt", "1 nodes, 1 cards"),
         ("Label", "pool=training", "1 nodes, 4 cards"),
         ("Vendor", "NVIDIA", "2 nodes, 5 cards"),

@@ -37,6 +37,8 @@ from hami_webhook.terminal import SafeConsole
 _NODES_A_PAGE = 50
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
+_CHOICES = ("node", "vendor", "model", "label", "health")
+_HEALTHS = ("healthy", "unhealthy")
 _WIDTH = 120
 """Columns of the tables that a terminal would show."""
 
@@ -86,18 +88,23 @@ class Pages:
         return response
 
     async def _cluster(self, request: Request) -> Response:
-        asked = {each: request.query_params.get(each, "") for each in ("node", "vendor", "model", "label")}
+        asked = {each: request.query_params.get(each, "") for each in _CHOICES}
         cards = self._readings.contents.cards
         found = [card for card in cards if self._is_asked(card, asked)]
         nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
         pages = max(1, -(-len(nodes) // _NODES_A_PAGE))
         page = min(pages, max(1, int(text) if (text := request.query_params.get("page", "")).isdecimal() else 1))
+        overview = self._readings.cluster.overview
         return self._page(
             "cluster.html",
             asked=asked,
             vendors=sorted({card.vendor for card in cards}),
             models=sorted({card.model for card in cards}),
-            nodes=nodes[(page - 1) * _NODES_A_PAGE : page * _NODES_A_PAGE],
+            healths=_HEALTHS,
+            nodes=[
+                (name, cards, overview.link_groups(name))
+                for name, cards in nodes[(page - 1) * _NODES_A_PAGE : page * _NODES_A_PAGE]
+            ],
             shown=(len(nodes), len(found)),
             page=page,
             pages=pages,
@@ -111,6 +118,7 @@ class Pages:
             asked["node"] in card.node
             and asked["vendor"] in ("", card.vendor)
             and asked["model"] in ("", card.model)
+            and asked["health"] in ("", _HEALTHS[0 if card.healthy else 1])
             and (not key or (view is not None and view.node.labels.get(key) == value))
         )
 

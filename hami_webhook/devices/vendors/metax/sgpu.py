@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,16 @@ from hami_webhook.devices.fit_request import (
     Selection,
 )
 from hami_webhook.devices.keys import MEBIBYTE, DeviceKeys
-from hami_webhook.devices.model import AllocatedDevice, Device, DeviceReservation, NodeView, Request, Rows, Usage
+from hami_webhook.devices.model import (
+    AllocatedDevice,
+    Device,
+    DeviceReservation,
+    Inventory,
+    NodeView,
+    Request,
+    Rows,
+    Usage,
+)
 from hami_webhook.devices.placement_annotations import nanoseconds
 from hami_webhook.devices.registration import NodeRegistration
 from hami_webhook.devices.vendor import Vendor
@@ -127,6 +136,13 @@ class MetaxSgpu(Vendor):
             count = self.amount(container, self.count_name) or 0
             if count > 0:
                 qos.check_annotations(pod.annotations, count)
+
+    def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
+        """Those of a MetaXLink zone."""
+        zones: dict[int, list[str]] = {}
+        for device in inventory.devices:
+            zones.setdefault(qos.card_of(device).zone, []).append(device.uuid)
+        return [group for zone, group in sorted(zones.items()) if zone and len(group) > 1]
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
         cores = self.amount(container, self.core_name)

@@ -324,6 +324,13 @@ class Nvidia(Vendor):
         assert isinstance(inventory.facts, NvidiaNode)
         return len(inventory.devices) > 1 and not inventory.facts.scores
 
+    def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
+        """Those that NVLink joins."""
+        assert isinstance(inventory.facts, NvidiaNode)
+        table, uuids = inventory.facts.scores, [device.uuid for device in inventory.devices]
+        scores = [[table.get(x, {}).get(y, 0) for y in uuids] for x in uuids]
+        return [[uuids[position] for position in group] for group in NvLinks(scores).groups()]
+
     def selection(self, trial: FitRequest) -> Selection:
         if trial.request.count > 1 and _requires_nvlink(trial.pod):
             return ONLY_LINKED
