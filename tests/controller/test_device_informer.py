@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -63,18 +64,16 @@ class Scene:
         return [event.note.message for event in self.cluster.events if event.note.reason == reason]
 
 
-def drive(story: Callable[[Scene], Awaitable[None]], scene: Callable[[], Scene] = Scene) -> None:
-    async def whole() -> None:
-        made = scene()
-        await made.cluster.ensure_namespace("default")
-        running = asyncio.create_task(made.feed.run())
-        await asyncio.wait_for(made.feed.wait_synced(), 5)
-        await story(made)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened(scene: Scene | None = None) -> AsyncIterator[Scene]:
+    made = scene or Scene()
+    await made.cluster.ensure_namespace("default")
+    running = asyncio.create_task(made.feed.run())
+    await made.feed.wait_synced()
+    yield made
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 def device(*cards: JSON) -> JSON:
@@ -95,8 +94,8 @@ def running(allocated: JSON) -> JSON:
     return {"metadata": {"name": "p", "namespace": "default", "annotations": notes}, "spec": spec}
 
 
-def test_devices_come_go_and_change() -> None:
-    async def story(scene: Scene) -> None:
+async def test_devices_come_go_and_change() -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.DEVICES, device(CARD))
         await scene.settle()
         first = scene.core.state.device("n1")
@@ -110,40 +109,32 @@ def test_devices_come_go_and_change() -> None:
         await scene.settle()
         assert scene.core.state.device("n1") is None
 
-    drive(story)
-
 
 @pytest.mark.parametrize("spec", [{"devices": "x"}, {"devices": ["x"]}])
-def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.DEVICES, {"metadata": {"name": "n1"}, "spec": spec})
         await scene.settle()
         assert scene.core.state.device("n1") is None
         assert list(scene.core.caches.unreadable) == [("devices", "", "n1")]
 
-    drive(story)
 
-
-def test_a_cluster_without_koordinator_is_synced() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_cluster_without_koordinator_is_synced() -> None:
+    async with opened(Scene(NoDefinition)) as scene:
         assert scene.feed.synced
 
-    drive(story, lambda: Scene(NoDefinition))
 
-
-def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
-    async def story(scene: Scene) -> None:
+async def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
+    async with opened(Scene(enabled=False)) as scene:
         await scene.cluster.create(Kind.DEVICES, device(CARD))
         await scene.settle()
         assert scene.core.state.device("n1") is None
 
-    drive(story, lambda: Scene(enabled=False))
 
-
-def test_a_debit_is_completed_once_its_card_is_known() -> None:
+async def test_a_debit_is_completed_once_its_card_is_known() -> None:
     key = f"limits.{MEMORY}"
 
-    async def story(scene: Scene) -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "40Gi"}))
         await scene.cluster.create(Kind.PODS, running({"gpu": [{"minor": 0, "resources": {RATIO: "50"}}]}))
         await scene.pass_time()
@@ -162,24 +153,20 @@ def test_a_debit_is_completed_once_its_card_is_known() -> None:
         assert scene.used() == {MEMORY: str(6 * 2**30)}
         assert scene.events("QuotaUnitSuspicious") == []  # gibibytes of bytes
 
-    drive(story)
 
-
-def test_gibibytes_of_percent_are_suspicious() -> None:
-    async def story(scene: Scene) -> None:
+async def test_gibibytes_of_percent_are_suspicious() -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
         await scene.pass_time()
         assert scene.events("QuotaUnitSuspicious") == [
             f"limits.{RATIO}: 1Ki means 1024 units; write a number without a suffix"
         ]
 
-    drive(story)
 
-
-def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -> None:
+async def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -> None:
     key = f"limits.{SHARED}"
 
-    async def story(scene: Scene) -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "4"}))
         await scene.pass_time()
         pod = running({"gpu": [{"minor": 0, "resources": {RATIO: "100", MEMORY: "10Gi"}}]})
@@ -190,5 +177,3 @@ def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -
         await scene.cluster.set_phase("default", "p", "Succeeded")
         await scene.pass_time()
         assert scene.used() == {SHARED: "0"}
-
-    drive(story)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
@@ -74,15 +75,12 @@ class Candidate:
             await self.task
 
 
-def scenario(body: Callable[[MemoryCluster, Turning], Awaitable[None]]) -> None:
-    async def run() -> None:
-        turning = Turning()
-        cluster = MemoryCluster(turning.clock)
-        await cluster.ensure_namespace("system")
-        async with asyncio.timeout(10):
-            await body(cluster, turning)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[MemoryCluster, Turning]]:
+    turning = Turning()
+    cluster = MemoryCluster(turning.clock)
+    await cluster.ensure_namespace("system")
+    yield cluster, turning
 
 
 async def kill(candidate: Candidate, cluster: MemoryCluster) -> None:
@@ -96,8 +94,8 @@ async def kill(candidate: Candidate, cluster: MemoryCluster) -> None:
     cluster.pause = None
 
 
-def test_one_leads_and_the_other_waits_however_their_clocks_differ() -> None:
-    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+async def test_one_leads_and_the_other_waits_however_their_clocks_differ() -> None:
+    async with opened() as (cluster, turning):
         first, second = Candidate(cluster, turning, "first"), Candidate(cluster, turning, "second", skew=3600)
         await turning.pass_time(120)
         assert sorted((first.leading, second.leading)) == [False, True]
@@ -105,11 +103,9 @@ def test_one_leads_and_the_other_waits_however_their_clocks_differ() -> None:
         await first.end()
         await second.end()
 
-    scenario(body)
 
-
-def test_a_leader_that_died_is_followed_after_its_lease_ran_out() -> None:
-    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+async def test_a_leader_that_died_is_followed_after_its_lease_ran_out() -> None:
+    async with opened() as (cluster, turning):
         first = Candidate(cluster, turning, "first")
         await turning.pass_time(5)
         second = Candidate(cluster, turning, "second")
@@ -123,11 +119,9 @@ def test_a_leader_that_died_is_followed_after_its_lease_ran_out() -> None:
         assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("second", 1)
         await second.end()
 
-    scenario(body)
 
-
-def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
-    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+async def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
+    async with opened() as (cluster, turning):
         first = Candidate(cluster, turning, "first")
         await turning.pass_time(5)
         second = Candidate(cluster, turning, "second")
@@ -136,11 +130,9 @@ def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
         assert second.leading
         await second.end()
 
-    scenario(body)
 
-
-def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> None:
-    async def body(cluster: MemoryCluster, turning: Turning) -> None:
+async def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> None:
+    async with opened() as (cluster, turning):
         first = Candidate(cluster, turning, "first")
         await turning.pass_time(5)
         assert first.leading
@@ -157,5 +149,3 @@ def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> None:
         assert first.leads == 2
         await first.end()
         assert first.changes == [True, False, True, False]
-
-    scenario(body)

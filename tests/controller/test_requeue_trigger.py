@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -56,20 +57,16 @@ class Scene:
         return text
 
 
-def drive(
-    story: Callable[[Scene], Coroutine[Any, Any, None]], pause: Callable[[str], Awaitable[None]] | None = None
-) -> None:
-    async def whole() -> None:
-        scene = Scene(pause)
-        await scene.open()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.requeue_trigger.run())]
-            await scene.feed.wait_synced()
-            await story(scene)
-            for task in running:
-                task.cancel()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[Scene]:
+    scene = Scene(pause)
+    await scene.open()
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.requeue_trigger.run())]
+        await scene.feed.wait_synced()
+        yield scene
+        for task in running:
+            task.cancel()
 
 
 async def settle() -> None:
@@ -175,8 +172,8 @@ FREES_NOT = (
 
 @pytest.mark.parametrize("happens", [*FREES, *FREES_NOT], ids=lambda what: what.__name__)
 @pytest.mark.parametrize("waiting", [True, False], ids=["somebody waits", "nobody waits"])
-def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable[None]], waiting: bool) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable[None]], waiting: bool) -> None:
+    async with opened() as scene:
         await scene.cluster.create(Kind.PODS, a_pod("p", phase="Running"))
         await scene.cluster.create(Kind.RESOURCE_QUOTAS, a_quota(100, 50))
         await settle()
@@ -189,11 +186,9 @@ def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable
         if waiting and happens in FREES:
             assert scene.touched() == f"{NOW + 10.2:.3f}"
 
-    drive(story)
 
-
-def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> None:
+    async with opened() as scene:
         scene.requeue_trigger.refused("w")
         scene.most_naps = 2
         for _ in range(50):
@@ -201,11 +196,9 @@ def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> N
         await settle()
         assert (scene.requeue_trigger.touches, scene.naps) == (1, [0.2, 1.0])
 
-    drive(story)
 
-
-def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
+    async with opened() as scene:
         scene.requeue_trigger.freed()
         await settle()
         assert scene.requeue_trigger.touches == 0
@@ -218,11 +211,9 @@ def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
         await settle()
         assert scene.requeue_trigger.touches == 1, "a pod that was refused by now was evaluated before the release"
 
-    drive(story)
 
-
-def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
-    async def story(scene: Scene) -> None:
+async def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
+    async with opened() as scene:
         raw = a_pod("p")
         del raw["spec"]["nodeName"]
         first = await scene.cluster.create(Kind.PODS, raw)
@@ -241,10 +232,8 @@ def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
         await settle()
         assert scene.requeue_trigger.touches == before
 
-    drive(story)
 
-
-def test_a_touch_that_fails_is_tried_again() -> None:
+async def test_a_touch_that_fails_is_tried_again() -> None:
     fails = [2]
 
     async def pause(step: str) -> None:
@@ -252,22 +241,18 @@ def test_a_touch_that_fails_is_tried_again() -> None:
             fails[0] -= 1
             raise Unavailable("down")
 
-    async def story(scene: Scene) -> None:
+    async with opened(pause) as scene:
         scene.requeue_trigger.refused("w")
         scene.requeue_trigger.freed()
         await settle()
         assert scene.requeue_trigger.touches == 1
         assert fails == [0]
 
-    drive(story, pause)
 
-
-def test_without_a_node_nothing_is_touched() -> None:
-    async def story(scene: Scene) -> None:
+async def test_without_a_node_nothing_is_touched() -> None:
+    async with opened() as scene:
         scene.node = None
         scene.requeue_trigger.refused("w")
         scene.requeue_trigger.freed()
         await settle()
         assert scene.requeue_trigger.touches == 0
-
-    drive(story)
