@@ -129,7 +129,9 @@ API_OBJECTS: list[JSON] = [
 LISTED = ("Node", "Pod", "ResourceQuota", "Namespace", "PriorityClass", "PodDisruptionBudget")
 REQUESTS = [
     *(("GET", "/".join(KINDS[kind])) for kind in LISTED),
-    ("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),  # this API server doesn't have them
+    # this API server doesn't have them
+    ("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
+    ("GET", "/apis/hami.io/v1alpha1/acceleratorquotas"),
 ]
 
 
