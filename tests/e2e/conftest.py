@@ -11,8 +11,9 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
-from .deployment import Kubectl
+from .deployment import Deployment, Kubectl
 from .installation import Cluster, add_card_node
+from .kubelet import Kubelets
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +53,14 @@ def started(*more: str) -> Iterator[ControlPlane]:
             yield plane
         finally:
             plane.stop()
+
+
+@pytest.fixture(scope="module")
+def kubelets(program: Deployment) -> Iterator[Kubelets]:
+    """What allocates for the pods of a module's program."""
+    running = Kubelets(program.login("hami-device-plugin"))
+    yield running
+    running.close()
 
 
 @pytest.fixture

@@ -57,13 +57,6 @@ def program(
         yield deployment
 
 
-@pytest.fixture(scope="module")
-def kubelets(program: Deployment) -> Iterator[Kubelets]:
-    running = Kubelets(program.login("hami-device-plugin"))
-    yield running
-    running.close()
-
-
 @pytest.fixture(params=["cooperative", "single"])
 def scheduler(
     request: pytest.FixtureRequest,

@@ -36,13 +36,6 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield deployment
 
 
-@pytest.fixture(scope="module")
-def kubelets(program: Deployment) -> Iterator[Kubelets]:
-    running = Kubelets(program.login("hami-device-plugin"))
-    yield running
-    running.close()
-
-
 @pytest.fixture(scope="module", params=["cooperative", "single"])
 def scheduler(
     request: pytest.FixtureRequest,
