@@ -1,32 +1,15 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulate.files import Run, run_main
 
 from hami_webhook.kubectl.main import main
 
 from .apiserver import ApiServer, serving
-
-
-@dataclass(frozen=True)
-class Run:
-    """What `kubectl hami` left: exit status, standard output and error."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def result(self) -> Any:
-        assert self.status in (0, 1), self.err
-        return json.loads(self.out)
-
 
 Hami = Callable[..., Run]
 
@@ -40,11 +23,6 @@ def hami(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
         def run(api: ApiServer, *arguments: str) -> Run:
             kubeconfig = stack.enter_context(serving(api, tmp_path))
             monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            try:
-                status = main(arguments)
-            except SystemExit as end:  # argparse
-                status = int(end.code or 0)
-            captured = capsys.readouterr()
-            return Run(status, captured.out, captured.err)
+            return run_main(main, arguments, capsys)
 
         yield run

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from admission.policies import METAX
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,22 +18,12 @@ from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 from hami_webhook.policy.selectors import LabelSelector, Requirement
 
 
-class MetaxSgpu(Vendor):
-    key = "Metax-SGPU"
-    keys = DeviceKeys(
-        allocated="hami.io/metax-sgpu-devices-allocated",
-        use_uuid=("metax-tech.com/use-gpuuuid",),
-        nouse_uuid=("metax-tech.com/nouse-gpuuuid",),
-        choices=("metax-tech.com/sgpu-qos-policy",),
-    )
-
-
 class OddChip(Vendor):
     key = "Odd"
     keys = DeviceKeys(allocated="odd.example.com/given", use_uuid=("odd.example.com/use-uuid",))
 
 
-VENDORS = Vendors([Nvidia(NvidiaSection()), MetaxSgpu(), OddChip()])
+VENDORS = Vendors([Nvidia(NvidiaSection()), METAX, OddChip()])
 
 WHOLE = """\
 policies:

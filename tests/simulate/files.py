@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,17 @@ class Run:
         return found
 
 
+def run_main(main: Callable[[Sequence[str]], int], arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in this process."""
+    capsys.readouterr()
+    try:
+        status = main(arguments)
+    except SystemExit as stop:  # argparse
+        status = stop.code if isinstance(stop.code, int) else 1
+    captured = capsys.readouterr()
+    return Run(status, captured.out, captured.err)
+
+
 class Simulate:
     """`simulate -o json` in this process, on objects that are put into files."""
 
@@ -130,13 +141,7 @@ class Simulate:
         return str(path)
 
     def main(self, *arguments: str) -> Run:
-        self._capsys.readouterr()
-        try:
-            status = cli.main(arguments)
-        except SystemExit as stop:  # argparse
-            status = stop.code if isinstance(stop.code, int) else 1
-        captured = self._capsys.readouterr()
-        return Run(status, captured.out, captured.err)
+        return run_main(cli.main, arguments, self._capsys)
 
     def __call__(self, cluster: Sequence[JSON], *pods: JSON, flags: Sequence[str] = ()) -> Run:
         return self.main(
