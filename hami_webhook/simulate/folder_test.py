@@ -166,9 +166,9 @@ class FolderTest:
         """
         try:
             return self.parse(self.path, self.name, self._updated_text(result))
-        except (yaml.YAMLError, ConfigError) as error:
-            sentence = "--update can't change it, for its anchors or because it is all one {…}"
-            raise ConfigError([f"{self.path}: {sentence}"]) from error
+        except (yaml.MarkedYAMLError, ConfigError) as error:
+            why = error.context if isinstance(error, yaml.MarkedYAMLError) else error
+            raise ConfigError([f"{self.path}: --update can't change it, so change it by hand: {why}"]) from error
 
     def _updated_text(self, result: Mapping[str, Any]) -> str:
         exact = self.written.exact or self.expects_nothing

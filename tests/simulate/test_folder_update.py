@@ -53,14 +53,22 @@ def test_what_is_written_is_as_it_came_out(pods: list[Any], quota: Any, flow: bo
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "{description: one line}",
-        "expected: {pods: [{name: two-cards, allowed: &a false}, {name: whole-card, allowed: *a}]}",
-        "expected: {pods: [{name: two-cards, code: &a 7, allowed: &a false}]}",
+        ("{description: one line}", f"{PATH}:2: is not valid YAML: did not find expected <document start>"),
+        (
+            "expected: {pods: [{name: two-cards, allowed: &a false}, {name: whole-card, allowed: *a}]}",
+            f"{PATH}:1: is not valid YAML: found undefined alias",
+        ),
+        (
+            "expected: {pods: [{name: two-cards, code: &a 7, allowed: &a false}]}",
+            "found duplicate anchor 'a'; first occurrence",
+        ),
+        (f"description: {'x' * (2**20 - 20)}", f"{PATH}: is larger than 1048576 bytes, which no ConfigMap can hold"),
     ],
+    ids=["all in one", "an alias", "an anchor twice", "too large"],
 )
-def test_what_cant_be_updated_is_left_to_its_author(text: str) -> None:
+def test_what_cant_be_updated_is_left_to_its_author(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         FolderTest.parse(PATH, "nvidia", text).updated(RESULT)
-    assert str(refused.value) == f"{PATH}: --update can't change it, for its anchors or because it is all one {{…}}"
+    assert str(refused.value) == f"{PATH}: --update can't change it, so change it by hand: {why}"
