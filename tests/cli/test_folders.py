@@ -211,6 +211,16 @@ def test_a_test_needs_no_pods_and_may_be_the_folder_itself(folder: Folder) -> No
     assert folder.test().out == "ok    .\n1 passed, 0 failed\n"
 
 
+def test_quotas_above_namespaces_are_expected_by_their_kind(folder: Folder) -> None:
+    meta = {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "all"}}
+    shared = {**meta, "spec": {"namespaceSelector": {}, "hard": {MEM: "5000"}}}
+    pods = pod("small", container(gpu=1, mem=1000)), pod("large", container(gpu=1, mem=10000))
+    quotas = f"quotas: [{{name: AcceleratorQuota/all, used: {{{MEM}: 1000}}}}]"
+    expected = f"expected: {{pods: [{{name: large, message: {{contains: AcceleratorQuota all}}}}], {quotas}}}"
+    folder.add("shared", expected, formatted(listed(shared, node("n1", card("GPU-0")), *pods), "yaml"))
+    assert folder.test().out == "ok    shared\n1 passed, 0 failed\n"
+
+
 def test_tests_are_chosen_by_name(folder: Folder) -> None:
     for name in ("a/one", "a/two", "b"):
         folder.add(name, RIGHT)
