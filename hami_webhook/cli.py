@@ -54,29 +54,14 @@ from hami_webhook.simulate import folders, quota_check
 from hami_webhook.simulate.manifests import SimulationFiles, pods_of, read_cluster_files, read_simulation_files
 from hami_webhook.simulate.simulation import Result, Simulation, simulation_options, start_of
 from hami_webhook.simulate.tables import show
-from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, progress
+from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, print_warnings, progress, run_verb
 
 _UNUSABLE = (UsageError, ClusterError, ConfigError, LoadError, UnknownPod, pki.PkiError, TlsError, report.ReportError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; the exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    try:
-        status: int = arguments.run(arguments)
-    except _UNUSABLE as error:
-        for line in str(error).splitlines():
-            print(f"hami-webhook: {line}", file=sys.stderr)
-        if isinstance(error, ConfigError):  # a misspelt key often explains a missing one
-            _warn(error.warnings)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except KeyboardInterrupt:
-        return 130
-    return status
+    return run_verb("hami-webhook", _parser().parse_args(argv), _UNUSABLE)
 
 
 def scheduler(argv: Sequence[str] | None = None) -> int:
@@ -229,8 +214,7 @@ def _add_scheduler_flags(verb: argparse.ArgumentParser) -> None:
 
 
 def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        print(f"hami-webhook: warning: {warning}", file=sys.stderr)
+    print_warnings("hami-webhook", warnings)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

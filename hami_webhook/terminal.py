@@ -16,6 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
+from hami_webhook.config import ConfigError
+
 
 class Parser(argparse.ArgumentParser):
     """Reports a fault of the command line in one line."""
@@ -26,6 +28,34 @@ class Parser(argparse.ArgumentParser):
 
 class UsageError(Exception):
     """Unusable input: one line for stderr, exit status 2."""
+
+
+def run_verb(program: str, arguments: argparse.Namespace, unusable: tuple[type[Exception], ...]) -> int:
+    """Run the verb of a command line; the exit status, which is 2 for what is unusable, in a sentence a line."""
+    try:
+        status: int = arguments.run(arguments)
+    except unusable as error:
+        print_sentences(program, str(error).splitlines())
+        if isinstance(error, ConfigError):  # a misspelt key often explains a missing one
+            print_warnings(program, error.warnings)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def print_warnings(program: str, warnings: Iterable[str]) -> None:
+    """Print warnings on standard error, each on a line after the program's name."""
+    print_sentences(program, (f"warning: {warning}" for warning in warnings))
+
+
+def print_sentences(program: str, sentences: Iterable[str]) -> None:
+    """Print sentences on standard error, each on a line after the program's name."""
+    for sentence in sentences:
+        print(f"{program}: {without_control_characters(sentence)}", file=sys.stderr)
 
 
 class SafeConsole(Console):

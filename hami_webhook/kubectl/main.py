@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 
@@ -27,7 +26,15 @@ from hami_webhook.kubectl.ui.server import serve
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import Parser, SafeConsole, UsageError, formatted, progress, without_control_characters
+from hami_webhook.terminal import (
+    Parser,
+    SafeConsole,
+    UsageError,
+    formatted,
+    print_sentences,
+    progress,
+    run_verb,
+)
 
 _PIPE_WIDTH = 250
 """Columns of a table that no terminal shows."""
@@ -50,19 +57,7 @@ class Shown:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; the exit status."""
-    arguments = parser().parse_args(argv)
-    try:
-        status: int = arguments.run(arguments)
-    except _UNUSABLE as error:
-        for line in str(error).splitlines():
-            print(f"kubectl hami: {line}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except KeyboardInterrupt:
-        return 130
-    return status
+    return run_verb("kubectl hami", parser().parse_args(argv), _UNUSABLE)
 
 
 def parser() -> Parser:
@@ -169,7 +164,7 @@ def _run(arguments: argparse.Namespace, verb: Callable[[LiveCluster, argparse.Na
                 Console().clear()
             print(text, flush=True)
             printed = text
-        _tell([each for each in (*cluster.warnings, *cluster.unseen) if each not in warned])
+        print_sentences("kubectl hami", [each for each in (*cluster.warnings, *cluster.unseen) if each not in warned])
         warned |= {*cluster.warnings, *cluster.unseen}
         if not getattr(arguments, "watch", False):
             return shown.status
@@ -184,11 +179,6 @@ def _text(shown: Shown, output: str) -> str:
     with console.capture() as capture:
         shown.show(console)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def _tell(sentences: Iterable[str]) -> None:
-    for sentence in sentences:
-        print(f"kubectl hami: {without_control_characters(sentence)}", file=sys.stderr)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -259,7 +249,7 @@ def _simulate(cluster: LiveCluster, arguments: argparse.Namespace) -> Shown:
     if arguments.files.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
     pods, warnings = pods_of([read_objects(path, sys.stdin.buffer) for path in arguments.files])
-    _tell(warnings)
+    print_sentences("kubectl hami", warnings)
     manifests = [{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in pods.manifests]
     with progress("simulating", len(manifests)) as advance:
         result = asyncio.run(cluster.simulation.run(Pods(manifests), advance))

@@ -23,7 +23,7 @@ from hami_webhook.simulate.folder_report import TestedFolder, as_json, as_junit,
 from hami_webhook.simulate.folder_test import FILE_NAME, FolderTest
 from hami_webhook.simulate.manifests import read_simulation_files
 from hami_webhook.simulate.simulation import Simulation, simulation_options, start_of
-from hami_webhook.terminal import SafeConsole, UsageError, formatted, progress
+from hami_webhook.terminal import SafeConsole, UsageError, formatted, print_warnings, progress
 
 
 def add_verb(verbs: Any) -> None:
@@ -53,8 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 faults.append(str(error))
             advance()
     for each in tested:
-        for warning in each.warnings:
-            print(f"hami-webhook: warning: {each.test.name}: {warning}", file=sys.stderr)
+        print_warnings("hami-webhook", (f"{each.test.name}: {warning}" for warning in each.warnings))
     if arguments.output == "text":
         show(tested, SafeConsole(highlight=False, soft_wrap=True))
     else:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from simulate.files import Simulate
 
 from hami_webhook.terminal import SafeConsole
 
@@ -30,3 +31,12 @@ def test_no_text_controls_the_terminal(sequence: str) -> None:
 def test_lines_and_letters_stay() -> None:
     text = "Überlast 加速器\nsecond"
     assert printed(SafeConsole, text) == printed(Console, text)
+
+
+def test_warnings_and_errors_control_no_terminal(command: Simulate) -> None:
+    kind = "Odd\x1b[2J"
+    odd = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}}
+    assert command([odd]).err == "hami-webhook: warning: skipped 1 of kind Odd\N{REPLACEMENT CHARACTER}[2J\n"
+    run = command([{**odd, "metadata": 1}])
+    assert run.status == 2
+    assert "Odd\N{REPLACEMENT CHARACTER}[2J: metadata must be an object" in run.err
