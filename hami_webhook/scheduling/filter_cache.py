@@ -21,7 +21,7 @@ from hami_webhook.quota.budget import BudgetAnswers, PodBudget, RecordingBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, score, standing
+from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, node_rank, score
 
 MOST_ANSWERS = 200_000
 """As many answers are kept, over all shapes: some 200 bytes each."""
@@ -112,7 +112,7 @@ class FilterCache:
         return result
 
     def fit(self, request: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
-        """The placement on one node as it is now, with all that goes with it."""
+        """The placement on the current state of one node, with its score."""
         view = self._view(name, request.pod)
         if view is None:
             return _UNKNOWN
@@ -156,7 +156,7 @@ class FilterCache:
         result = fit_pod(view, request, self._vendors, witness)
         if isinstance(result, NodeFit):
             points = score(result, view, request, self._vendors, self._default_node_policy)
-            answers.fits[name] = standing(ScoredNode(result, view, points), request, self._vendors)
+            answers.fits[name] = node_rank(ScoredNode(result, view, points), request, self._vendors)
         else:
             # many nodes refuse for the same reason: one object says it for all
             reason = (result.bare, result.cards, *sorted(result.counts.items()))

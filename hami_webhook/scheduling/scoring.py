@@ -85,8 +85,8 @@ class NodeScore(Protocol):
     def score(self) -> float: ...
 
 
-def standing(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> NodeRank:
-    """How a fitting node stands."""
+def node_rank(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> NodeRank:
+    """The score and rank of a fitting node."""
     vendor = next(
         (k for k, t in request.terms.items() if t.policy.topology_aware and vendors[k].topology_ranks_nodes), ""
     )
@@ -108,7 +108,7 @@ def ranked(
     the fewest registered, the better links — behind the score, if the pod itself carries a node policy.
     """
     by_name = {scored.node: scored for scored in fits}
-    order = best_first([standing(scored, request, vendors) for scored in fits], request, default_node_policy)
+    order = best_first([node_rank(scored, request, vendors) for scored in fits], request, default_node_policy)
     return [by_name[each.node] for each in order]
 
 

@@ -17,7 +17,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
-from hami_webhook.scheduling.scoring import best_first, standing
+from hami_webhook.scheduling.scoring import best_first, node_rank
 
 from .scenery import CORES, GPU, MEM, NOW, VENDORS, card, node, pod, with_limits
 from .test_cluster_cache import read_node
@@ -70,7 +70,7 @@ def check(
     views = {name: state.view(name) for name in names}
     fresh = evaluate([view for view in views.values() if view is not None], ask, VENDORS, budget, SchedulingPolicies())
     filtered = memory.filtered(ask, budget, names)
-    assert best_first(filtered.fits, ask, "binpack") == [standing(scored, ask, VENDORS) for scored in fresh.fits]
+    assert best_first(filtered.fits, ask, "binpack") == [node_rank(scored, ask, VENDORS) for scored in fresh.fits]
     assert [each.node for each in filtered.fits] == [n for n in views if n in {scored.node for scored in fresh.fits}]
     unknown = {name: NODE_UNREGISTERED for name, view in views.items() if view is None}
     assert {name: str(why) for name, why in filtered.failed.items()} == {

@@ -88,8 +88,8 @@ def _requires_nvlink(pod: Pod) -> bool:
     return parse_bool(pod.annotations.get(REQUIRE_NVLINK, "")) is True
 
 
-def _cost_alike(trial: FitRequest, passed: Sequence[Candidate]) -> bool:
-    """Whether quota counts the same for every set of so many of these cards: different ones, booked alike, all new."""
+def _cost_the_same(trial: FitRequest, passed: Sequence[Candidate]) -> bool:
+    """Whether quota counts the same for every choice among these cards: all different, new, and of one reservation."""
     kinds = {replace(candidate.hold, uuid="") for candidate in passed}
     return not trial.holds and len(kinds) == 1 and len({card.device.uuid for card in passed}) == len(passed)
 
@@ -114,7 +114,7 @@ class BestLinked:
             card = links.single()
             return Choice([passed[card]], len(passed), -sum(scores[card]), True, links.left_in_groups([card]))
         unlimited = trial.budget is None
-        if not unlimited and _cost_alike(trial, passed):
+        if not unlimited and _cost_the_same(trial, passed):
             if not trial.admits(passed[:count]):
                 return None
             unlimited = True
