@@ -2,7 +2,7 @@
 
 For every device, E of `kube.requests` over the containers' entries on it, separately for slots, memory and cores (an
 ordinary init container takes the slots of one entry of a card at most); a pod's debit is the sum over its devices
-(docs/spec/quota.md#5). Cores that a vendor tells apart are joined, not added: two containers with the same core hold
+(docs/spec/quota.md#5). Cores that a vendor distinguishes are joined, not added: two containers with the same core hold
 one.
 """
 

@@ -37,7 +37,7 @@ class CardVerdict:
 class FitTrace:
     """What Fit did for one request of a container, for people who ask why.
 
-    `trial` has the request as it is on the node, as far as that could be resolved. `tried`: Fit got as far as the
+    `trial` has the request on the node, as far as that could be resolved. `tried`: Fit got as far as the
     cards. `verdicts` are those of the walk over the cards that decided, one for each time a card was checked.
     """
 

@@ -120,7 +120,7 @@ class Candidate:
 
     @property
     def booking(self) -> DeviceReservation | None:
-        """What the vendor books the card with; None if it can't be booked as it stands."""
+        """What the vendor books the card with; None if it can't be booked."""
         if not self._resolved:
             self._booking = self._bookkeeper.book(self.trial.request, self.device, self.usage)
             self._resolved = True

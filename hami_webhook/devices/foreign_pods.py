@@ -1,4 +1,4 @@
-"""What admission does alike with the pods of every other scheduler: its name, pods with a node, keys of its own."""
+"""What admission does with the pods of every other scheduler: its name, pods with a node, keys of its own."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class ForeignScheduler:
     def admit(self, pod: PodDraft, census: NodeLister) -> None:
         """Normalise a new requesting pod, and warn of what is hardly meant. Idempotent. Raises `BadRequest`.
 
-        The scheduler's name is set afterwards, for every such pod alike.
+        The scheduler's name is set afterwards, for every such pod.
         """
         raise NotImplementedError
 
@@ -199,7 +199,7 @@ class ForeignScheduler:
         raise NotImplementedError
 
     def remarks(self, node: Node, census: NodeLister) -> Iterable[tuple[str, str]]:
-        """What is wrong on a node as it stands, for warning events on it: reasons, each with a sentence."""
+        """What is wrong on a node, for warning events on it: reasons, each with a sentence."""
         return ()
 
 

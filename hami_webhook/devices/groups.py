@@ -11,7 +11,7 @@ from hami_webhook.devices.topology import largest_groups_first
 
 
 class LargestGroups(TakeInOrder):
-    """Of the cards that passed those of the largest groups; `key` tells a card's group.
+    """Of the cards that passed those of the largest groups; `key` returns a card's group.
 
     If no more passed than are requested, all of them in scan order.
     """

@@ -15,7 +15,7 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}", re.
 class Health:
     """Whether a vendor's cards on a node may be used, until when that holds if nothing changes, and what to do.
 
-    `until` is Unix seconds (None: for good); `request_handshake` tells the leader to write a new handshake.
+    `until` is Unix seconds (None: for good); with `request_handshake` the leader writes a new handshake.
     """
 
     healthy: bool

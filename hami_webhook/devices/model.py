@@ -1,7 +1,7 @@
 """The core's values: devices, what is taken of them, what a container requests, what it got.
 
 Memory is MiB; cores are percent of a card unless the vendor says otherwise; a slot is one container's place on a card.
-A `mask` says which cores of a card are meant, bit b for core b, where the vendor tells them apart (else it is 0);
+A `mask` says which cores of a card are meant, bit b for core b, where the vendor distinguishes them (else it is 0);
 `cores` is then their number. Masks are joined by OR, never added.
 """
 
@@ -46,7 +46,7 @@ class PodUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What is taken of a card, by whom, and the vendor's own marks on it (MIG placements, …)."""
+    """What is taken of a card, by which pods, and the vendor's own marks on it (MIG placements, …)."""
 
     slots: int = 0
     memory: int = 0
@@ -219,7 +219,7 @@ class Allocation:
 class Claim:
     """One entry of a pod's placement: the container in row `row` (init containers first) holds slots of a card.
 
-    `cores` are in the card's unit or in quota's, by whom they are for.
+    `cores` are in the card's unit or in quota's, depending on what the claim is for.
     """
 
     vendor: str

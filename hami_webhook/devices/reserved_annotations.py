@@ -63,7 +63,7 @@ def is_scheduler_owned(key: str) -> bool:
 
 
 def owned_expression(more: Iterable[str] = ()) -> str:
-    """A regular expression, for RE2 and `re` alike, of the keys that `is_scheduler_owned` and of `more` besides."""
+    """A regular expression, valid in both RE2 and `re`, of the keys that `is_scheduler_owned` and of `more` besides."""
     reserved = _reserved()
     exact = sorted(key.replace(".", r"\.") for key in {*reserved.exact, *more} if not reserved.matches(key))
     return f"^({'|'.join([*exact, reserved.pattern])})$"

@@ -72,7 +72,7 @@ class Vendor:
     `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
-    `masks_cores`: the vendor tells a card's cores apart, and the cores field of an entry on the wire is their mask.
+    `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
     `without_cards`: the label of a node that has registered other vendors' cards only.
     `multi_is_exclusive`: a container that asks for more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
@@ -142,7 +142,7 @@ class Vendor:
 
     @property
     def kubelet_counted(self) -> tuple[str, ...]:
-        """Those that a device plugin advertises in the units that pods ask in: kube-scheduler's own count stands."""
+        """Those that a device plugin advertises in the units that pods ask in: kube-scheduler's own count is kept."""
         return ()
 
     def named_by(self, container: Container | ContainerDraft) -> bool:
@@ -253,7 +253,7 @@ class Vendor:
 
     @property
     def source(self) -> str:
-        """Where a node tells of the vendor's cards, for people who look for what is missing."""
+        """Where a node registers the vendor's cards, for people who look for what is missing."""
         if self.registration.annotation:
             return f"annotation {self.registration.annotation}"
         return f"status.capacity[{self.core_name or self.count_name}]"
@@ -319,7 +319,7 @@ class Vendor:
     # Fit
 
     def resolve(self, request: Request, trial: FitRequest) -> Request | Rejection:
-        """The request as it is on this node, where that depends on the node; or why the node can't serve it."""
+        """The request on this node, where that depends on the node; or why the node can't serve it."""
         return request
 
     def score(self, pod: Pod, view: NodeView, rows: Rows, policy: str) -> float:
@@ -398,7 +398,7 @@ class Vendor:
         return False
 
     def links_unknown(self, inventory: Inventory) -> bool:
-        """Whether a topology-aware choice would be blind here, as the node doesn't tell how its cards are linked."""
+        """Whether a topology-aware choice lacks its input: the node doesn't register how its cards are linked."""
         return False
 
     def link_groups(self, inventory: Inventory) -> Sequence[Sequence[str]]:
@@ -428,7 +428,7 @@ class Vendor:
     def quota_cores(self, cores: int, containers: Sequence[Container]) -> int:
         """The cores quota counts for an entry whose card is charged with `cores`.
 
-        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't tell.
+        `containers` are those the entry may belong to: its own, or all of the pod's where the list doesn't say.
         """
         return cores
 

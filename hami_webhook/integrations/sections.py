@@ -210,7 +210,7 @@ class KoordinatorSection(SchedulerSection):
     )
 
     def resource_names(self) -> dict[str, str]:
-        """The fixed names; no key of the file stands for them."""
+        """The fixed names; no key of the file changes them."""
         return {name: name for name in KOORDINATOR_RESOURCES}
 
     @classmethod

@@ -41,7 +41,7 @@ class ContainerDraft:
 
     @property
     def container(self) -> Container:
-        """The container as it is now."""
+        """The container with its changes."""
         known = self._original
         if not (self.limits.changed or self.requests.changed):
             return known
@@ -73,7 +73,7 @@ class ContainerDraft:
             self.requests[resource] = str(amount)
 
     def set_both(self, resource: str, amount: int) -> None:
-        """Write an amount into limits and requests alike, as a plain integer."""
+        """Write an amount into both limits and requests, as a plain integer."""
         for amounts in (self.limits, self.requests):
             if str(amounts.get(resource)) != str(amount):
                 amounts[resource] = str(amount)
@@ -191,7 +191,7 @@ class PodDraft:
         return set().union(*[container.named for container in self.containers])
 
     def warn(self, text: str) -> None:
-        """Tell the user something that is legal but worth knowing; each text once."""
+        """Warn the user of something that is legal but worth knowing; each text once."""
         if text not in self._warned:
             self._warned.add(text)
             self.warnings.append(text)
@@ -201,7 +201,7 @@ class PodDraft:
         self.notes.append(text)
 
     def result(self) -> Pod:
-        """The pod as it is now."""
+        """The pod with its changes."""
         return replace(
             self.original,
             annotations=self.annotations.plain(),

@@ -140,9 +140,9 @@ class Pod(Struct, frozen=True, weakref=True):
         )
 
     def compact(self) -> Pod:
-        """The same pod in less memory, to be kept: with the names, labels and containers that others have alike.
+        """The same pod in less memory, to be kept: sharing names, labels and containers with equal ones of others.
 
-        The pods of a workload are labelled alike and request the same.
+        The pods of a workload have the same labels and requests.
         """
         return replace(
             self,

@@ -17,7 +17,7 @@ def pointer(*parts: str | int) -> str:
 
 
 class MapDraft(Mapping[str, Any]):
-    """A map under change: reads see the changes, `operations` tells them.
+    """A map under change: reads see the changes, `operations` lists them.
 
     `original` is None where the document lacks the map; the first write then adds it whole.
     """
@@ -70,7 +70,7 @@ class MapDraft(Mapping[str, Any]):
             self._changes.pop(key, None)
 
     def plain(self) -> Mapping[str, Any]:
-        """The map as it is now; not to be changed."""
+        """The map with its changes; not to be changed."""
         if not self._changes:
             return {} if self._original is None else self._original
         kept = {**(self._original or {}), **self._changes}

@@ -406,7 +406,7 @@ _EXPECTATIONS = {
 
 
 def _locate(value: Any, steps: list[str], found: str) -> tuple[str, Any] | None:
-    """The path and the value that `steps` lead to, if it has the type `found`; `[...]` stands for any key of a map."""
+    """The path and the value that `steps` lead to, if it has the type `found`; `[...]` is any key of a map."""
     if not steps:
         return ("", value) if _TYPES.get(type(value), found) == found else None
     step, rest = steps[0], steps[1:]

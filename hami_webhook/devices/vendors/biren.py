@@ -1,7 +1,7 @@
 """Birentech GPUs, whole or as hardware partitions (SVI). Source: docs/spec/amd-biren-vastai.md#B.
 
 A partition is registered as a device of its own; which card it is cut from isn't registered. Partitions carry their
-card's index, so indices repeat and only ids tell them apart.
+card's index, so indices repeat and only ids are unique.
 """
 
 from __future__ import annotations

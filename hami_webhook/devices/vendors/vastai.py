@@ -35,7 +35,7 @@ from hami_webhook.kube.objects import Pod
 
 @dataclass(frozen=True, slots=True)
 class CustomInfo:
-    """What the plugin tells of a device besides the usual: its strategy, and of which AIC it is (empty: unknown)."""
+    """What the plugin registers of a device in addition: its strategy, and of which AIC it is (empty: unknown)."""
 
     strategy: str
     aic: str
@@ -51,7 +51,7 @@ def _custom(device: Device) -> CustomInfo:
 
 
 def _aic(device: Device) -> Hashable:
-    """The AIC of a die; one that tells none is a group of its own."""
+    """The AIC of a die; one without is a group of its own."""
     aic = _custom(device).aic
     return ("AIC", aic) if aic else ("die", device.uuid)
 

@@ -50,7 +50,7 @@ def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> Non
 
 
 def normalise(container: ContainerDraft, pod: PodDraft) -> None:
-    """Put an app container's amounts into Koordinator's own form, in limits and requests alike."""
+    """Put an app container's amounts into Koordinator's own form, in both limits and requests."""
     for amounts in (container.limits, container.requests):
         _rename(container, amounts, pod)
         for resource in OWN:

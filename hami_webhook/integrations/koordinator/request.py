@@ -22,7 +22,7 @@ Amounts = Mapping[str, int]
 
 
 class RequestingContainer(Protocol):
-    """A container, as it is stored or under change."""
+    """A container, stored or under change."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ class RequestingContainer(Protocol):
 
 
 def written(container: RequestingContainer, resource: str) -> Any:
-    """What stands for a resource in requests, else in limits, aliases last; None if nothing does."""
+    """What is written for a resource in requests, else in limits, aliases last; None if nothing does."""
     known = (resource, *(alias for alias, proper in keys.ALIASES.items() if proper == resource))
     for amounts in (container.requests, container.limits):
         for name in known:
@@ -86,7 +86,7 @@ def _spelt_out(amounts: Amounts) -> Amounts:
 
 
 def cards_of(percent: int | None) -> int | None:
-    """The whole cards that a percentage stands for: more than one, all of each; None if it doesn't."""
+    """The whole cards that a percentage means: more than one, all of each; None if it doesn't."""
     return percent // 100 if percent is not None and percent > 100 and percent % 100 == 0 else None
 
 

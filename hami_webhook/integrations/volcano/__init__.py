@@ -1,7 +1,7 @@
 """Volcano's vGPUs: pods with `volcano.sh/vgpu-*` (docs/spec/volcano.md).
 
 Volcano places them. Here they are put into a form it can place, charged, and their debit is read from what it wrote;
-`simulate` stands in for it.
+`simulate` replaces it.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Costs:
         return min((size // self._cards.block for size in sizes if size is not None), default=declared)
 
     def _held(self, entry: AllocationEntry, card: Device | None, request: Request | None) -> int | None:
-        """Blocks of one entry; None where nothing tells."""
+        """Blocks of one entry; None where they aren't known."""
         instance = instance_at(entry, card) if self._counts_instances else None
         if instance is not None:
             return instance.kind.memory // self._cards.block

@@ -30,7 +30,7 @@ from hami_webhook.kube.quantity import parse_whole
 
 @dataclass(frozen=True, slots=True)
 class VolcanoCard:
-    """A card as it is registered: memory in blocks; a number that can't be read, or is negative, is 0."""
+    """A registered card: memory in blocks; a number that can't be read, or is negative, is 0."""
 
     uuid: str
     slots: int

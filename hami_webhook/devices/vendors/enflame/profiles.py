@@ -57,7 +57,7 @@ class ProfileTable:
 
     @property
     def shape(self) -> tuple[tuple[int, int], ...]:
-        """What two tables have in common if they serve every request alike."""
+        """What two tables have in common if they serve every request the same way."""
         return tuple((profile.size, profile.gigabytes) for profile in self.profiles)
 
     def named(self, name: str | None) -> DrsProfile:

@@ -35,7 +35,7 @@ from hami_webhook.kube.objects import Container, Node
 
 SHARED_CAPACITY = "enflame.com/gcu-shared-capacity"
 USUAL_SLICES = 6
-"""Slices of a card where no node tells."""
+"""Slices of a card where no node reports them."""
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 

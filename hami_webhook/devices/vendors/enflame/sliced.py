@@ -140,7 +140,7 @@ class SlicedGcu(Vendor):
         return written | self.stamps(allocations, node)
 
     def stamps(self, allocations: Sequence[Allocation], node: Node) -> dict[str, str]:
-        """What the form tells the plugin beyond that, or otherwise."""
+        """What the form writes for the plugin beyond that, or otherwise."""
         raise NotImplementedError
 
     def decode(self, pod: Pod) -> list[list[DeviceEntry]] | None:

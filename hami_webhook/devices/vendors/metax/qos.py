@@ -1,6 +1,6 @@
 """Who may share a MetaX sGPU card: application classes and QoS (docs/spec/metax.md#4 and #7).
 
-A card runs one kind of QoS at a time. It is read off the pods on it, as the plugin tells of a change only some time
+A card runs one kind of QoS at a time. It is read off the pods on it, as the plugin reports a change only some time
 after an allocation; containers of the pod under trial are known by the marks of their bookings.
 """
 
