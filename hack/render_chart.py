@@ -69,7 +69,7 @@ def render_conditions() -> str:
 
 
 def render_alerts() -> str:
-    """files/alerts.yaml: the spec of the PrometheusRule, as it is written."""
+    """files/alerts.yaml: the spec of the PrometheusRule, unchanged."""
     _, _, spec = (MANIFESTS / "components" / "monitoring" / "prometheusrule.yaml").read_text().partition("\nspec:\n")
     return dedent(spec)
 

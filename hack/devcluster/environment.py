@@ -18,7 +18,7 @@ def api_service(service: JSON) -> JSON:
 
 
 def service_links(services: Sequence[JSON]) -> dict[str, str]:
-    """The variables that tell every container about Services, as kubelet sets them."""
+    """The variables by which containers find Services, as kubelet sets them."""
     found: dict[str, str] = {}
     for service in services:
         host, ports = service["spec"].get("clusterIP"), service["spec"].get("ports") or []

@@ -55,7 +55,7 @@ class ControlPlane:
     resync: str = "15s"
     """How often kube-controller-manager recalculates every quota."""
     managers: Sequence[str] = ("kube-controller-manager", "kube-scheduler")
-    """What runs beside the API server; "kubelet" is possible too, on a node called `NODE`."""
+    """What runs with the API server; "kubelet" is possible too, on a node called `NODE`."""
     api_server_flags: Sequence[str] = ()
     """More flags of kube-apiserver."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Containers as local processes, each with a root of its own: what an image stands for, and how its process is started.
+"""Containers as local processes, each with a root of its own: what an image has, and how its process is started.
 
 A container has the network namespace of its pod, and process, mount and host name namespaces of its own. Its root is a
 tmpfs with the machine's /usr, the image's folders and the pod's volumes at their paths, so nothing of the machine's own
@@ -50,20 +50,20 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Image:
-    """What stands for a container image: folders of this machine, and what an image's configuration has."""
+    """What replaces a container image: folders of this machine, and what an image's configuration has."""
 
     folders: Sequence[Path]
     entrypoint: Sequence[str]
     user: tuple[int, int]
     environment: dict[str, str]
     versions: Path | None = None
-    """Where source trees of other versions of a Python program are, each named as the tag that it stands for."""
+    """Where source trees of other versions of a Python program are, each named as its tag."""
 
 
 def images(programs: Path, versions: Path) -> dict[str, Image]:
     """The images there are, by their name without registry, folder and tag: ours, and the control plane's scheduler.
 
-    Any tag of ours is the program as it is here, but those in `versions`.
+    Any tag of ours is the program of this tree, but those in `versions`.
     """
     environment = Path(sys.prefix)
     python = {

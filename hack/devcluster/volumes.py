@@ -53,7 +53,7 @@ def unsupported(what: str) -> ConfigurationError:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom files belong to: `fsGroup` of the pod, and the user that all its containers run as, if it is one."""
+    """The owner of files: `fsGroup` of the pod, and the user that all its containers run as, if it is one."""
 
     group: int | None
     user: int | None

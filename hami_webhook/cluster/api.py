@@ -125,7 +125,7 @@ class Cluster(Protocol):
     """A Kubernetes API server, or the embedded one. Every call may raise `ClusterError`."""
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> JSON:
-        """The object as it is now (a live, linearizable read)."""
+        """The current object (a live, linearizable read)."""
         ...
 
     async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:

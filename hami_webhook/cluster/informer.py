@@ -1,4 +1,4 @@
-"""A cache's feed: list once, then watch and resume, and tell a handler what changed.
+"""A cache's feed: list once, then watch and resume, and call a handler with what changed.
 
 The protocol of client-go's reflector: a broken watch resumes from the last version seen, and one that is refused as
 too old lists again. The handler then hears the difference, so it never has to start over.
@@ -142,7 +142,7 @@ class Informer:
         self._adopt(Listing([], ""))
 
     async def _follow(self, version: str) -> bool:
-        """Tell the handler of events after `version` until the watch ends; whether there were any."""
+        """Pass the events after `version` to the handler until the watch ends; whether there were any."""
         heard = False
         async for event in self._cluster.watch(self.kind, version):
             self._alive()
@@ -154,7 +154,7 @@ class Informer:
         return heard
 
     def _adopt(self, listing: Listing) -> str:
-        """Tell the handler of a list, or of its difference to what was known; the version to watch from."""
+        """Pass a list to the handler, or its difference to what was known; the version to watch from."""
         if self.synced.is_set():
             for event in _difference(self._known, {_key(obj): obj for obj in listing.items}):
                 self._tell(event)

@@ -150,7 +150,7 @@ def sort_objects(objects: list[LoadedObject]) -> Bundle:
 
 
 def expand_workload(workload: LoadedObject) -> list[JSON]:
-    """The pods a workload stands for, `<workload>-0` and on, unscheduled; raises `LoadError`.
+    """The pods of a workload, `<workload>-0` and on, unscheduled; raises `LoadError`.
 
     As many as `replicas` says, `parallelism` for Jobs and CronJobs, each 1 by default. A DaemonSet is one pod: how
     many nodes it would run on isn't known here. The pods share their spec, which must not be changed in place.

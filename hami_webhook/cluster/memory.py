@@ -286,7 +286,7 @@ class MemoryCluster:
         return [*self._events.values()]
 
     def peek(self, kind: Kind, name: str, namespace: str = "") -> JSON | None:
-        """The object as it is now, or None."""
+        """The current object, or None."""
         return self._objects[kind].get(_key(kind, name, namespace))
 
     def peek_all(self, kind: Kind, namespace: str = "") -> Sequence[JSON]:

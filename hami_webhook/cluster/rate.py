@@ -1,6 +1,6 @@
 """A limit on requests to the API server: so many a second, and so many at once (client-go's `QPS` and `Burst`).
 
-Half of the burst is kept for those whom somebody waits for: recomputes of many namespaces must not make admission wait.
+Half of the burst is kept for requests that somebody waits for, so that recomputes don't delay admission.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def did_you_mean(key: str, known: Iterable[str]) -> str:
 
 
 def found(value: object) -> str:
-    """A value as sentences name it: text in quotes, a number as it is, anything larger by its kind."""
+    """A value as sentences name it: text in quotes, a number unquoted, anything larger by its kind."""
     match value:
         case None:
             return "nothing"

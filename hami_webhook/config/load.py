@@ -64,7 +64,7 @@ def builtin_text() -> str:
 
 
 def _device_config_in(file: YamlSource) -> YamlSource:
-    """The file that a ConfigMap carries under the file's name; any other document is returned as it is."""
+    """The file that a ConfigMap carries under the file's name; any other document is returned unchanged."""
     if not isinstance(file.value, dict) or "kind" not in file.value:
         return file
     if file.value["kind"] != "ConfigMap":

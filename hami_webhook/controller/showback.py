@@ -31,7 +31,7 @@ _PODS_AT_ONCE = 20
 
 
 class Holding(NamedTuple):
-    """Of whom a sum is, and of what: cards that pods `placed` hold, or that those `waiting` for a place are charged."""
+    """What a sum is of, and whose: cards that pods `placed` hold, or that pods `waiting` for a place are charged."""
 
     namespace: str
     vendor: str

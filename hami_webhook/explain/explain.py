@@ -349,7 +349,7 @@ def _all_cards(view: NodeView) -> list[CardReport]:
 def _card(
     device: Device, view: NodeView, tried: Candidate | None = None, label: str = "", text: str = ""
 ) -> CardReport:
-    """A card as Fit saw it for a container (with what the pod's other containers take), or as it is."""
+    """A card as Fit saw it for a container, with what the pod's other containers take; or by the node's usage alone."""
     usage = tried.usage if tried is not None else view.used(device.vendor, device.uuid)
     pods = sorted({holder.pod.key for holder in usage.holders})
     return CardReport(

@@ -28,7 +28,7 @@ EVERY = 300.0
 
 
 class LinkScores:
-    """Keeps a node's pair scores right. `probe` tells how its GPUs are linked, or raises `ProbeError`."""
+    """Keeps a node's pair scores right. `probe` returns how its GPUs are linked, or raises `ProbeError`."""
 
     def __init__(self, cluster: Cluster, node: str, probe: Callable[[], Sequence[ProbedCard]]) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""How the GPUs of this machine are linked, as NVML tells it (docs/spec/nvidia.md#3.6)."""
+"""How the GPUs of this machine are linked, as NVML reports it (docs/spec/nvidia.md#3.6)."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class PolicySource:
 
 
 def _policy_file_in(file: YamlSource) -> YamlSource:
-    """The file that a ConfigMap carries under its one data key; any other document is returned as it is."""
+    """The file that a ConfigMap carries under its one data key; any other document is returned unchanged."""
     if not isinstance(file.value, dict) or "kind" not in file.value:
         return file
 

@@ -1,4 +1,4 @@
-"""Kubernetes' LabelSelector (`meta/v1`, `kube/selectors.py`) as it is read from a file."""
+"""Kubernetes' LabelSelector (`meta/v1`, `kube/selectors.py`) read from a file."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class ClusterCache:
                 self._judge(entry, now, entry.node)
 
     def without_any(self) -> ClusterCache:
-        """One that reads nodes and pods as this one does, and knows of none yet."""
+        """One that reads nodes and pods as this one does, and has none yet."""
         return ClusterCache(self._vendors, placement_ttl=self.placement_ttl, zone=self._zone)
 
     # queries

@@ -48,7 +48,7 @@ _NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
 def shape_of(pod: Pod) -> Pod:
     """All that Fit and the scores may know of a pod: its containers, and the annotations that Fit reads.
 
-    Pods of one shape get the same answer from a node. So what tells a pod from its siblings isn't in it: who it is,
+    Pods of one shape get the same answer from a node. So it leaves out what differs between siblings: their identity,
     what a placement wrote on it, the stamp of its charge, and what Kubernetes itself writes (an index, a checksum).
     """
     requested = {
@@ -118,7 +118,7 @@ def fit_pod(
     """The pod's placement on the node, or why there is none; traces of Fit are added to `traces`, if given.
 
     Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
-    stands in the way, the app containers are fitted first once more, so that init containers can share their cards.
+    forbids that, the app containers are fitted first once more, so that init containers can share their cards.
     """
     missing = [key for key in pod_request.vendors if key not in view.inventories]
     if missing:

@@ -106,7 +106,7 @@ def placement_of(pod: Pod) -> dict[str, str]:
 
 
 def written(pod: Pod) -> dict[str, str]:
-    """What a placement wrote when it was decided: what a bind or a nomination adds tells no placement from another."""
+    """What a placement wrote when it was decided: what a bind or a nomination adds is no other placement."""
     return {key: text for key, text in placement_of(pod).items() if key not in _OF_NO_PLACEMENT}
 
 

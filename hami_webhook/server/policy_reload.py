@@ -39,7 +39,7 @@ class PolicyReload:
         self.problem: str | None = None
 
     async def poll(self) -> None:
-        """Read the file once. What was read twice alike counts, so that half a file doesn't."""
+        """Read the file once. Content counts once two reads in a row agree, so that half a file doesn't."""
         try:
             now: _Reading = (read_text(self._path), "")
         except ConfigError as error:

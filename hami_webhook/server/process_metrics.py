@@ -26,7 +26,7 @@ _CACHE_OBJECTS = Family("hami_webhook_cache_objects", "Objects in a cache.", ("k
 
 @dataclass(frozen=True, eq=False)  # a registry needs its collectors hashable
 class ProcessCollector(Collector):
-    """What the parts of a process counted, as it is at the scrape; parts that it doesn't have are None."""
+    """What the parts of a process have counted at the scrape; parts that it doesn't have are None."""
 
     main: Listener
     tls: ReloadingTls | None

@@ -29,7 +29,7 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the PEM files are: leaf first in ``cert``, its unencrypted key, and whom clients must be certified by.
+    """Where the PEM files are: leaf first in ``cert``, its unencrypted key, and the CAs of clients.
 
     With ``client_ca`` every client has to present a certificate one of its authorities signed; without, none has to.
     """
