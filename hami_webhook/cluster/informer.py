@@ -104,7 +104,7 @@ class Informer:
         return len(self._known)
 
     def alive_within(self, seconds: float) -> bool:
-        """Whether the handler received all and the cluster was heard of in the last `seconds`."""
+        """Whether the handler received all and the cluster answered in the last `seconds`."""
         heard = self._last_alive
         return self.synced.is_set() and heard is not None and self._clock() - heard <= seconds
 

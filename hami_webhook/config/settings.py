@@ -247,7 +247,7 @@ class Settings:
 
     @property
     def extender_on_main(self) -> bool:
-        """Whether the main server answers kube-scheduler as well: it can't ask for another authority's certificate."""
+        """Whether the main server answers kube-scheduler as well: it can't request another authority's certificate."""
         return "extender" in self.roles and self.extender_client_ca_file in ("", self.client_ca_file)
 
     @property

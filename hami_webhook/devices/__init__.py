@@ -1,1 +1,1 @@
-"""What a device is, how every vendor registers, asks for and fits it, and what a placement costs."""
+"""What a device is, how every vendor registers, requests and fits it, and what a placement costs."""

@@ -1,4 +1,4 @@
-"""What is registered in the whole cluster, as admission may ask for it."""
+"""What is registered in the whole cluster, as admission queries it."""
 
 from __future__ import annotations
 

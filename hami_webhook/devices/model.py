@@ -149,7 +149,7 @@ class Request:
     """What one container requests of one vendor: `count` devices with this memory and these cores each.
 
     `slots` are what it takes of each card's: more than one where a slot is a slice of the card. `profile` names the
-    hardware slice asked for, where it is known before a card is chosen.
+    hardware slice requested, where it is known before a card is chosen.
     """
 
     count: int

@@ -93,7 +93,7 @@ class Vendors(Mapping[str, Vendor]):
     """The enabled vendors by backend key, sorted, and the other projects' schedulers.
 
     `resource_names` are all that are managed, `own_names` those of the vendors, whose pods we place; of these
-    kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods ask for
+    kube-scheduler leaves all to us, `ignored_by_scheduler`, but those that a device plugin advertises as pods request
     them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
     plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule
     about several GPU managers on a node. `touching_every_container` are the keys of those that admit containers which
@@ -128,7 +128,7 @@ class Vendors(Mapping[str, Vendor]):
     def from_config(
         cls, config: DeviceConfig, foreign: Sequence[ForeignScheduler] = (), mixing: Coexistence | None = None
     ) -> Vendors:
-        """The vendors of a configuration: a section that is present enables its vendor, if that can be asked for."""
+        """The vendors of a configuration: a section that is present enables its vendor, if that can be requested."""
         sections = [(each, config.section(each.section_name)) for each in Vendor.classes]
         found = [vendor for each, section in sections if section is not None for vendor in each.of(section)]
         return cls([vendor for vendor in found if vendor.count_name], foreign, mixing)

@@ -69,14 +69,14 @@ class Vendor:
 
     `section_fields`: the section's fields of the count's, the memory's and the core's name, in this order.
     `reserved`: annotations besides those of `keys` that only scheduler and device plugin write.
-    `touches_every_container`: admission has something to do in containers that ask for none of the resources too.
+    `touches_every_container`: admission has something to do in containers that request none of the resources too.
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
-    `lock`: what is taken on the node while a pod that asks for the vendor's cards is bound; None for nothing.
+    `lock`: what is taken on the node while a pod that requests the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
     `without_cards`: the label of a node that has registered other vendors' cards only.
-    `multi_is_exclusive`: a container that asks for more than one device gets whole cards, whatever else it wrote.
+    `multi_is_exclusive`: a container that requests more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
-    `limits_only`: an amount that is written in requests alone is checked, but asks for nothing.
+    `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
     `claims_by_name`: a pod that names a resource in limits is ours, even if it gets no card by it.
     `most_memory`: the most MiB that may be written for a device; more is refused.
     `memory_may_be_bytes`: in a ResourceQuota, memory with a binary suffix is bytes.
@@ -125,7 +125,7 @@ class Vendor:
 
     @classmethod
     def of(cls, section: Any) -> Iterable[Vendor]:
-        """The vendors that a section of `section_type` describes, those included that nothing can ask for."""
+        """The vendors that a section of `section_type` describes, those included that nothing can request."""
         return (cls(section),)
 
     @property
@@ -137,7 +137,7 @@ class Vendor:
 
     @property
     def resource_names(self) -> tuple[str, ...]:
-        """Every resource name of the vendor that a pod may ask for."""
+        """Every resource name of the vendor that a pod may request."""
         return tuple(name for name in (self.count_name, self.memory_name, self.core_name) if name)
 
     @property
@@ -155,7 +155,7 @@ class Vendor:
         return frozenset(self.resource_names)
 
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        """Normalise the container; True if it asks for the vendor's cards. Raises `BadRequest`."""
+        """Normalise the container; True if it requests the vendor's cards. Raises `BadRequest`."""
         self.check_amounts(container.container)
         self.check_servable(container.container, lister)
         requested = self.request(container.container) is not None
@@ -165,10 +165,10 @@ class Vendor:
         return requested or (self.claims_by_name and any(name in container.limits for name in self.resource_names))
 
     def admit_pod(self, pod: PodDraft, lister: DeviceLister) -> None:
-        """What concerns the pod as a whole, after its containers, if one asks for the cards. Raises `BadRequest`."""
+        """What concerns the pod as a whole, after its containers, if one requests the cards. Raises `BadRequest`."""
 
     def warnings_of(self, container: ContainerDraft) -> Iterator[str]:
-        """What in a container that asks for cards is legal but hardly meant, a sentence each."""
+        """What in a container that requests cards is legal but hardly meant, a sentence each."""
         if self.multi_is_exclusive and (count := self.amount(container, self.count_name) or 0) > 1:
             for name in (self.memory_name, self.core_name):
                 if container.names_resource(name):
@@ -186,7 +186,7 @@ class Vendor:
         check_bounds(container, self._representable)
 
     def check_pod(self, pod: Pod) -> None:
-        """Raises `BadRequest` for what can't be meant of a pod that asks for the vendor's cards, amounts aside."""
+        """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside."""
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be requested, and what an amount is, for the refusal."""

@@ -153,7 +153,7 @@ def _settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Setti
 async def read_effective(
     cluster: KubernetesCluster, namespace: str, device_config: LoadedDeviceConfig | None = None
 ) -> Effective:
-    """What the program in a namespace goes by; `device_config` is believed before the installed one.
+    """What the program in a namespace goes by; `device_config` takes precedence over the installed one.
 
     Raises `ConfigError`, and `ClusterError` for anything but lacking rights.
     """

@@ -45,7 +45,7 @@ async def deployments(facts: Facts) -> AsyncIterator[Finding]:
     installation = await facts.installation()
     for name, fault in installation.faults.items():
         yield Finding(f"Deployment {facts.system}/{name}", f"its settings can't be used: {fault}", "correct its args")
-    # where HAMi's own scheduler places pods, nobody of ours has the extender's role
+    # where HAMi's own scheduler places pods, no replica of ours has the extender's role
     for role in ("webhook", "controller"):
         if installation.process(role) is None and not installation.faults:
             fault = f"none runs the {role}: {_ROLES[role]}"

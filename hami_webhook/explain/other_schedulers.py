@@ -25,7 +25,7 @@ def of_foreign(
     quotas: Sequence[QuotaReport],
     other_node: str,
 ) -> Explanation:
-    """Why a pod that asks for another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
+    """Why a pod that requests another scheduler's cards is where it is, or isn't anywhere, at `now` (Unix seconds).
 
     `charge` is what it costs now; `other_node` the reason of a node that the pod's nodeSelector leaves out.
     """

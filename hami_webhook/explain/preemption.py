@@ -30,7 +30,7 @@ def preemption_note(
     vendors: Vendors,
     now: float,
 ) -> str:
-    """A sentence about whom preemption would evict for the pod on one of the nodes, or why nobody.
+    """A sentence about the pods that preemption would evict on one of the nodes, or why none.
 
     Empty for a pod of priority 0 that nobody is below. `accounts` are the quotas of its namespace, `now` is in Unix
     seconds.

@@ -149,7 +149,7 @@ class Overview:
         return [group for vendor, found in sorted(inventories) for group in vendors[vendor].link_groups(found)]
 
     def pods(self, namespace: str = "", name: str = "") -> list[PodUse]:
-        """The live pods that ask for managed resources or hold cards."""
+        """The live pods that request managed resources or hold cards."""
         found = []
         for pod in self._live(namespace):
             charge = self._charge(pod)

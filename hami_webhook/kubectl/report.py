@@ -115,7 +115,7 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """A pod that asks for managed resources: where it is, its cards, and what it costs a quota."""
+    """A pod that requests managed resources: where it is, its cards, and what it costs a quota."""
 
     namespace: str
     name: str

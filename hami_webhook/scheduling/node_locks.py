@@ -97,7 +97,7 @@ class NodeLocks:
         self._taken: dict[tuple[str, str], _TakenLock] = {}
         self._waiting: dict[str, int] = {}
         self._first_seen: dict[tuple[str, str], tuple[str, float]] = {}
-        """By node and annotation a value whose time can't be believed, and when a bind saw it first."""
+        """By node and annotation a value whose time is implausible, and when a bind saw it first."""
         self._locked: set[str] = set()
         self._changes: dict[str, asyncio.Event] = {}
         self._others: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a pod holds that was put on its node by somebody who wrote nothing down: the default scheduler, or a person."""
+"""What a pod holds that was bound without a placement of ours: by the default scheduler, or by a person."""
 
 from __future__ import annotations
 

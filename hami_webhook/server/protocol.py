@@ -194,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return False
 
     def _feed(self, data: bytes) -> None:
-        """Give bytes to the parser, which stops after a request that asks for another protocol."""
+        """Give bytes to the parser, which stops after a request for another protocol."""
         while data:
             try:
                 self.parser.feed_data(data)

@@ -241,7 +241,7 @@ class Ascend(Vendor):
         return bool(self.amount(container, self.count_name))
 
     def _complete(self, container: ContainerDraft, pod: PodDraft, count: int) -> None:
-        """Write what a container that asks for `count` NPUs leaves open, as the driver will have it."""
+        """Write what a container that requests `count` NPUs leaves open, as the driver will have it."""
         soft = is_soft(pod.annotations)
         rounded = split_list(pod.annotations.get(ROUNDED, ""))
         written = 1 if count == 2 and self.bound_pairs and container.name in rounded else count

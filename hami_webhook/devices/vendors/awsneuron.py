@@ -1,7 +1,7 @@
 """AWS Neuron: Inferentia and Trainium devices and NeuronCores. Source: docs/spec/awsneuron.md.
 
-A container asks for whole devices or for single cores; there is no memory to account for. Several devices must lie side
-by side, and the instance type alone says how. On the wire the cores of a device are a bit mask. No check asks for the
+A container requests whole devices or single cores; there is no memory to account for. Several devices must lie side
+by side, and the instance type alone says how. On the wire the cores of a device are a bit mask. No check looks at the
 device's type: all of this vendor's devices have one.
 """
 
@@ -70,7 +70,7 @@ class NeuronRequest(Request):
     of_cores: bool = False
 
     def on(self, per_device: int) -> NeuronRequest | None:
-        """The request where a device has `per_device` cores; None if no devices make up the cores asked for."""
+        """The request where a device has `per_device` cores; None if no devices make up the cores requested."""
         if not self.of_cores:
             return replace(self, cores=per_device)
         requested = self.count * self.cores

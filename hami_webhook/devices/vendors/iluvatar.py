@@ -41,7 +41,7 @@ WHOLE = 100
 
 
 def _all_cores_alone(candidate: Candidate) -> bool:
-    """A container that asks for every core of a card shares it with nobody."""
+    """A container that requests every core of a card shares it with nobody."""
     every = 0 < candidate.cores == candidate.device.cores
     return not (every and candidate.usage.slots > 0)
 

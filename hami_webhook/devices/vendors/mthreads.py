@@ -106,7 +106,7 @@ class Mthreads(Vendor):
             raise BadRequest(f"sGPU memory request value is invalid, valid values are {list(SLICES)}")
 
     def admit(self, container: ContainerDraft, pod: PodDraft, lister: DeviceLister) -> bool:
-        """Whole cards are asked for by what a whole card has, which kube-scheduler itself counts on the node."""
+        """Whole cards are requested by what a whole card has, which kube-scheduler itself counts on the node."""
         if not super().admit(container, pod, lister):
             return False
         count = self._count(container)
@@ -155,7 +155,7 @@ class Mthreads(Vendor):
     # request extraction (6)
 
     def request(self, container: Container) -> Request | None:
-        """Amounts are for all cards together; the memory of whole cards is theirs, though quota hears 48 GiB first."""
+        """Amounts are for all cards together; the memory of whole cards is theirs, though quota checks 48 GiB first."""
         check_bounds(container, Vendor.bounds(self))
         count = self._count(container)
         if not count:

@@ -92,7 +92,7 @@ def _spell_out(container: ContainerDraft, amounts: MapDraft) -> None:
 
 
 def _asks_for_whole_npus(amounts: Amounts) -> bool:
-    """Whether whole Ascend cards are asked for, which go by ratio, without a number of cards."""
+    """Whether whole Ascend cards are requested, which go by ratio, without a number of cards."""
     return NPU_CORE in amounts and RATIO in amounts and MEMORY not in amounts
 
 
@@ -106,7 +106,7 @@ def _label(pod: PodDraft, section: KoordinatorSection, want: Want) -> None:
 def warnings_of(
     pod: PodDraft, section: KoordinatorSection, want: Want, memory: int, census: NodeLister
 ) -> Iterator[str]:
-    """What is legal but hardly meant; `memory` is what the whole pod asks for, in bytes."""
+    """What is legal but hardly meant; `memory` is what the whole pod requests, in bytes."""
     label = pod.labels.get(ISOLATION)
     if label and label != section.isolation_provider:
         yield (

@@ -13,7 +13,7 @@ HANDSHAKE = "volcano.sh/node-vgpu-handshake"
 MODE = "volcano.sh/vgpu-mode"
 HAMI_CORE, MIG, MPS = "hami-core", "mig", "mps"
 MODES = (HAMI_CORE, MIG, MPS)
-"""The modes a pod may ask for; no node ever has the last."""
+"""The modes a pod may request; no node ever has the last."""
 
 USE_UUID, NOUSE_UUID = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
 USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
@@ -38,7 +38,7 @@ ASCEND = re.compile(
 
 
 def mode_of(notes: Mapping[str, str]) -> str:
-    """The mode that a pod's annotations ask for; empty for any."""
+    """The mode that a pod's annotations request; empty for any."""
     return notes.get(MODE, "").strip().lower()
 
 

@@ -61,7 +61,7 @@ class _Decision:
 class Preemption:
     """Evicts pods for those that no node takes.
 
-    `disruption` are the PodDisruptionBudgets as informers show them; `ready` returns once the caches may be believed.
+    `disruption` are the PodDisruptionBudgets as informers show them; `ready` returns once the caches are in sync.
     `refused` is called with a pod's UID, and `freed` then, where kube-scheduler should try the pod again. `dry_run`:
     nobody is evicted, and an event says who would be.
     """

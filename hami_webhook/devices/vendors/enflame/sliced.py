@@ -54,7 +54,7 @@ _DRS_CARD = re.compile(rf".*-{DRS_WORD}-[0-9]+", re.ASCII)
 
 
 def requests_drs(section: EnflameSection, container: Container | ContainerDraft) -> bool:
-    """Whether the container asks for DRS slices, by number or by need."""
+    """Whether the container requests DRS slices, by number or by need."""
     slices, memory, core = (
         section.resource_name_drs_gcu,
         section.resource_name_gcu_memory,

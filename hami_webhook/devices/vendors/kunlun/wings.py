@@ -32,7 +32,7 @@ def card_sets(
     """The sets of `count` fitting cards that may work together, best first, each in ascending order.
 
     `shared` are the fitting cards that carry slices already: a single slice goes to one of them if there is any.
-    `sliced`: real slices, which may also be asked for in numbers that no wing pattern serves.
+    `sliced`: real slices, which may also be requested in numbers that no wing pattern serves.
     """
     if count not in LINKED_COUNTS and not sliced:
         return

@@ -62,7 +62,7 @@ def qos_of(pod: Pod) -> str:
 
 
 def check_annotations(annotations: Mapping[str, str], count: int) -> None:
-    """Raises `BadRequest` for a class or QoS that can't be meant of a container that asks for `count` cards."""
+    """Raises `BadRequest` for a class or QoS that can't be meant of a container that requests `count` cards."""
     if APP_CLASS in annotations:
         _check_choice(annotations, APP_CLASS, APP_CLASSES)
         if count != 1:
