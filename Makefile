@@ -25,7 +25,7 @@ setup: $(DEV) ## make .venv with everything the other targets need
 demo: $(RUNTIME) ## admit, charge, place and debit example pods over real HTTPS on the embedded cluster
 	@$(BIN)/python hack/demo.py
 
-run: $(RUNTIME) ## keep the demo's server up for your own curl calls (Ctrl-C ends it)
+run: $(RUNTIME) ## keep the demo's server up for your own curl calls, and show its web pages (Ctrl-C ends it)
 	@$(BIN)/python hack/demo.py --keep
 
 test: $(DEV) ## the test suite, with a few examples of each property

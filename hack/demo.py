@@ -1,6 +1,7 @@
 """The main job, shown: real AdmissionReviews over real HTTPS, charges, placements and debits on the embedded cluster.
 
-`demo.py` runs the example pods and ends; `demo.py --keep` then keeps the server up for your own curl calls.
+`demo.py` runs the example pods and ends; `demo.py --keep` then keeps the server up for your own curl calls, and shows
+the web pages of the embedded cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.config import Settings, add_flags, resolve
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.doctor.installation import Effective
 from hami_webhook.kube.objects import Pod, ResourceQuota
+from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.kubectl.ui.server import listening, serve_on
+from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 from hami_webhook.server.run import Running, running
@@ -178,10 +184,12 @@ async def demonstrate(settings: Settings, folder: Path, keep: bool) -> None:
         console.print()
         await show_quota(cluster, vendors, "Quota after, as the controller wrote it into the ResourceQuota's status")
         if keep:
-            await stay(process, folder, pods[1])
+            await stay(process, cluster, folder, pods[1], Effective(settings, vendors, PolicyRules.EMPTY))
 
 
-async def stay(process: Running, folder: Path, pod: dict[str, Any]) -> None:
+async def stay(
+    process: Running, cluster: MemoryCluster, folder: Path, pod: dict[str, Any], effective: Effective
+) -> None:
     example = folder / "review.json"
     fresh = {**pod, "metadata": {**pod["metadata"], "name": "mine", "uid": str(uuid.uuid4())}}
     example.write_text(json.dumps(review_of(fresh), indent=2))
@@ -197,7 +205,13 @@ async def stay(process: Running, folder: Path, pod: dict[str, Any]) -> None:
     for path in ("readyz", "metrics"):
         console.print(f"  {curl} {base}/{path}", soft_wrap=True, markup=False)
     console.print(f"\nEdit {example} to ask for something else.", soft_wrap=True)
-    await asyncio.Event().wait()
+    console.print("The web pages of the embedded cluster, as `kubectl hami ui` shows a real one's:\n")
+
+    async def reading() -> LiveCluster:
+        return await read_with(cluster, effective, NAMESPACE, time.time())
+
+    with listening(0) as listener:
+        await serve_on(listener, Readings(reading, await reading()), diagnose=None)
 
 
 def main() -> None:

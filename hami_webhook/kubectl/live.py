@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from hami_webhook.cluster.api import Cluster
 from hami_webhook.cluster.connect import connect, namespace_of
 from hami_webhook.cluster.kept_fields import decode_kept
 from hami_webhook.cluster.kubernetes import KubernetesCluster
@@ -57,8 +58,12 @@ async def read(arguments: argparse.Namespace) -> LiveCluster:
     config = read_device_config(arguments.config) if arguments.config else None
     async with _connected(arguments) as (api, namespace):
         effective = await read_effective(api, arguments.system_namespace, config)
-        reading = await read_allowed(api, namespace)
-    now = time.time()
+        return await read_with(api, effective, namespace, time.time())
+
+
+async def read_with(cluster: Cluster, effective: Effective, namespace: str, now: float) -> LiveCluster:
+    """The cluster at `now` (Unix seconds) as far as it may be read, for a program that goes by `effective`."""
+    reading = await read_allowed(cluster, namespace)
     simulation = await effective.simulation(reading.bundle, now)
     unseen = [*effective.unseen, *reading.unseen.values()]
     return LiveCluster(simulation, effective, namespace, now, unseen, simulation.warnings())

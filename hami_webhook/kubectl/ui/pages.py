@@ -34,6 +34,8 @@ from hami_webhook.simulate.simulation import Pods
 from hami_webhook.simulate.tables import show as show_simulation
 from hami_webhook.terminal import SafeConsole
 
+_PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
+"""The pages that the navigation names."""
 _NODES_A_PAGE = 50
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
@@ -43,14 +45,19 @@ _WIDTH = 120
 """Columns of the tables that a terminal would show."""
 
 
-class Pages:
-    """The application on one port."""
+Diagnose = Callable[[], Awaitable[Diagnosis]]
+"""Checks the installation."""
 
-    def __init__(self, readings: Readings, diagnose: Callable[[], Awaitable[Diagnosis]], token: str, port: int) -> None:
+
+class Pages:
+    """The application on one port; without `diagnose` there is no page Doctor."""
+
+    def __init__(self, readings: Readings, diagnose: Diagnose | None, token: str, port: int) -> None:
         self._readings = readings
         self._diagnose = diagnose
         self._token = token
         self._port = port
+        self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
         loader = PackageLoader("hami_webhook.kubectl.ui")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
 
@@ -69,10 +76,11 @@ class Pages:
             Route("/pods", self._pods),
             Route("/pods/{namespace}/{name:path}", self._pod),
             Route("/what-if", self._what_if, methods=["GET", "POST"]),
-            Route("/doctor", self._doctor),
             Route("/events", self._events),
             Mount("/static", StaticFiles(packages=[("hami_webhook.kubectl.ui", "static")])),
         ]
+        if self._diagnose is not None:
+            routes.append(Route("/doctor", self._doctor(self._diagnose)))
         middleware = [Middleware(Access, token=self._token, port=self._port)]
         refused = {_Refused: lambda _, error: PlainTextResponse(f"{error}\n", 400)}
         return Starlette(routes=routes, middleware=middleware, lifespan=reading, exception_handlers=refused)
@@ -159,11 +167,14 @@ class Pages:
         result = await asyncio.to_thread(lambda: asyncio.run(cluster.simulation.run(pods)))
         return _printed(lambda console: show_simulation(result, console))
 
-    async def _doctor(self, request: Request) -> Response:
-        try:
-            return self._page("doctor.html", diagnosis=await self._diagnose())
-        except ClusterError as error:
-            return self._page("text.html", title="Doctor", text=str(error), status=502)
+    def _doctor(self, diagnose: Diagnose) -> Callable[[Request], Awaitable[Response]]:
+        async def doctor(request: Request) -> Response:
+            try:
+                return self._page("doctor.html", diagnosis=await diagnose())
+            except ClusterError as error:
+                return self._page("text.html", title="Doctor", text=str(error), status=502)
+
+        return doctor
 
     async def _events(self, request: Request) -> Response:
         async def versions() -> AsyncIterator[str]:
@@ -177,7 +188,9 @@ class Pages:
 
     def _page(self, template: str, *, status: int = 200, **values: object) -> Response:
         readings = self._readings
-        common = {"error": readings.error, "sentences": readings.contents.sentences, "version": readings.version}
+        contents = readings.contents
+        common = {"error": readings.error, "sentences": contents.sentences, "version": readings.version}
+        common |= {"paths": self._paths}
         return HTMLResponse(self._templates.get_template(template).render(**common, **values), status)
 
 

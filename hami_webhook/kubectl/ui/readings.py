@@ -42,7 +42,7 @@ class Readings:
     """Reads the cluster again and again; `version` counts the changes of what the pages show."""
 
     def __init__(self, read: Callable[[], Awaitable[LiveCluster]], cluster: LiveCluster) -> None:
-        self._read = read
+        self.read = read
         self.cluster = cluster
         self.contents = Contents.of(cluster)
         self.error = ""
@@ -51,14 +51,6 @@ class Readings:
         self._sampled = float("-inf")
         self._changed = asyncio.Condition()
         self._sample()
-
-    async def read(self) -> LiveCluster:
-        """A new reading, in a thread, so that other requests are answered meanwhile."""
-
-        async def reading() -> LiveCluster:
-            return await self._read()
-
-        return await asyncio.to_thread(lambda: asyncio.run(reading()))
 
     async def keep_reading(self) -> None:
         """Read until cancelled; a failure is shown, and the last reading stays."""

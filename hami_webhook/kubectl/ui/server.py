@@ -1,4 +1,4 @@
-"""`kubectl hami ui`: the pages on a socket of loopback."""
+"""`kubectl hami ui`: the pages on a socket."""
 
 from __future__ import annotations
 
@@ -9,28 +9,45 @@ import sys
 
 import uvicorn
 
-from hami_webhook.kubectl.live import diagnosed, read
+from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
 from hami_webhook.kubectl.ui.access import new_token
-from hami_webhook.kubectl.ui.pages import Pages
+from hami_webhook.kubectl.ui.pages import Diagnose, Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.terminal import UsageError
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    first = asyncio.run(read(arguments))
-    try:
-        listener = socket.create_server(("127.0.0.1", arguments.port))
-    except OSError as error:
-        raise UsageError(f"port {arguments.port} can't be used: {error.strerror}; --port names another") from error
-    with listener:
-        port = listener.getsockname()[1]
-        token = new_token()
-        pages = Pages(Readings(lambda: read(arguments), first), lambda: diagnosed(arguments), token, port)
-        print(f"http://127.0.0.1:{port}/#{token}", flush=True)
-        print("kubectl hami: open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
-        config = uvicorn.Config(
-            pages.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+
+    async def reading() -> LiveCluster:
+        """In a thread, so that other requests are answered meanwhile."""
+        return await asyncio.to_thread(lambda: asyncio.run(read(arguments)))
+
+    async def serving() -> None:
+        readings = Readings(reading, await reading())
+        with listening(arguments.port) as listener:
+            await serve_on(listener, readings, lambda: diagnosed(arguments))
+
+    asyncio.run(serving())
     return 0
+
+
+def listening(port: int) -> socket.socket:
+    """A socket on 127.0.0.1; 0 is any port that is free. Raises `UsageError`."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise UsageError(f"port {port} can't be used: {error.strerror}; --port names another") from error
+
+
+async def serve_on(listener: socket.socket, readings: Readings, diagnose: Diagnose | None) -> None:
+    """Print the address, and serve the pages until Ctrl-C; without `diagnose` there is no page Doctor."""
+    port = listener.getsockname()[1]
+    token = new_token()
+    pages = Pages(readings, diagnose, token, port)
+    print(f"http://127.0.0.1:{port}/#{token}", flush=True)
+    print("open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
+    config = uvicorn.Config(
+        pages.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+    )
+    await uvicorn.Server(config).serve(sockets=[listener])
