@@ -53,13 +53,14 @@ class Readings:
         self._sample()
 
     async def keep_reading(self) -> None:
-        """Read until cancelled; a failure is shown, and the last reading stays."""
+        """Read until cancelled."""
         while True:
             began = time.monotonic()
-            await self._step()
+            await self.refresh()
             await asyncio.sleep(max(_EVERY, _SHARE * (time.monotonic() - began)))
 
-    async def _step(self) -> None:
+    async def refresh(self) -> None:
+        """Read once; a failure is shown, and the last reading stays."""
         before = (self.contents, self.error)
         try:
             self.cluster = await self.read()

@@ -44,10 +44,15 @@ async def serve_on(listener: socket.socket, readings: Readings, diagnose: Diagno
     """Print the address, and serve the pages until Ctrl-C; without `diagnose` there is no page Doctor."""
     port = listener.getsockname()[1]
     token = new_token()
-    pages = Pages(readings, diagnose, token, port)
     print(f"http://127.0.0.1:{port}/#{token}", flush=True)
     print("open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
-    config = uvicorn.Config(
-        pages.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+    await server(Pages(readings, diagnose, token, port)).serve(sockets=[listener])
+
+
+def server(pages: Pages) -> uvicorn.Server:
+    """What serves the pages on a socket."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            pages.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
+        )
     )
-    await uvicorn.Server(config).serve(sockets=[listener])

@@ -1,0 +1,164 @@
+"""Writes docs/images: every page of `kubectl hami ui`, of a cluster made up here, in the system's Chromium.
+
+`python -m hack.screenshots`; it asks no cluster, and the same pages come of it each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page, async_playwright
+
+from hami_webhook.cluster.loading import Bundle, LoadedObject
+from hami_webhook.doctor.checks import CHECKS, CheckResult, Diagnosis
+from hami_webhook.doctor.facts import Finding
+from hami_webhook.doctor.installation import NAMESPACE, assumed
+from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.ui.pages import Pages
+from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.kubectl.ui.server import listening, server
+from hami_webhook.simulate.simulation import Pods
+
+JSON = dict[str, Any]
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+NOW = 1_767_225_600.0
+A100, A10 = "NVIDIA A100-SXM4-40GB", "NVIDIA A10"
+TEAMS = {"vision": (16, 400_000), "speech": (8, 100_000)}
+"""Each team's quota: cards, and MiB."""
+WAITING = ("vision", "train-large-0")
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: speech}
+spec:
+  schedulerName: hami-scheduler
+  containers:
+  - name: main
+    image: train
+    resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 20000}}
+"""
+
+
+def node(name: str, pool: str, model: str, memory: int, cards: int, broken: int = -1) -> JSON:
+    """A node whose cards are linked in groups of four; one of them may be unhealthy."""
+    uuids = [f"{name}-{index}" for index in range(cards)]
+    registered = [
+        {"id": uuid, "index": index, "count": 10, "devmem": memory, "devcore": 100, "type": model,
+         "mode": "hami-core", "health": index != broken}
+        for index, uuid in enumerate(uuids)
+    ]  # fmt: skip
+    scores = [
+        {"uuid": uuid, "score": {peer: 200 if x // 4 == y // 4 else 10 for y, peer in enumerate(uuids) if y != x}}
+        for x, uuid in enumerate(uuids)
+    ]
+    notes = {"hami.io/node-nvidia-register": json.dumps(registered), "hami.io/node-nvidia-score": json.dumps(scores)}
+    amounts = {"nvidia.com/gpu": str(10 * cards)}
+    meta = {"name": name, "labels": {"pool": pool}, "annotations": notes}
+    return {"metadata": meta, "status": {"allocatable": amounts, "capacity": amounts}}
+
+
+def quota(team: str, cards: int, memory: int) -> JSON:
+    hard = {"limits.nvidia.com/gpu": str(cards), "limits.nvidia.com/gpumem": str(memory)}
+    return {"metadata": {"name": "gpu-quota", "namespace": team}, "spec": {"hard": hard}}
+
+
+def pods() -> Iterator[JSON]:
+    """New pods in the order in which they come; the last ones find no room."""
+    for number in range(6):
+        yield pod("vision", f"train-{number}", 1, 24_000)
+        yield pod("speech", f"serve-{number}", 1, 9_000)
+    yield pod("vision", "train-linked", 4, 16_000)
+    yield pod(*WAITING, 2, 40_000)
+
+
+def pod(team: str, name: str, cards: int, memory: int) -> JSON:
+    limits = {"nvidia.com/gpu": cards, "nvidia.com/gpumem": memory, "nvidia.com/gpucores": 20}
+    spec = {
+        "schedulerName": "hami-scheduler",
+        "containers": [{"name": "main", "image": "train", "resources": {"limits": limits}}],
+    }
+    notes = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    return {"metadata": {"name": name, "namespace": team, "annotations": notes}, "spec": spec}
+
+
+async def read() -> Readings:
+    """Readings of the cluster half a minute apart, in each of which a pod has come."""
+    bundle = Bundle()
+    bundle.namespaces.extend(loaded("Namespace", {"metadata": {"name": team}}) for team in TEAMS)
+    bundle.quotas.extend(loaded("ResourceQuota", quota(team, *hard)) for team, hard in TEAMS.items())
+    nodes = (node("a100-1", "training", A100, 40960, 8, broken=5), node("a10-1", "serving", A10, 24576, 4))
+    bundle.nodes.extend(loaded("Node", each) for each in nodes)
+    effective = assumed(NAMESPACE)
+    simulation = await effective.simulation(bundle, NOW)
+    now = NOW
+
+    async def reading() -> LiveCluster:
+        return await read_with(simulation.cluster, effective, "vision", now)
+
+    readings = Readings(reading, await reading())
+    for manifest in pods():
+        await simulation.run(Pods([manifest]))
+        now += 30
+        await readings.refresh()
+    return readings
+
+
+def loaded(kind: str, obj: JSON) -> LoadedObject:
+    return LoadedObject({"apiVersion": "v1", "kind": kind, **obj}, __file__, 0)
+
+
+async def diagnosis() -> Diagnosis:
+    """All is well but for one replica."""
+    fault = Finding("Deployment hami-webhook", "1 of 2 replicas are ready", "kubectl describe its pods")
+    found = {"deployments": [fault]}
+    return Diagnosis([CheckResult(check.name, check.what, found.get(check.name, ())) for check in CHECKS])
+
+
+async def main() -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("screenshots: chromium is needed (Debian: apt-get install chromium)")
+    IMAGES.mkdir(exist_ok=True)
+    with listening(0) as listener:
+        port = listener.getsockname()[1]
+        token = secrets.token_urlsafe()
+        serving = server(Pages(await read(), diagnosis, token, port))
+        task = asyncio.create_task(serving.serve(sockets=[listener]))
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=chromium)
+            page = await browser.new_page(viewport={"width": 1000, "height": 480}, color_scheme="light")
+            await page.goto(f"http://127.0.0.1:{port}/#{token}")
+            await page.wait_for_url("**/cluster")
+            for name in ("cluster", "teams", "pods", "doctor"):
+                await take(page, name, f"http://127.0.0.1:{port}/{name}")
+            await take(page, "pod", f"http://127.0.0.1:{port}/pods/{'/'.join(WAITING)}")
+            await page.goto(f"http://127.0.0.1:{port}/what-if")
+            await page.get_by_role("textbox").fill(MANIFEST)
+            await page.get_by_role("spinbutton").fill("3")
+            await page.get_by_role("button", name="Try").click()
+            await page.locator("pre").scroll_into_view_if_needed()
+            await take(page, "what-if")
+            await page.emulate_media(color_scheme="dark")
+            await page.set_viewport_size({"width": 390, "height": 640})
+            await take(page, "phone", f"http://127.0.0.1:{port}/cluster")
+            await browser.close()
+        serving.should_exit = True
+        await task
+
+
+async def take(page: Page, name: str, address: str = "") -> None:
+    if address:
+        await page.goto(address)
+    await page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
