@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from hack.devcluster.plane import ControlPlane, assets
 
-from .deployment import Deployment, Kubectl
+from .deployment import ROOT, Deployment, Kubectl
 from .installation import Cluster, add_card_node
 from .kubelet import Kubelets
 
@@ -74,3 +77,18 @@ def card_node(cluster: Cluster) -> Iterator[str]:
     add_card_node(cluster.kubectl, "gpu-1", 24576)
     yield "gpu-1"
     cluster.kubectl("delete", "node", "gpu-1")
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's commands on the PATH, as pip writes them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name, target in scripts.items():
+        module, function = target.split(":")
+        path = folder / name
+        path.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -6,14 +6,10 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import subprocess
-import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -24,27 +20,12 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from hami_webhook.doctor.checks import Diagnosis, diagnose
 from hami_webhook.doctor.facts import Facts
 
-from .deployment import ROOT, SYSTEM, Kubectl, eventually
+from .deployment import SYSTEM, Kubectl, eventually
 from .installation import Cluster, act_as_cert_manager, card_pod, define_cert_manager
 from .objects import GPU, JSON, MEM, namespace, quota
 from .tenants import tenant
 
 CONFIGURATION = "hami-webhook-admission"
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's commands on the PATH, as pip writes them."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for name, target in scripts.items():
-        module, function = target.split(":")
-        path = folder / name
-        path.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
-        path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def hami(user: Kubectl, *arguments: str) -> subprocess.CompletedProcess[str]:
