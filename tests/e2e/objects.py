@@ -37,6 +37,12 @@ def quota(namespace: str, name: str = "gpu-quota", **hard: int | str) -> JSON:
     }
 
 
+def accelerator_quota(name: str, selector: JSON, **spec: Any) -> JSON:
+    """A quota of the namespaces that a LabelSelector selects; `spec` is the rest of its spec."""
+    spec = {"namespaceSelector": selector, **spec}
+    return {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec}
+
+
 def pod(namespace: str, name: str, **asked: int | str) -> JSON:
     """A pod with one container; `gpu`, `gpumem`, `gpucores` and so on are NVIDIA's resources."""
     limits = {f"nvidia.com/{key.replace('_', '-')}": str(value) for key, value in asked.items()}

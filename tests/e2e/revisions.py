@@ -1,4 +1,4 @@
-"""Everything that happens to a namespace's pods and quotas, revision by revision of etcd."""
+"""Everything that happens to pods and quotas, revision by revision of etcd."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from hack.devcluster.plane import ControlPlane
 
 JSON = dict[str, Any]
 WATCHED = ("pods", "resourcequotas")
+_ACCELERATOR_QUOTAS = "acceleratorquotas"
 
 
 class Revisions:
     """Records while the block runs; then `replay` gives each revision's objects.
 
-    Resource versions are etcd's revisions, so those of two kinds have one order.
+    Those of a namespace, or without one those of all namespaces, and AcceleratorQuotas. Resource versions are etcd's
+    revisions, so those of two kinds have one order.
     """
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str = "") -> None:
         self._plane = plane
-        self._path = f"{plane.server}/api/v1/namespaces/{namespace}"
+        within = f"/namespaces/{namespace}" if namespace else ""
+        self._paths = {kind: f"{plane.server}/api/v1{within}/{kind}" for kind in WATCHED}
+        if not namespace:
+            self._paths[_ACCELERATOR_QUOTAS] = f"{plane.server}/apis/hami.io/v1alpha1/{_ACCELERATOR_QUOTAS}"
         self._events: list[tuple[int, str, JSON]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -44,7 +49,12 @@ class Revisions:
 
     def replay(self) -> Iterator[tuple[int, list[JSON], list[JSON]]]:
         """Each revision with the pods and the quotas that there are from then on, by the API server's own objects."""
-        objects: dict[str, dict[str, JSON]] = {kind: {} for kind in WATCHED}
+        for revision, objects in self.objects():
+            yield revision, objects["pods"], objects["resourcequotas"]
+
+    def objects(self) -> Iterator[tuple[int, dict[str, list[JSON]]]]:
+        """Each revision with the objects that there are from then on, by their kind's plural."""
+        objects: dict[str, dict[str, JSON]] = {kind: {} for kind in self._paths}
         for revision, kind, event in sorted(self._events, key=lambda each: each[0]):
             item = event["object"]
             if event["type"] == "DELETED":
@@ -52,7 +62,15 @@ class Revisions:
             else:
                 assert event["type"] in ("ADDED", "MODIFIED"), event
                 objects[kind][item["metadata"]["uid"]] = item
-            yield revision, list(objects["pods"].values()), list(objects["resourcequotas"].values())
+            yield revision, {each: list(found.values()) for each, found in objects.items()}
+
+    def versions(self, *kinds: str) -> dict[str, list[JSON]]:
+        """Each object of these kinds as it was from change to change, by its UID."""
+        found: dict[str, list[JSON]] = {}
+        for _, kind, event in sorted(self._events, key=lambda each: each[0]):
+            if kind in kinds and event["type"] != "DELETED":
+                found.setdefault(event["object"]["metadata"]["uid"], []).append(event["object"])
+        return found
 
     def newest(self, kind: str) -> int:
         return max((revision for revision, known, _ in self._events if known == kind), default=0)
@@ -66,8 +84,8 @@ class Revisions:
             read_bufsize=2**24,
         )
         self._tasks = []
-        for kind in WATCHED:
-            async with self._session.get(f"{self._path}/{kind}") as answer:
+        for kind, path in self._paths.items():
+            async with self._session.get(path) as answer:
                 listing = await answer.json()
             for item in listing["items"]:
                 self._events.append((int(item["metadata"]["resourceVersion"]), kind, {"type": "ADDED", "object": item}))
@@ -83,7 +101,7 @@ class Revisions:
         assert not ended, f"a watch ended early, so something may be missing: {ended}"
 
     async def _watch(self, kind: str, version: str) -> None:
-        url = f"{self._path}/{kind}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
+        url = f"{self._paths[kind]}?watch=1&resourceVersion={version}&timeoutSeconds=3600"
         async with self._session.get(url) as answer:
             try:
                 async for line in answer.content:

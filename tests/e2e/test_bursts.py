@@ -29,9 +29,9 @@ def program(plane: ControlPlane, tmp_path: Path) -> Iterator[Deployment]:
 
 
 async def create_all(
-    login: Path, pods: list[JSON], meanwhile: Callable[[], Awaitable[None]] | None = None
+    login: Path, pods: list[JSON], meanwhile: Callable[[], Awaitable[None]] | None = None, clients: int = CLIENTS
 ) -> list[str]:
-    """Create the pods through eight clients at once; what each refusal said."""
+    """Create the pods through so many clients at once; what each refusal said."""
     refusals: list[str] = []
     waiting = list(reversed(pods))
 
@@ -44,7 +44,7 @@ async def create_all(
                     refusals.append(str(error))
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(CLIENTS):
+        for _ in range(clients):
             tasks.create_task(client())
         if meanwhile is not None:
             tasks.create_task(meanwhile())  # type: ignore[arg-type]  # a coroutine, as all callers give

@@ -1,0 +1,388 @@
+"""Quotas above namespaces, on the real API server: what kubectl says of them, and that they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from hack.devcluster.plane import ControlPlane
+
+from .deployment import ROOT, Deployment, Kubectl, deployed, eventually
+from .objects import GPU, MEM, accelerator_quota, namespace, pod, quota
+from .revisions import Revisions
+from .test_bursts import create_all
+
+JSON = dict[str, Any]
+DEFINITION = ROOT / "manifests" / "base" / "acceleratorquotas.yaml"
+KIND = "acceleratorquotas.hami.io"
+NAMESPACES, PODS, CLIENTS = 50, 300, 50
+LIMIT, HALF, OWN = 200, 90, 3
+"""The cards of all namespaces together, of every second one of them, and of each that has a quota of its own."""
+EVERY = 10
+"""The first of so many namespaces has a quota of its own."""
+
+
+@pytest.fixture(scope="module")
+def kubectl(plane: ControlPlane) -> Iterator[Kubectl]:
+    """Without the program: what the API server says by itself."""
+    kubectl = Kubectl(plane.kubeconfig)
+    define(kubectl)
+    yield kubectl
+    kubectl("delete", "crd", KIND)
+
+
+@pytest.fixture
+def program(kubectl: Kubectl, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    replicas = [f"hami-webhook-{number}" for number in range(3)]
+    with deployed(plane, tmp_path_factory.mktemp("program"), *replicas) as deployment:
+        yield deployment
+
+
+def define(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(DEFINITION))
+    kubectl("wait", f"crd/{KIND}", "--for=condition=Established", "--timeout=30s")
+
+
+def labelled(**labels: str) -> JSON:
+    return {"matchLabels": labels}
+
+
+def of_team(name: str, team: str, **spec: Any) -> JSON:
+    return accelerator_quota(name, labelled(team=team), **spec)
+
+
+def status(kubectl: Kubectl, name: str) -> JSON:
+    found: JSON = kubectl.get("aq", name).get("status") or {}
+    return found
+
+
+AMOUNT = "should match '^[0-9]+(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$'"
+ONE_TYPE = "must be words of one card type, such as H100, without commas; write several types as several items"
+KEYS = "keys must be limits. and the name of a vendor's resource, such as limits.nvidia.com/gpu or"
+REFUSED: list[tuple[JSON, str]] = [
+    ({"hard": {GPU: "-1"}}, f"spec.hard.{GPU} in body {AMOUNT}"),
+    ({"hard": {GPU: -1}}, f"spec.hard.{GPU} in body should be greater than or equal to 0"),
+    ({"hard": {MEM: "1500m"}}, f"spec.hard.{MEM} in body {AMOUNT}"),
+    ({"hard": {MEM: 1.5}}, "must be of type integer,string"),
+    ({"hard": {"nvidia.com/gpu": 4}}, KEYS),
+    ({"hard": {"requests.nvidia.com/gpu": 4}}, KEYS),
+    ({"hard": {"limits.cpu": 4}}, KEYS),
+    ({"hard": {}}, "spec.hard in body should have at least 1 properties"),
+    ({"hard": None}, 'missing required field "hard"'),
+    ({"namespaceSelector": None}, 'missing required field "namespaceSelector"'),
+    (
+        {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "In"}]}},
+        "operators In and NotIn take values, Exists and DoesNotExist take none",
+    ),
+    (
+        {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists", "values": ["a"]}]}},
+        "operators In and NotIn take values, Exists and DoesNotExist take none",
+    ),
+    (
+        {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Equals", "values": ["a"]}]}},
+        'supported values: "In", "NotIn", "Exists", "DoesNotExist"',
+    ),
+    ({"deviceTypes": ["A100,H100"]}, ONE_TYPE),
+    ({"deviceTypes": ["A100", " "]}, ONE_TYPE),
+    ({"deviceTypes": ["A100", "A100"]}, "spec.deviceTypes[1]: Duplicate value"),
+    ({"nodeSelector": {"pool,zone": "a"}}, "must be labels of nodes, such as pool: train"),
+    ({"nodeSelector": {"pool": "train=1"}}, "must be labels of nodes, such as pool: train"),
+    ({"enforcement": "off"}, 'supported values: "enforce", "observe"'),
+    ({"borrow": 4}, 'unknown field "borrow"'),
+]
+ACCEPTED: list[JSON] = [
+    {},
+    {"hard": {GPU: 0, MEM: "0"}},
+    {"hard": {GPU: 4, MEM: "80000", "limits.nvidia.com/gpucores": "2k", "limits.huawei.com/Ascend910B-memory": "4Gi"}},
+    {"namespaceSelector": labelled(team="a")},
+    {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a", "b"]}]}},
+    {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}},
+    {"deviceTypes": ["A100", "NVIDIA H100 80GB"], "nodeSelector": {"pool": "train", "example.com/zone": ""}},
+    {"enforcement": "observe"},
+]
+
+
+@pytest.mark.parametrize(("spec", "reason"), REFUSED, ids=[json.dumps(spec) for spec, _ in REFUSED])
+def test_a_wrong_quota_is_refused_with_what_would_be_right(kubectl: Kubectl, spec: JSON, reason: str) -> None:
+    wrong = accelerator_quota("wrong", {}, hard={GPU: 4})
+    wrong["spec"] = {key: value for key, value in (wrong["spec"] | spec).items() if value is not None}
+    assert reason in kubectl.refused(wrong)
+
+
+@pytest.mark.parametrize("spec", ACCEPTED, ids=map(json.dumps, ACCEPTED))
+def test_a_right_quota_is_taken(kubectl: Kubectl, spec: JSON) -> None:
+    right = accelerator_quota("right", {}, hard={GPU: 4})
+    right["spec"] |= spec
+    made = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(right)))
+    assert made["spec"] == {"enforcement": "enforce", **right["spec"]}
+
+
+def test_kubectl_explains_the_fields(kubectl: Kubectl) -> None:
+    text = kubectl("explain", "aq.spec")
+    for field in ("namespaceSelector", "hard", "deviceTypes", "nodeSelector", "enforcement"):
+        assert field in text
+    assert "{} selects all" in " ".join(text.split())
+
+
+def test_kubectl_shows_what_is_used_and_by_whom(program: Deployment) -> None:
+    kubectl, team = program.kubectl, uuid.uuid4().hex[:8]
+    spaces = [labelled_namespace(kubectl, team) for _ in range(2)]
+    kubectl.apply(of_team(team, team, hard={GPU: 4, MEM: "8000"}))
+    for number, space in enumerate((*spaces, spaces[0])):
+        kubectl.apply(pod(space, f"p{number}", gpu=1, gpumem=1000))
+    refused = kubectl.refused(pod(spaces[1], "large", gpu=1, gpumem=6000))
+    amounts = f"requested: {MEM}=6000, used: {MEM}=3000, limited: {MEM}=8000"
+    assert f"exceeded quota: AcceleratorQuota {team}, {amounts}" in refused
+    uses = {spaces[0]: {GPU: "2", MEM: "2000"}, spaces[1]: {GPU: "1", MEM: "1000"}}
+    eventually(lambda: {each["name"]: each["used"] for each in status(kubectl, team).get("namespaces", ())}, uses)
+    assert {each["name"]: each["waiting"] for each in status(kubectl, team)["namespaces"]} == uses
+    header, line = kubectl("get", "aq", team).splitlines()
+    assert re.split(r"\s{2,}", header) == ["NAME", "ENFORCEMENT", "EXCEEDED", "USED", "HARD", "AGE"]
+    shown = re.split(r"\s{2,}", line)
+    assert shown[:3] == [team, "enforce", "False"]
+    assert (json.loads(shown[3]), json.loads(shown[4])) == ({GPU: "3", MEM: "3000"}, {GPU: 4, MEM: "8000"})
+    described = " ".join(kubectl("describe", "aq", team).split())
+    for words in (f"Used: {GPU}: 3 {MEM}: 3000", "Reason: WithinHard", f"Name: {spaces[0]}"):
+        assert words in described
+    kubectl("delete", "aq", team)
+    kubectl("delete", "namespace", *spaces, "--wait=false")
+
+
+def labelled_namespace(kubectl: Kubectl, team: str) -> str:
+    space = namespace(kubectl)
+    kubectl("label", "namespace", space, f"team={team}")
+    return space
+
+
+class Team:
+    """Many namespaces under one quota, every second of them under another one too, and some with one of their own."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self.kubectl, self.name = kubectl, f"team-{uuid.uuid4().hex[:8]}"
+        self.spaces = [f"{self.name}-{number:02d}" for number in range(NAMESPACES)]
+        self.half = set(self.spaces[::2])
+        self.own = self.spaces[::EVERY]
+        kubectl.apply(
+            of_team(self.name, self.name, hard={GPU: LIMIT, MEM: 100 * LIMIT}),
+            accelerator_quota(f"{self.name}-half", labelled(team=self.name, half="yes"), hard={GPU: HALF}),
+            *(self._namespace(space) for space in self.spaces),
+        )
+        kubectl.apply(*(quota(space, gpu=OWN) for space in self.own))
+        eventually(self._accounts, set(self.spaces))
+        eventually(lambda: [status(kubectl, name).get("used", {}).get(GPU) for name in self.quotas], ["0", "0"])
+        eventually(lambda: {kubectl.used(space).get("gpu") for space in self.own}, {"0"})
+
+    @property
+    def quotas(self) -> dict[str, tuple[int, set[str]]]:
+        """The limit of each quota above namespaces, and which it selects."""
+        return {self.name: (LIMIT, set(self.spaces)), f"{self.name}-half": (HALF, self.half)}
+
+    def pods(self) -> list[JSON]:
+        return [pod(self.spaces[number % NAMESPACES], f"p{number:03d}", gpu=1, gpumem=100) for number in range(PODS)]
+
+    def existing(self) -> Counter[str]:
+        """The pods of each namespace."""
+        items = self.kubectl.get("pods", "-A")["items"]
+        return Counter(
+            item["metadata"]["namespace"] for item in items if item["metadata"]["namespace"] in set(self.spaces)
+        )
+
+    def missing(self) -> list[JSON]:
+        there = {
+            (item["metadata"]["namespace"], item["metadata"]["name"])
+            for item in self.kubectl.get("pods", "-A")["items"]
+        }
+        return [item for item in self.pods() if (item["metadata"]["namespace"], item["metadata"]["name"]) not in there]
+
+    def check_quiet(self) -> None:
+        """Used is what exists, and nothing is remembered, within two minutes."""
+        count = self.existing()
+        for name, (_, selected) in self.quotas.items():
+            held = sum(count[space] for space in selected)
+            eventually(lambda: self._accounted(name), (str(held), {}), seconds=120)  # noqa: B023  called at once
+            uses = {each["name"]: each["used"].get(GPU) for each in status(self.kubectl, name)["namespaces"]}
+            assert uses == {space: str(count[space]) for space in selected if count[space]}
+        for space in self.own:
+            wanted = {"gpu": str(count[space])}, {}
+            eventually(lambda: (self.kubectl.used(space), self.kubectl.ledger(space)), wanted, seconds=60)  # noqa: B023
+
+    def check_every_revision(self, revisions: Revisions) -> Counter[str]:
+        """No revision of etcd had more pods than a quota of either kind allows; the most under each."""
+        most = Counter[str]()
+        for revision, objects in revisions.objects():
+            count = Counter(item["metadata"]["namespace"] for item in objects["pods"])
+            used = {
+                item["metadata"]["name"]: int((item.get("status") or {}).get("used", {}).get(GPU, 0))
+                for item in objects["acceleratorquotas"]
+            }
+            for name, (limit, selected) in self.quotas.items():
+                held = sum(count[space] for space in selected)
+                assert held <= min(limit, used.get(name, limit)), (revision, name, held, used)
+                most[name] = max(most[name], held)
+            assert all(count[space] <= OWN for space in self.own), (revision, count)
+        return most
+
+    def delete(self) -> None:
+        self.kubectl("delete", "aq", *self.quotas)
+        self.kubectl("delete", "namespace", *self.spaces, "--wait=false")
+
+    def _namespace(self, name: str) -> JSON:
+        labels = {"team": self.name} | ({"half": "yes"} if name in self.half else {})
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+    def _accounts(self) -> set[str]:
+        """The namespaces that are ready for pods."""
+        items = self.kubectl.get("serviceaccounts", "-A", "--field-selector=metadata.name=default")["items"]
+        return {item["metadata"]["namespace"] for item in items} & set(self.spaces)
+
+    def _accounted(self, name: str) -> tuple[str | None, JSON]:
+        found = status(self.kubectl, name)
+        return found.get("used", {}).get(GPU), json.loads(found.get("ledger") or "{}")
+
+
+@pytest.fixture
+def team(program: Deployment) -> Iterator[Team]:
+    made = Team(program.kubectl)
+    yield made
+    made.delete()
+
+
+def written(revisions: Revisions) -> int:
+    """How often somebody wrote the status or the ledger of a quota."""
+    versions = revisions.versions("resourcequotas", "acceleratorquotas").values()
+    return sum(shown(before) != shown(after) for found in versions for before, after in pairwise(found))
+
+
+def shown(item: JSON) -> tuple[JSON, str]:
+    return item.get("status") or {}, (item["metadata"].get("annotations") or {}).get("hami.io/quota-ledger", "")
+
+
+def test_300_pods_of_50_namespaces_cost_few_writes(
+    program: Deployment, plane: ControlPlane, team: Team, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Revisions(plane) as revisions:
+        refusals = asyncio.run(create_all(program.kubectl.kubeconfig, team.pods(), clients=CLIENTS))
+        retried = [text for text in refusals if "exceeded quota" not in text]
+        if retried:  # on a machine that is busy with something else a charge may come too late
+            refusals = asyncio.run(create_all(program.kubectl.kubeconfig, team.missing(), clients=CLIENTS))
+        team.check_quiet()
+    assert [text for text in retried if not text.endswith("try again")] == []
+    assert [text for text in refusals if "exceeded quota" not in text] == []
+    most = team.check_every_revision(revisions)
+    assert most[team.name] == LIMIT
+    writes = written(revisions)
+    with capsys.disabled():
+        print(
+            f"\n{PODS} pods, {LIMIT} of them admitted, {len(retried)} tried again: {writes / PODS:.2f} writes for each"
+        )
+    assert writes < 0.3 * PODS
+
+
+def test_it_holds_while_replicas_are_killed_and_others_write(
+    program: Deployment, plane: ControlPlane, team: Team
+) -> None:
+    kubectl = program.kubectl
+    eventually(lambda: program.leader() is not None)
+    ending = threading.Event()
+
+    def disturb() -> None:
+        """Somebody writes to quotas of both kinds all the time, so that charges conflict."""
+        number = 0
+        while not ending.wait(0.05):
+            number += 1
+            kubectl("annotate", "--overwrite", "aq", team.name, f"touched={number}")
+            kubectl("annotate", "--overwrite", "quota", "gpu-quota", "-n", team.own[0], f"touched={number}")
+
+    async def kill() -> None:
+        for leading in (False, True):
+            await asyncio.sleep(0.5)
+            leader = program.leader()
+            name = next(name for name in program.replicas if (name == leader) == leading or leader is None)
+            program.stop(name, signal.SIGKILL)
+
+    with Revisions(plane) as revisions, ThreadPoolExecutor() as background:
+        disturbing = background.submit(disturb)
+        try:
+            asyncio.run(create_all(kubectl.kubeconfig, team.pods(), kill, clients=8))
+            # what a call that broke was charged is believed until its TTL has passed; then all can be had
+            for name in ("hami-webhook-3", "hami-webhook-4"):
+                program.start(name)
+            eventually(lambda: program.leader() is not None, seconds=60)
+            asyncio.run(create_all(kubectl.kubeconfig, team.missing(), clients=8))
+        finally:
+            ending.set()
+        disturbing.result()
+        team.check_quiet()
+        refusals = asyncio.run(create_all(kubectl.kubeconfig, team.missing(), clients=8))
+        team.check_quiet()
+    assert [text for text in refusals if "exceeded quota" not in text] == []
+    most = team.check_every_revision(revisions)
+    assert most[team.name] == LIMIT
+
+
+def test_namespaces_enter_and_leave(program: Deployment) -> None:
+    kubectl, team = program.kubectl, uuid.uuid4().hex[:8]
+    space, other = labelled_namespace(kubectl, team), namespace(kubectl)
+    kubectl.apply(of_team(team, team, hard={GPU: 3}))
+    kubectl.apply(pod(space, "p", gpu=1, gpumem=100), *(pod(other, f"p{n}", gpu=1, gpumem=100) for n in range(2)))
+
+    def used() -> str | None:
+        found: str | None = status(kubectl, team).get("used", {}).get(GPU)
+        return found
+
+    eventually(used, "1")
+    kubectl("label", "namespace", other, f"team={team}")
+    eventually(used, "3")
+    assert f"used: {GPU}=3, limited: {GPU}=3" in kubectl.refused(pod(space, "q", gpu=1, gpumem=100))
+    kubectl("label", "namespace", other, "team-")
+    eventually(used, "1")
+    kubectl.apply(pod(space, "q", gpu=1, gpumem=100))
+    kubectl("delete", "aq", team)
+    kubectl("delete", "namespace", space, other, "--wait=false")
+
+
+def test_the_definition_goes_and_comes_back(program: Deployment) -> None:
+    kubectl, team = program.kubectl, uuid.uuid4().hex[:8]
+    space = labelled_namespace(kubectl, team)
+    limited = of_team(team, team, hard={GPU: 1})
+    kubectl.apply(limited)
+    kubectl.apply(pod(space, "p0", gpu=1, gpumem=100))
+    assert "exceeded" in kubectl.refused(pod(space, "p1", gpu=1, gpumem=100))
+    lines = {name: len(complaints(program, name)) for name in program.replicas}
+    kubectl("delete", "crd", KIND)
+
+    def taken(name: str) -> bool:
+        return kubectl.run("create", "-f", "-", stdin=json.dumps(pod(space, name, gpu=1, gpumem=100))).returncode == 0
+
+    eventually(lambda: taken("p1"))
+    for number in range(2, 20):  # more than one turn of the Service: every replica is asked
+        kubectl.apply(pod(space, f"p{number}", gpu=1, gpumem=100))
+    define(kubectl)
+    kubectl.apply(limited)
+    eventually(lambda: status(kubectl, team).get("used"), {GPU: "20"})
+
+    def refused() -> bool:
+        dry = json.dumps(pod(space, "more", gpu=1, gpumem=100))
+        return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=dry).returncode != 0
+
+    eventually(lambda: [refused() for _ in range(9)], [True] * 9)
+    assert {name: complaints(program, name)[count:] for name, count in lines.items()} == {name: [] for name in lines}
+    kubectl("delete", "aq", team)
+    kubectl("delete", "namespace", space, "--wait=false")
+
+
+def complaints(program: Deployment, name: str) -> list[str]:
+    """The warnings and errors that a replica has logged."""
+    log = (program.folder / f"{name}.log").read_text(errors="replace").splitlines()
+    return [line for line in log if re.search(r" (WARNING|ERROR|CRITICAL) |^Traceback", line)]
