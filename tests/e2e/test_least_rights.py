@@ -13,7 +13,7 @@ import pytest
 from hack.devcluster.plane import ControlPlane
 
 from .deployment import SYSTEM, Deployment, Kubectl
-from .objects import JSON, gpu_node, namespace, pod, quota
+from .objects import GPU, JSON, accelerator_quota, gpu_node, namespace, pod, quota
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles
 
 
@@ -35,6 +35,7 @@ def installed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
         yield roles
     finally:
         kubectl("delete", "node", "victim")
+        kubectl("delete", "aq", "least-rights", "--ignore-not-found")
         kubectl("delete", "-n", SYSTEM, "secret/hami-webhook-tls", "lease/hami-scheduler-controller")
         roles.close()
 
@@ -59,6 +60,7 @@ def attempts(kubectl: Kubectl, space: str) -> dict[str, tuple[str, str, object]]
     event = {"metadata": {"name": "e", "namespace": space}, "involvedObject": about, "reason": "R", "message": "m"}
     raised = {"spec": {"hard": {"limits.nvidia.com/gpu": "100"}}}
     used = {"status": {"used": {"limits.nvidia.com/gpu": "0"}}}
+    above = "/apis/hami.io/v1alpha1/acceleratorquotas/least-rights"
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "victim"}}
     return {
         "have every object sent to the webhook": ("PATCH", webhooks, {"webhooks": everything}),
@@ -75,6 +77,8 @@ def attempts(kubectl: Kubectl, space: str) -> dict[str, tuple[str, str, object]]
         "read pods": ("GET", f"{local}/pods", None),
         "raise a quota": ("PATCH", f"{local}/resourcequotas/gpu-quota", raised),
         "say that nothing is used": ("PATCH", f"{local}/resourcequotas/gpu-quota/status", used),
+        "raise a quota above namespaces": ("PATCH", above, raised),
+        "say that nothing is used of it": ("PATCH", f"{above}/status", used),
         "take the lease": ("PUT", leases, kubectl.get("lease", "hami-scheduler-controller", "-n", SYSTEM)),
         "write events": ("POST", f"{local}/events", event),
         "have more rights": ("POST", f"/apis/{rbac}/v1/clusterrolebindings", role),
@@ -86,7 +90,7 @@ def attempts(kubectl: Kubectl, space: str) -> dict[str, tuple[str, str, object]]
     }
 
 
-ALL = {"read pods", "say that nothing is used"}
+ALL = {"read pods", "say that nothing is used", "say that nothing is used of it"}
 POSSIBLE = {
     WEBHOOK: ALL,
     CONTROLLER: {
@@ -128,7 +132,8 @@ def test_an_intruder_is_forbidden_all_but_what_the_pod_needs(
 ) -> None:
     kubectl = installed.kubectl
     space = namespace(kubectl)
-    kubectl.apply(quota(space, gpu=1), pod(space, "p", cpu=1))
+    above = accelerator_quota("least-rights", {"matchLabels": {"nobody": "has"}}, hard={GPU: 1})
+    kubectl.apply(quota(space, gpu=1), above, pod(space, "p", cpu=1))
     token = kubectl("create", "token", account, "-n", SYSTEM).strip()
     codes = {what: answer(plane, token, *how) for what, how in attempts(kubectl, space).items()}
     assert {what for what, code in codes.items() if code != 403} == POSSIBLE[account], codes

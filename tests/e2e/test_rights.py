@@ -15,7 +15,7 @@ from hack.devcluster.plane import ControlPlane
 
 from .deployment import SYSTEM, Kubectl, eventually
 from .kubelet import Kubelets
-from .objects import JSON, add_node, define_devices, gpu_node, namespace, pod, quota
+from .objects import JSON, MEM, accelerator_quota, add_node, define_devices, gpu_node, namespace, pod, quota
 from .roles import CONTROLLER, SCHEDULER, WEBHOOK, Roles, running_roles
 from .scheduling import scheduler_account
 
@@ -143,7 +143,7 @@ def bind_to_an_unknown_node(program: Roles, space: str, name: str) -> None:
 
 
 def place_beside_admissions(kubectl: Kubectl, met: Callable[[], bool]) -> None:
-    """Bursts of pods that cost more where they are placed, until a placement meets an admission on the quota."""
+    """Bursts of pods that cost more where they land, until a placement meets an admission on quotas of both kinds."""
     space = namespace(kubectl)
     kubectl.apply(quota(space, mem=9000))
     for burst in range(30):
@@ -156,7 +156,7 @@ def place_beside_admissions(kubectl: Kubectl, met: Callable[[], bool]) -> None:
 
 
 def work(program: Roles, met: Callable[[], bool]) -> None:
-    """Have every Deployment do all that it ever does; `met` is whether two processes have met on a quota."""
+    """Have every Deployment do all that it ever does; `met` is whether two processes have met on quotas."""
     kubectl = program.kubectl
     # what waits since earlier tests would take the node's cards
     kubectl("delete", "jobs,deployments,pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false")
@@ -164,7 +164,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     add_node(kubectl, gpu_node("silent", 2048))  # its plugin offers nothing, so the handshake asks it
     eventually(lambda: "hami.io/node-handshake" in kubectl.get("node", "silent")["metadata"]["annotations"])
     usable_node(kubectl, "cards", 4096)
-    kubectl.apply(quota(space, mem=20000))
+    kubectl.apply(quota(space, mem=20000), accelerator_quota("rights", {}, hard={MEM: 1_000_000}))
     # once both configurations trust the Secret's authority, reviews reach us
     asked = pod(space, "p", gpu=1, gpumem=3000)
     eventually(lambda: kubectl.run("apply", "-f", "-", stdin=json.dumps(asked)).returncode, 0)
@@ -172,6 +172,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     place_beside_admissions(kubectl, met)
     # a pod that the quota refuses, which is never said from a cache
     assert "exceeded quota" in kubectl.refused(pod(space, "large", gpu=1, gpumem=20000))
+    assert "exceeded quota" in kubectl.refused(pod(namespace(kubectl), "large", gpu=1, gpumem=1_000_001))
     # a pod that costs more where it is placed than at admission
     kubectl.apply(pod(space, "share", gpu=1, gpumem_percentage=10))
     eventually(lambda: kubectl.get("pod", "share", "-n", space)["spec"].get("nodeName"), "cards", seconds=60)
@@ -202,6 +203,7 @@ def work(program: Roles, met: Callable[[], bool]) -> None:
     eventually(lambda: kubectl.get(*secret)["data"]["tls.key"] != "eA==")
     ask_about_an_unknown_namespace(program)
     kubectl("delete", "node", "silent", "cards")
+    kubectl("delete", "aq", "rights")
 
 
 ROLES = {
@@ -219,8 +221,8 @@ def test_every_verb_used_is_granted_and_every_verb_granted_is_used(
     before: int, program: Roles, kubelets: Kubelets, plane: ControlPlane
 ) -> None:
     kubectl = program.kubectl
-    reads = ("", "resourcequotas", "get")
-    work(program, lambda: reads in map(right, audited(plane, before, SCHEDULER)))
+    reads = {("", "resourcequotas", "get"), ("hami.io", "acceleratorquotas", "get")}
+    work(program, lambda: reads <= set(map(right, audited(plane, before, SCHEDULER))))
     assert kubelets.faults == []
     for account, roles in ROLES.items():
         rights = granted(kubectl, *roles)

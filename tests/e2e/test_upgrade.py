@@ -23,7 +23,7 @@ from hami_webhook.cluster.kubernetes import KubernetesCluster
 from .deployment import Kubectl, eventually
 from .helm import CHART, Helm, installed
 from .installation import Cluster, add_card_node, card_pod, check_replicas, device_plugins, system_pods
-from .objects import namespace, quota
+from .objects import GPU, JSON, accelerator_quota, namespace, quota
 from .releases import previous
 from .revisions import Revisions
 
@@ -193,8 +193,11 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         ):
             ample.wait(MORE)
             timed("upgrade", CHART, "--set", "image.tag=current")
+            kubectl.apply(accelerator_quota("upgraded", only(spaces[0]), hard={GPU: AMPLE}))
             ample.wait(MORE)
+            eventually(lambda: used_above(kubectl) >= MORE)
             timed("rollback", "1")
+            assert used_above(kubectl) >= MORE  # nobody counts it, and it is still there
             ample.wait(MORE)
         lasted = time.monotonic() - began
         for stream in (ample, tight):
@@ -210,6 +213,7 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         # a call of a device plugin may fail once, as a pod's creation may; a card must never have too much on it
         assert [fault for fault in plugins.faults if fault.startswith(("card ", "no allocation"))] == []
         check_replicas(cluster)
+        kubectl("delete", "aq", "upgraded")
         for space in spaces:
             kubectl("delete", "pods", "-n", space, "--all", "--grace-period=0", "--force")
         kubectl("delete", "namespace", *spaces)
@@ -224,6 +228,16 @@ def test_upgrade_and_rollback_under_a_stream_of_pods(
         )
         for reason in sorted(set(retried)):
             print(f"  {retried.count(reason)} refused at first: {reason}")
+
+
+def only(space: str) -> JSON:
+    """A selector of one namespace."""
+    return {"matchLabels": {"kubernetes.io/metadata.name": space}}
+
+
+def used_above(kubectl: Kubectl) -> int:
+    """The cards that the quota of after the upgrade counts."""
+    return int((kubectl.get("aq", "upgraded").get("status") or {}).get("used", {}).get(GPU, 0))
 
 
 def fill(kubectl: Kubectl, space: str) -> int:
