@@ -54,6 +54,8 @@ class ExplainContext:
 
     `disruption` are the PodDisruptionBudgets of all namespaces.
 
+    `most_nodes` is of how many nodes it is said how their cards are and what would have to change; None: of all.
+
     `assume_ttl` is for how many seconds an unbound placement counts; `gates` are the pod's scheduling gates; `bounded`
     applies policy to a pod of the namespace.
     """
@@ -68,6 +70,7 @@ class ExplainContext:
     gates: Sequence[str] = ()
     disruption: Sequence[PodDisruptionBudget] = ()
     bounded: Callable[[Pod], BoundedPod] = BoundedPod
+    most_nodes: int | None = None
 
 
 def explain(pod: Pod, context: ExplainContext) -> Explanation:
@@ -183,7 +186,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     limits = budget.limits if budget else {}
     fits = {scored.fit.node: scored for scored in found.fits}
     nodes = []
-    for view in views:
+    for view in views[: context.most_nodes]:
         if view.name in fits:
             nodes.append(_fitting(view, fits[view.name], pod))
         elif view.name in found.failed:
@@ -192,8 +195,14 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
         else:
             nodes.append(NodeReport(view.name, False, OTHER_NODE, _selector_lacks(pod, view), cards=_all_cards(view)))
     quotas = list(_quotas(pod, context, None))
+    searched = suitable[: context.most_nodes]
+    if len(nodes) < len(views):
+        notes.append(
+            f"of {len(views)} nodes {len(nodes)} are shown, and changes were searched on {len(searched)}; "
+            "kubectl hami explain shows and searches all"
+        )
     search = RemedySearch(
-        pod, pod_request, suitable, context.vendors, budget, quotas, context.policies.card, context.bounded
+        pod, pod_request, searched, context.vendors, budget, quotas, context.policies.card, context.bounded
     )
     blocking = list(_blocking_steps(pod, context))
     found_remedies: list[Remedy] = []

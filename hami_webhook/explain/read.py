@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Kind, NotFound
@@ -70,8 +71,8 @@ class Explainer:
         self._scheduler_name = scheduler_name
         self._now = now
 
-    def of_known(self, namespace: str, name: str) -> Explanation:
-        """Explain a pod of the cluster. Raises `UnknownPod`."""
+    def of_known(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
+        """Explain a pod of the cluster, by at most so many nodes. Raises `UnknownPod`."""
         cluster = self.simulation.cluster
         raw = cluster.peek(Kind.PODS, name, namespace)
         if raw is None:
@@ -80,7 +81,7 @@ class Explainer:
             pod = Pod.from_object(raw)
         except MalformedObject as error:
             raise UnknownPod(f"pod {namespace}/{name} can't be read: {error}") from error
-        return explain(pod, self._context(namespace, raw))
+        return explain(pod, replace(self._context(namespace, raw), most_nodes=most_nodes))
 
     async def of_new(self, manifest: Mapping[str, Any]) -> Explanation:
         """Admit a pod that doesn't exist yet, and explain the result."""

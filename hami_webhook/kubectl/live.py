@@ -39,10 +39,10 @@ class LiveCluster:
     def overview(self) -> Overview:
         return Overview(self.simulation.core, self.now)
 
-    def explain(self, namespace: str, name: str) -> Explanation:
-        """Explain a pod. Raises `UnknownPod`."""
+    def explain(self, namespace: str, name: str, most_nodes: int | None = None) -> Explanation:
+        """Explain a pod, by at most so many nodes. Raises `UnknownPod`."""
         policies, scheduler = self.effective.options.policies, self.effective.settings.scheduler_name
-        return Explainer(self.simulation, policies, scheduler, self.now).of_known(namespace, name)
+        return Explainer(self.simulation, policies, scheduler, self.now).of_known(namespace, name, most_nodes)
 
 
 @asynccontextmanager

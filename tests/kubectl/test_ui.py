@@ -95,7 +95,7 @@ def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
         assert "1 of 2" in client.get("/cluster").text
         first, second = (re.findall("<h2>(other-.*)</h2>", client.get(f"/cluster?page={page}").text) for page in (1, 2))
         assert sorted(first + second) == sorted(each["metadata"]["name"] for each in nodes)
-        assert "50 of 62 nodes are shown" in client.get("/pods/team-a/waiting").text
+        assert "of 62 nodes 20 are shown" in client.get("/pods/team-a/waiting").text
 
 
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:

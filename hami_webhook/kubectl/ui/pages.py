@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from dataclasses import replace
 from io import StringIO
 from itertools import groupby
 from typing import Any
@@ -37,6 +36,8 @@ from hami_webhook.terminal import SafeConsole
 _PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
 """The pages that the navigation names."""
 _NODES_A_PAGE = 50
+_NODES_EXPLAINED = 20
+"""Nodes whose cards a pod's page shows, and on which it searches changes: all of 1,000 would take seconds."""
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
 _CHOICES = ("node", "vendor", "model", "label", "health")
@@ -58,6 +59,7 @@ class Pages:
         self._token = token
         self._port = port
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
+        self._explaining = asyncio.Lock()
         loader = PackageLoader("hami_webhook.kubectl.ui")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
 
@@ -140,14 +142,13 @@ class Pages:
     async def _pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         try:
-            explanation = self._readings.cluster.explain(namespace, name)
+            async with self._explaining:  # explaining changes what was read
+                explanation = await asyncio.to_thread(
+                    self._readings.cluster.explain, namespace, name, most_nodes=_NODES_EXPLAINED
+                )
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
-        nodes, notes = explanation.nodes[:_NODES_A_PAGE], list(explanation.notes)
-        if len(nodes) < len(explanation.nodes):
-            notes.append(f"{len(nodes)} of {len(explanation.nodes)} nodes are shown; kubectl hami explain shows all")
-        shown = replace(explanation, nodes=nodes, notes=notes)
-        text = _printed(lambda console: show_explanation(shown, console))
+        text = _printed(lambda console: show_explanation(explanation, console))
         return self._page("text.html", title=f"{namespace}/{name}", text=text)
 
     async def _what_if(self, request: Request) -> Response:
