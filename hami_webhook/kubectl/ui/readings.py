@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -69,6 +70,8 @@ class Readings:
         else:
             self.error = ""
             self.contents = await asyncio.to_thread(Contents.of, self.cluster)
+            # a cluster refers to itself, and the last one may be 50 MB
+            await asyncio.to_thread(gc.collect)
         self._sample()
         if (self.contents, self.error) != before:
             async with self._changed:
