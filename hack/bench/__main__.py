@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.bench import charge, filter, links, metrics, placing, preemption, search, simulate, start, webhook
+from hack.bench import charge, filter, links, metrics, placing, preemption, search, simulate, start, ui, webhook
 from hack.bench.figures import run
 
 run(
@@ -17,6 +17,7 @@ run(
         "metrics": metrics.measure,
         "start": start.measure,
         "simulate": simulate.measure,
+        "ui": ui.measure,
     },
     __doc__,
 )

@@ -1,0 +1,152 @@
+"""`python -m hack.bench.ui`: `kubectl hami ui` on nodes with 8 cards and 4 pods each; baseline: its smallest page.
+
+A page is timed from request to the last byte. When the cluster changed a browser asks for the same page again: so the
+cluster's page has the goal of an update, too. The memory is the process's largest resident set, after it has read the
+cluster several times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+
+from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
+from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, running
+
+NODES = {"smallest": 20, "usual": 1000, "large": 5000}
+PODS_A_NODE = 4
+ROUNDS = 10
+MOST_MILLISECONDS = {"cluster": 50, "teams": 300, "pods": 300, "pod": 300}
+MOST_MEBIBYTES = 200
+READINGS = 5
+GOALS_UP_TO = 1000
+PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
+
+
+def measure(size: str) -> Sequence[Figure]:
+    nodes = NODES[size]
+    show_progress(f"ui: {nodes} nodes")
+    with served(objects(nodes)) as (kubeconfig, reads), ui(kubeconfig) as (process, client):
+        paths = {"cluster": "/cluster", "teams": "/teams", "pods": "/pods", "pod": f"/pods/{NAMESPACE}/waiting"}
+        gets: list[Callable[[], object]] = [partial(page, client, path) for path in paths.values()]
+        smallest, *seconds = least_seconds([partial(page, client, "/cluster?node=none"), *gets], ROUNDS)
+        for _ in range(READINGS):
+            reads.acquire()
+        memory = peak_memory(process.pid)
+    figures = []
+    for name, each in zip(paths, seconds, strict=True):
+        goal = Goal(at_most=MOST_MILLISECONDS[name], of="value") if nodes <= GOALS_UP_TO else None
+        found = (f"{name}, {nodes} nodes", 1000 * each, "ms", "a page without nodes", 1000 * smallest)
+        figures.append(Figure("ui", *found, goal))
+    goal = Goal(at_most=MOST_MEBIBYTES, of="value") if nodes <= GOALS_UP_TO else None
+    return [*figures, Figure("ui", f"memory, {nodes} nodes", memory, "MiB", "-", 0, goal)]
+
+
+def page(client: httpx.Client, path: str) -> None:
+    client.get(path).raise_for_status()
+
+
+def objects(nodes: int) -> Mapping[str, list[JSON]]:
+    """The objects of each list that is asked for, by its path."""
+    running_pods = [
+        running(number, on=number // PODS_A_NODE, card=number % 8, memory=9000) for number in range(nodes * PODS_A_NODE)
+    ]
+    waiting = asking("waiting", gpu(40_000, **{"nvidia.com/gpu": "8"}))
+    waiting["spec"]["schedulerName"] = SCHEDULER
+    pods = [*running_pods, waiting]
+    for pod in pods:
+        pod["metadata"]["uid"] = f"uid-{pod['metadata']['name']}"
+    hard = {"limits.nvidia.com/gpu": 10**6, "limits.nvidia.com/gpumem": 10**9}
+    return {
+        "/api/v1/nodes": [node(number) for number in range(nodes)],
+        "/api/v1/pods": pods,
+        "/api/v1/resourcequotas": [quota("gpu", hard)],
+        "/api/v1/namespaces": [{"metadata": {"name": NAMESPACE}}],
+    }
+
+
+@contextmanager
+def served(lists: Mapping[str, list[JSON]]) -> Iterator[tuple[Path, threading.Semaphore]]:
+    """The kubeconfig of an API server that has these lists, and what it releases when nodes are listed."""
+    reads = threading.Semaphore(0)
+    bodies = {
+        path: json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
+        for path, items in lists.items()
+    }
+    empty = json.dumps({"metadata": {"resourceVersion": "1"}, "items": []}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = bodies.get(self.path.partition("?")[0], empty)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            if self.path.startswith("/api/v1/nodes"):
+                reads.release()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """The program ends in the middle of a request."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    with tempfile.TemporaryDirectory(prefix="hami-webhook-bench-") as folder:
+        path = Path(folder) / "kubeconfig"
+        cluster = {"name": "bench", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
+        users = [{"name": "bench", "user": {}}]
+        config = {"clusters": [cluster], "users": users, "contexts": [context], "current-context": "bench"}
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **config}))
+        try:
+            yield path, reads
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+@contextmanager
+def ui(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """The program, and a client that was let in."""
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    command = [sys.executable, "-c", PROGRAM, "ui"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address, _, token = process.stdout.readline().strip().partition("/#")
+            with httpx.Client(base_url=address, timeout=600) as client:
+                client.post("/login", content=token).raise_for_status()
+                yield process, client
+        finally:
+            process.kill()
+
+
+def peak_memory(process: int) -> float:
+    """The largest resident set of a process so far, in MiB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (peak,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(peak) / 1024
+
+
+if __name__ == "__main__":
+    run({"ui": measure}, __doc__)
