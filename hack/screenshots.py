@@ -21,6 +21,7 @@ from hami_webhook.doctor.checks import CHECKS, CheckResult, Diagnosis
 from hami_webhook.doctor.facts import Finding
 from hami_webhook.doctor.installation import NAMESPACE, assumed
 from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.ui.access import TokenHolders
 from hami_webhook.kubectl.ui.pages import Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.kubectl.ui.server import listening, server
@@ -130,7 +131,7 @@ async def main() -> None:
     with listening(0) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe()
-        serving = server(Pages(await read(), diagnosis, token, port))
+        serving = server(Pages(await read(), diagnosis, TokenHolders(token, port)))
         task = asyncio.create_task(serving.serve(sockets=[listener]))
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=chromium)

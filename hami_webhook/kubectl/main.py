@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -106,6 +107,18 @@ def parser() -> Parser:
     _add_cluster_flags(verb)
     verb.add_argument("--config", metavar="FILE", help="device-config.yaml (default: the installed one)")
     verb.add_argument("--port", type=_port, default=0, help="default: any that is free")
+    verb.add_argument(
+        "--behind-proxy",
+        type=_url,
+        metavar="URL",
+        help="where a proxy that knows its users serves the pages; listen on all addresses, and believe the proxy",
+    )
+    verb.add_argument(
+        "--user-header",
+        default="X-Forwarded-User",
+        metavar="NAME",
+        help="where that proxy names the user; requests without it are refused (default: X-Forwarded-User)",
+    )
     verb.set_defaults(run=serve)
 
     verb = _verb(verbs, "simulate", _simulate, "say what would become of pods on this cluster, without creating them")
@@ -118,6 +131,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > _HIGHEST_PORT:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to {_HIGHEST_PORT}, not {text!r}")
     return int(text)
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+        raise argparse.ArgumentTypeError(f"must be like https://hami.example.com, without a path, not {text!r}")
+    return text
 
 
 def _verb(

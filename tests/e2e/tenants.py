@@ -25,6 +25,11 @@ def tenant(
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
         },
     )
+    return token_of(kubectl, plane, folder, namespace, name)
+
+
+def token_of(kubectl: Kubectl, plane: ControlPlane, folder: Path, namespace: str, name: str) -> Kubectl:
+    """kubectl as a service account."""
     token = kubectl("create", "token", name, "-n", namespace, "--duration", "4h").strip()
     path = folder / f"{namespace}-{name}.kubeconfig"
     path.write_text(json.dumps(kubeconfig(plane.server, plane.authority.certificate.read_bytes(), {"token": token})))

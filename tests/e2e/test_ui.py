@@ -9,13 +9,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from .deployment import Kubectl
+from hack.devcluster.plane import free_ports
+
+from .deployment import ROOT, SYSTEM, Kubectl, eventually
 from .installation import Cluster, card_pod, check_rollout, device_plugins, installed
 from .objects import JSON, namespace, quota
-from .tenants import tenant
+from .tenants import tenant, token_of
 
 HTML = "<img src=x onerror=alert(1)>"
 UPDATED = 60_000
@@ -135,6 +138,40 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         for each in (space, other):
             kubectl("delete", "pods", "--all", "-n", each)
     assert faults == []
+
+
+@pytest.mark.usefixtures("plugin")
+def test_behind_a_proxy_the_pages_show_what_the_service_account_may_list(cluster: Cluster, card_node: str) -> None:
+    kubectl = cluster.kubectl
+    rights = str(ROOT / "manifests" / "components" / "ui" / "rbac.yaml")
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    kubectl("apply", "-f", rights)
+    try:
+        account = token_of(kubectl, cluster.plane, cluster.folder, SYSTEM, "hami-webhook-ui")
+        allowed = account("auth", "can-i", "--list", "-n", SYSTEM, "--no-headers")
+        verbs = {verb for line in allowed.splitlines() for verb in line.rsplit("[", 1)[1].rstrip("]").split()}
+        # besides what everybody may: read the API's paths, and ask for one's own rights
+        assert verbs - {"get", "create"} == {"list"}
+        (port,) = free_ports(1)
+        command = ["kubectl", "hami", "ui", f"--port={port}", "--behind-proxy=http://hami.example.com"]
+        environment = {**os.environ, "KUBECONFIG": str(account.kubeconfig)}
+        with subprocess.Popen(command, env=environment) as process, httpx.Client(timeout=60) as client:
+            try:
+                client.headers |= {"host": "hami.example.com", "x-forwarded-user": "ann"}
+                eventually(lambda: answers(client, port))
+                page = client.get(f"http://127.0.0.1:{port}/cluster").text
+            finally:
+                process.kill()
+        assert card_node in page
+        assert "no right to" not in page
+    finally:
+        kubectl("delete", "-f", rights)
+
+
+def answers(client: httpx.Client, port: int) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return client.get(f"http://127.0.0.1:{port}/cluster").is_success
+    return False
 
 
 def key_of(pod: JSON) -> str:

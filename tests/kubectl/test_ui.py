@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from simulate.files import GPU, MEM, card, container, node, pod, quota
+from simulate.files import GPU, MEM, START, card, container, node, pod, quota
+
+from hami_webhook.cluster.memory import MemoryCluster
+from hami_webhook.doctor.installation import assumed
+from hami_webhook.kubectl.live import LiveCluster, read_with
+from hami_webhook.kubectl.ui.access import ProxiedUsers
+from hami_webhook.kubectl.ui.pages import Pages
+from hami_webhook.kubectl.ui.readings import Readings
 
 from .apiserver import ApiServer
+from .conftest import Hami
 from .test_verbs import cluster, placed, with_uid
 from .ui_process import served_ui
 
@@ -61,6 +70,48 @@ def test_only_the_browser_with_the_token_gets_in(tmp_path: Path) -> None:
         ):
             assert client.get("/cluster", headers=foreign).status_code == 403, foreign
             assert client.get("/", headers=foreign).status_code == 403, foreign
+
+
+async def readings() -> Readings:
+    async def reading() -> LiveCluster:
+        return await read_with(MemoryCluster(lambda: START), assumed("hami-system"), "team-a", START)
+
+    return Readings(reading, await reading())
+
+
+PROXIED = {"host": "hami.example.com", "x-forwarded-user": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {}, 200),
+        ("GET", {"x-forwarded-user": ""}, 403),
+        ("GET", {"host": "127.0.0.1"}, 403),
+        ("GET", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, 200),  # back from a login
+        ("GET", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}, 403),
+        ("POST", {"origin": "https://hami.example.com", "sec-fetch-site": "same-origin"}, 400),  # an empty form
+        ("POST", {"origin": "https://evil.example"}, 403),
+        ("POST", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}, 403),
+    ],
+)
+def test_behind_a_proxy_its_users_are_let_in(method: str, headers: dict[str, str], status: int) -> None:
+    async def asked(*requests: tuple[str, str, dict[str, str]]) -> list[int]:
+        app = Pages(await readings(), None, ProxiedUsers("https://hami.example.com", "X-Forwarded-User")).app()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://pod") as client:
+            return [
+                (await client.request(method, path, headers={**PROXIED, **more})).status_code
+                for method, path, more in requests
+            ]
+
+    found = asyncio.run(asked((method, "/what-if", headers), ("GET", "/doctor", {}), ("POST", "/login", {})))
+    assert found == [status, 404, 404]
+
+
+@pytest.mark.parametrize("url", ["hami.example.com", "ftp://hami.example.com", "https://hami.example.com/path", ""])
+def test_a_proxys_address_has_no_path(hami: Hami, url: str) -> None:
+    run = hami(ApiServer(cluster()), "ui", f"--behind-proxy={url}")
+    assert (run.status, "must be like https://hami.example.com" in run.err) == (2, True)
 
 
 @pytest.mark.parametrize("path", ["/static/pages.js", "/static/enter.js", "/static/pages.css", "/static/icon.svg"])

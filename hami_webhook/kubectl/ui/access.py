@@ -1,9 +1,11 @@
-"""Who may see the pages: the browser that was given the token, and no page of another site or port."""
+"""Who may see the pages: the browser that was given the token, or whom a proxy let in; and no page of another site."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
@@ -23,14 +25,64 @@ _OPEN = ("/login", "/static/")
 """Paths without contents of the cluster."""
 
 
-class Access:
-    """Refuses other Host headers (DNS rebinding), requests of other origins, and who has no token."""
+@dataclass(frozen=True)
+class TokenHolders:
+    """Browsers on this machine that were given the token; the pages are on a port of loopback."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    token: str
+    port: int
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset({f"127.0.0.1:{self.port}", f"localhost:{self.port}"})
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset(f"http://{host}" for host in self.hosts)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: a browser sends cookies to all ports of a host."""
+        return f"kubectl-hami-{self.port}"
+
+    def refusal(self, request: HTTPConnection) -> str:
+        if request.url.path == "/" or request.url.path.startswith(_OPEN):
+            return ""
+        if not self.admits(request.cookies.get(self.cookie, "")):
+            return "Open the address that kubectl hami ui printed; it lets you in.\n"
+        return ""
+
+    def admits(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+
+@dataclass(frozen=True)
+class ProxiedUsers:
+    """Whom a proxy let in: it serves the pages at `url`, and names the user in a header of each request."""
+
+    url: str
+    header: str
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset({urlsplit(self.url).netloc})
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset({self.url.rstrip("/")})
+
+    def refusal(self, request: HTTPConnection) -> str:
+        if not request.headers.get(self.header):
+            return f"The proxy must name the user in the header {self.header}.\n"
+        return ""
+
+
+class Access:
+    """Refuses other Host headers (DNS rebinding), requests of other origins, and who isn't a visitor."""
+
+    def __init__(self, app: ASGIApp, visitors: TokenHolders | ProxiedUsers) -> None:
         self._app = app
-        self._token = token
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = cookie_name(port)
+        self._visitors = visitors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,33 +94,22 @@ class Access:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refusal = self._refusal(HTTPConnection(scope))
+        refusal = self._refusal(HTTPConnection(scope), scope["method"])
         app = PlainTextResponse(refusal, 403) if refusal else self._app
         await app(scope, receive, send_with_headers)
 
-    def _refusal(self, request: HTTPConnection) -> str:
-        headers = request.headers
-        if headers.get("host", "") not in self._hosts:
-            return f"The Host header must be one of {', '.join(sorted(self._hosts))}.\n"
-        origin = headers.get("origin", "")
+    def _refusal(self, request: HTTPConnection, method: str) -> str:
+        visitors, headers = self._visitors, request.headers
+        if headers.get("host", "") not in visitors.hosts:
+            return f"The Host header must be one of {', '.join(sorted(visitors.hosts))}.\n"
         foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
-        if foreign or origin not in ("", *(f"http://{host}" for host in self._hosts)):
+        # a login on another site leads back by a link, and so may others
+        if isinstance(visitors, ProxiedUsers) and method == "GET" and headers.get("sec-fetch-dest") == "document":
+            foreign = False
+        if foreign or headers.get("origin", "") not in ("", *visitors.origins):
             return "Only these pages themselves may ask for them; enter the address yourself.\n"
-        if request.url.path == "/" or request.url.path.startswith(_OPEN):
-            return ""
-        if not same(request.cookies.get(self._cookie, ""), self._token):
-            return "Open the address that kubectl hami ui printed; it lets you in.\n"
-        return ""
-
-
-def cookie_name(port: int) -> str:
-    """The cookie of one port: a browser sends cookies to all ports of a host."""
-    return f"kubectl-hami-{port}"
+        return visitors.refusal(request)
 
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
-
-
-def same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())

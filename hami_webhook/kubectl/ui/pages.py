@@ -26,7 +26,7 @@ from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
 from hami_webhook.explain.tables import show as show_explanation
 from hami_webhook.kubectl.report import CardUse
-from hami_webhook.kubectl.ui.access import Access, cookie_name, same
+from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods
@@ -51,13 +51,12 @@ Diagnose = Callable[[], Awaitable[Diagnosis]]
 
 
 class Pages:
-    """The application on one port; without `diagnose` there is no page Doctor."""
+    """The application for its visitors; without `diagnose` there is no page Doctor."""
 
-    def __init__(self, readings: Readings, diagnose: Diagnose | None, token: str, port: int) -> None:
+    def __init__(self, readings: Readings, diagnose: Diagnose | None, visitors: TokenHolders | ProxiedUsers) -> None:
         self._readings = readings
         self._diagnose = diagnose
-        self._token = token
-        self._port = port
+        self._visitors = visitors
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
         self._explaining = asyncio.Lock()
         loader = PackageLoader("hami_webhook.kubectl.ui")
@@ -72,7 +71,6 @@ class Pages:
 
         routes = [
             Route("/", self._enter),
-            Route("/login", self._login, methods=["POST"]),
             Route("/cluster", self._cluster),
             Route("/teams", self._teams),
             Route("/pods", self._pods),
@@ -81,21 +79,26 @@ class Pages:
             Route("/events", self._events),
             Mount("/static", StaticFiles(packages=[("hami_webhook.kubectl.ui", "static")])),
         ]
+        if isinstance(self._visitors, TokenHolders):
+            routes.append(Route("/login", self._login(self._visitors), methods=["POST"]))
         if self._diagnose is not None:
             routes.append(Route("/doctor", self._doctor(self._diagnose)))
-        middleware = [Middleware(Access, token=self._token, port=self._port)]
+        middleware = [Middleware(Access, visitors=self._visitors)]
         refused = {_Refused: lambda _, error: PlainTextResponse(f"{error}\n", 400)}
         return Starlette(routes=routes, middleware=middleware, lifespan=reading, exception_handlers=refused)
 
     async def _enter(self, request: Request) -> Response:
         return HTMLResponse(self._templates.get_template("enter.html").render())
 
-    async def _login(self, request: Request) -> Response:
-        if not same((await _body(request, 200)).decode(errors="replace"), self._token):
-            return PlainTextResponse("This isn't the token that was printed last.\n", 403)
-        response = Response(status_code=204)
-        response.set_cookie(cookie_name(self._port), self._token, httponly=True, samesite="strict")
-        return response
+    def _login(self, visitors: TokenHolders) -> Callable[[Request], Awaitable[Response]]:
+        async def login(request: Request) -> Response:
+            if not visitors.admits((await _body(request, 200)).decode(errors="replace")):
+                return PlainTextResponse("This isn't the token that was printed last.\n", 403)
+            response = Response(status_code=204)
+            response.set_cookie(visitors.cookie, visitors.token, httponly=True, samesite="strict")
+            return response
+
+        return login
 
     async def _cluster(self, request: Request) -> Response:
         asked = {each: request.query_params.get(each, "") for each in _CHOICES}

@@ -10,7 +10,7 @@ import sys
 import uvicorn
 
 from hami_webhook.kubectl.live import LiveCluster, diagnosed, read
-from hami_webhook.kubectl.ui.access import new_token
+from hami_webhook.kubectl.ui.access import ProxiedUsers, TokenHolders, new_token
 from hami_webhook.kubectl.ui.pages import Diagnose, Pages
 from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.terminal import UsageError
@@ -25,17 +25,22 @@ def serve(arguments: argparse.Namespace) -> int:
 
     async def serving() -> None:
         readings = Readings(reading, await reading())
-        with listening(arguments.port) as listener:
-            await serve_on(listener, readings, lambda: diagnosed(arguments))
+        if arguments.behind_proxy:
+            with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
+                visitors = ProxiedUsers(arguments.behind_proxy, arguments.user_header)
+                await server(Pages(readings, None, visitors)).serve(sockets=[listener])
+        else:
+            with listening(arguments.port) as listener:
+                await serve_on(listener, readings, lambda: diagnosed(arguments))
 
     asyncio.run(serving())
     return 0
 
 
-def listening(port: int) -> socket.socket:
-    """A socket on 127.0.0.1; 0 is any port that is free. Raises `UsageError`."""
+def listening(port: int, address: str = "127.0.0.1") -> socket.socket:
+    """A socket; port 0 is any that is free. Raises `UsageError`."""
     try:
-        listener = socket.create_server(("127.0.0.1", port))
+        listener = socket.create_server((address, port))
     except OSError as error:
         raise UsageError(f"port {port} can't be used: {error.strerror}; --port names another") from error
     # asyncio sets it for connections of listeners with an explicit protocol alone; a page would take 40 ms more
@@ -49,7 +54,7 @@ async def serve_on(listener: socket.socket, readings: Readings, diagnose: Diagno
     token = new_token()
     print(f"http://127.0.0.1:{port}/#{token}", flush=True)
     print("open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
-    await server(Pages(readings, diagnose, token, port)).serve(sockets=[listener])
+    await server(Pages(readings, diagnose, TokenHolders(token, port))).serve(sockets=[listener])
 
 
 def server(pages: Pages) -> uvicorn.Server:
