@@ -157,7 +157,7 @@ def test_behind_a_proxy_the_pages_show_what_the_service_account_may_list(cluster
         environment = {**os.environ, "KUBECONFIG": str(account.kubeconfig)}
         with subprocess.Popen(command, env=environment) as process, httpx.Client(timeout=60) as client:
             try:
-                client.headers |= {"host": "hami.example.com", "x-forwarded-user": "ann"}
+                client.headers.update({"host": "hami.example.com", "x-forwarded-user": "ann"})
                 eventually(lambda: answers(client, port))
                 page = client.get(f"http://127.0.0.1:{port}/cluster").text
             finally:
