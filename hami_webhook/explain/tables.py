@@ -1,8 +1,9 @@
-"""An explanation as tables on a terminal."""
+"""An explanation as tables, and these on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +11,19 @@ from rich.table import Table
 
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
 
-_MOST_CHANGES = 5
+MOST_CHANGES = 5
+"""How many changes are shown."""
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table's cells; `sections` are the indices of the rows that end a section; `note` follows the table."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    sections: frozenset[int] = field(default_factory=frozenset)
+    note: str = ""
 
 
 def show(explanation: Explanation, console: Console) -> None:
@@ -18,48 +31,52 @@ def show(explanation: Explanation, console: Console) -> None:
     console.print(escape(f"{explanation.namespace}/{explanation.name} {explanation.verdict}"), highlight=False)
     for note in explanation.notes:
         console.print(escape(f"  {note}"), highlight=False)
-    if explanation.place is not None:
-        console.print(_placed(explanation.place))
-        if explanation.place.debits:
-            text = ", ".join(f"{key}={amount}" for key, amount in explanation.place.debits.items())
-            console.print(escape(f"It costs {text}"), highlight=False)
-    if explanation.nodes:
-        console.print(_nodes(explanation.nodes))
-    if explanation.quotas:
-        console.print(_quotas(explanation.quotas))
+    for table in tables_of(explanation):
+        console.print(_printable(table))
+        if table.note:
+            console.print(escape(table.note), highlight=False)
     if explanation.changes:
         console.print("Any of these would change it:" if len(explanation.changes) > 1 else "This would change it:")
-        for number, change in enumerate(explanation.changes[:_MOST_CHANGES], start=1):
-            console.print(escape(f"  {number}. {_change(change)}"), highlight=False, soft_wrap=True)
-        left = len(explanation.changes) - _MOST_CHANGES
+        for number, change in enumerate(explanation.changes[:MOST_CHANGES], start=1):
+            console.print(escape(f"  {number}. {sentence(change)}"), highlight=False, soft_wrap=True)
+        left = len(explanation.changes) - MOST_CHANGES
         if left > 0:
             console.print(f"  and {left} more with -o json", highlight=False)
 
 
-def _change(change: Change) -> str:
+def sentence(change: Change) -> str:
     return "; and ".join(step.text for step in change.steps)
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
+def tables_of(explanation: Explanation) -> Iterator[ShownTable]:
+    """Where the pod is, the nodes card by card, and the quotas, as far as there are any."""
+    if explanation.place is not None:
+        yield _placed(explanation.place)
+    if explanation.nodes:
+        yield _nodes(explanation.nodes)
+    if explanation.quotas:
+        yield _quotas(explanation.quotas)
+
+
+def _printable(shown: ShownTable) -> Table:
+    table = Table(title=escape(shown.title), title_justify="left")
+    for heading in shown.headings:
         table.add_column(heading, overflow="fold")
+    for index, row in enumerate(shown.rows):
+        table.add_row(*map(escape, row), end_section=index in shown.sections)
     return table
 
 
-def _placed(place: PlacementReport) -> Table:
-    table = _table(f"On {escape(place.node)}", "container", "card", "memory", "cores", "the card now")
+def _placed(place: PlacementReport) -> ShownTable:
     cards = {(card.vendor, card.uuid): card for card in place.cards}
+    rows = []
     for taken in place.devices:
         card = cards.get((taken.vendor, taken.uuid))
-        table.add_row(
-            escape(taken.container),
-            escape(taken.uuid),
-            f"{taken.memory} MiB",
-            str(taken.cores),
-            _usage(card) if card else "not registered",
-        )
-    return table
+        usage = _usage(card) if card else "not registered"
+        rows.append((taken.container, taken.uuid, f"{taken.memory} MiB", str(taken.cores), usage))
+    costs = ", ".join(f"{key}={amount}" for key, amount in place.debits.items())
+    headings = ("container", "card", "memory", "cores", "the card now")
+    return ShownTable(f"On {place.node}", headings, rows, note=f"It costs {costs}" if costs else "")
 
 
 def _usage(card: CardReport) -> str:
@@ -69,15 +86,16 @@ def _usage(card: CardReport) -> str:
     )
 
 
-def _nodes(nodes: Sequence[NodeReport]) -> Table:
-    table = _table("Nodes", "node", "verdict", "card", "taken", "why")
+def _nodes(nodes: Sequence[NodeReport]) -> ShownTable:
+    rows: list[Sequence[str]] = []
+    sections = set()
     for node in nodes:
-        verdict = _verdict(node)
-        rows = [_row(card, node.devices) for card in node.cards] or [("-", "-", "-")]
-        for index, row in enumerate(rows):
-            first = (escape(node.name), escape(verdict)) if index == 0 else ("", "")
-            table.add_row(*first, *(escape(cell) for cell in row), end_section=index == len(rows) - 1)
-    return table
+        first = (node.name, _verdict(node))
+        for card in [_row(card, node.devices) for card in node.cards] or [("-", "-", "-")]:
+            rows.append((*first, *card))
+            first = ("", "")
+        sections.add(len(rows) - 1)
+    return ShownTable("Nodes", ("node", "verdict", "card", "taken", "why"), rows, frozenset(sections))
 
 
 def _verdict(node: NodeReport) -> str:
@@ -97,12 +115,11 @@ def _row(card: CardReport, devices: Sequence[Taken]) -> tuple[str, str, str]:
     return card.uuid, _usage(card), text
 
 
-def _quotas(quotas: Sequence[QuotaReport]) -> Table:
+def _quotas(quotas: Sequence[QuotaReport]) -> ShownTable:
     headings = ("quota", "key", "used", "of it this pod", "hard", "this placement costs", "may cost")
-    table = _table("Quotas", *headings)
+    rows = []
     for quota in quotas:
-        costs = "?" if quota.costs is None else str(quota.costs)
+        costing = "?" if quota.costs is None else str(quota.costs)
         used = "?" if quota.used is None else str(quota.used)
-        amounts = (used, str(quota.charged), str(quota.hard), costs, str(quota.most))
-        table.add_row(escape(quota.quota), escape(quota.key), *amounts)
-    return table
+        rows.append((quota.quota, quota.key, used, str(quota.charged), str(quota.hard), costing, str(quota.most)))
+    return ShownTable("Quotas", headings, rows)

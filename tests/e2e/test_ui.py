@@ -120,7 +120,7 @@ def test_an_admin_and_a_tenant_see_what_the_api_server_has_and_its_changes_withi
         assert sorted(card.get_by_role("link").all_inner_texts()) == sorted(map(key_of, stored_pods))
         assert "4/10 slots, 7000/24576 MiB" in card.inner_text()
         page = entered(browser, for_admin, f"/pods/{space}/first", faults)
-        expect(page.locator("pre")).to_contain_text(f"{space}/first is placed on {card_node}")
+        expect(page.locator("main")).to_contain_text(f"{space}/first is placed on {card_node}")
         assert page.locator("img").count() == 0
 
         page = entered(browser, for_tenant, "/pods", faults)

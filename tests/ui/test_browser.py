@@ -96,7 +96,7 @@ def test_teams_and_pods_show_the_quotas_and_pods(ui: Ui) -> None:
         ["team-b/other", "Bound", "n1", model],
     ]
     page.get_by_role("link", name=WAITING).click()
-    expect(page.locator("pre")).to_contain_text("fits on")
+    expect(page.locator("main")).to_contain_text("fits on")
 
 
 def test_what_if_tries_a_pasted_pod(ui: Ui) -> None:

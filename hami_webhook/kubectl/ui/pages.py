@@ -24,7 +24,7 @@ from hami_webhook.cluster.api import ClusterError
 from hami_webhook.cluster.loading import LoadError, load_objects
 from hami_webhook.doctor.checks import Diagnosis
 from hami_webhook.explain.read import UnknownPod
-from hami_webhook.explain.tables import show as show_explanation
+from hami_webhook.explain.tables import MOST_CHANGES, sentence, tables_of
 from hami_webhook.kubectl.report import CardUse
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.readings import Readings
@@ -151,8 +151,13 @@ class Pages:
                 )
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
-        text = _printed(lambda console: show_explanation(explanation, console))
-        return self._page("text.html", title=f"{namespace}/{name}", text=text)
+        return self._page(
+            "pod.html",
+            explanation=explanation,
+            tables=[*tables_of(explanation)],
+            changes=[*map(sentence, explanation.changes[:MOST_CHANGES])],
+            more=len(explanation.changes[MOST_CHANGES:]),
+        )
 
     async def _what_if(self, request: Request) -> Response:
         manifest, copies, text, status = "", "1", "", 200
