@@ -126,7 +126,9 @@ def test_what_cannot_be_installed_is_refused_before_anything_is_applied(cluster:
     eventually(lambda: kubectl(*kinds), "")
     assert "needs cert-manager, which this cluster doesn't have" in cluster.refused(kubectl, OVERLAY="cert-manager")
     user = tenant(kubectl, cluster.plane, cluster.folder, namespace(kubectl))
-    assert "may not create: namespaces clusterroles clusterrolebindings" in cluster.refused(user)
+    assert "may not create: namespaces customresourcedefinitions clusterroles clusterrolebindings" in cluster.refused(
+        user
+    )
     nobody = Kubectl(cluster.folder / "none")
     nobody.kubeconfig.write_text(
         cluster.plane.kubeconfig.read_text().replace(cluster.plane.server, "https://127.0.0.1:9")
