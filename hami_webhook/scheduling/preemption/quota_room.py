@@ -45,7 +45,7 @@ class QuotaRoom:
         ]
         self.ending = going(self._pods)
         """The UIDs of pods whose room will be free."""
-        self._accounts = [self._as_recomputed(account) if account.name in named else account for account in accounts]
+        self._accounts = [self._as_recomputed(account) if account.label in named else account for account in accounts]
 
     @property
     def candidates(self) -> list[Pod]:
@@ -88,7 +88,7 @@ class QuotaRoom:
 
     def _cost(self, account: QuotaAccount, pod: Pod, *, placed: bool = False) -> Mapping[str, int]:
         """What the pod costs a quota that gives room, by its placement alone or as it is charged."""
-        if account.name not in self._named or not account.covers(pod):
+        if account.label not in self._named or not account.covers(pod):
             return {}
         more = (self._vendors, self._state, self._now, self._state.placement_ttl)
         if not placed:
@@ -106,7 +106,7 @@ def quota_room(
     going: Callable[[Iterable[Pod]], set[str]],
 ) -> QuotaRoom | None:
     """The room for a pod in those of its namespace's quotas that have the annotation; None if none has it."""
-    named = {account.name for account in accounts if gives_room(account.quota) and account.covers(pod)}
+    named = {account.label for account in accounts if gives_room(account.quota) and account.covers(pod)}
     return QuotaRoom(pod, accounts, named, state, vendors, now, going) if named else None
 
 
