@@ -36,7 +36,7 @@ from hami_webhook.kube.disruption import PodDisruptionBudget
 from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.budget import charged, placed_by_others, pod_budget
+from hami_webhook.quota.budget import PodBudget, charged, pod_budget
 from hami_webhook.quota.pricing import charge_of, placed_charge, waiting_charge
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
@@ -177,8 +177,7 @@ def _of_unplaced(pod: Pod, context: ExplainContext) -> Explanation:
 def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, notes: list[str]) -> Explanation:
     """A verdict on each node for a pod that isn't placed, and what would have to change."""
     accounts = list(_accounts(pod, context))
-    pods = context.state.pods_in(pod.namespace)
-    budget = pod_budget(pod, accounts, pods, context.vendors, context.state, context.now, context.assume_ttl)
+    budget = _budget(pod, accounts, context)
     selector = (pod.node_selector or {}).items()
     views = list(context.state.views())
     suitable = [view for view in views if selector <= view.node.labels.items()]
@@ -404,15 +403,20 @@ def _accounts(pod: Pod, context: ExplainContext) -> Iterator[QuotaAccount]:
             yield account
 
 
+def _budget(pod: Pod, accounts: Sequence[QuotaAccount], context: ExplainContext) -> PodBudget | None:
+    """What the quotas leave for the pod's placement."""
+    return pod_budget(
+        *(pod, accounts, (), context.vendors, context.state, context.now, context.assume_ttl),
+        others_of=lambda account: context.state.placed_besides(pod, account, context.now),
+    )
+
+
 def _quotas(pod: Pod, context: ExplainContext, cost: Mapping[str, int] | None) -> Iterator[QuotaReport]:
     """Each managed key for a placement of this cost (None: no placement is known)."""
     for account in _accounts(pod, context):
-        namespaces = account.quota.namespaces or (pod.namespace,)
-        pods = [other for namespace in namespaces for other in context.state.pods_in(namespace)]
-        more = (context.vendors, context.state, context.now, context.assume_ttl)
-        own = charged(account, pod, *more)
-        others = placed_by_others(account, pod, pods, *more)
-        budget = pod_budget(pod, [account], pods, *more)
+        own = charged(account, pod, context.vendors, context.state, context.now, context.assume_ttl)
+        others = context.state.placed_besides(pod, account, context.now)
+        budget = _budget(pod, [account], context)
         for key, hard in sorted(account.hard.items()):
             amount = None if cost is None else cost.get(key, 0)
             most = budget.most(key) if budget else None
