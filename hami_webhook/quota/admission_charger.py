@@ -216,7 +216,7 @@ class AdmissionCharger:
         except ClusterError as error:
             outcomes = [refuse_now(request.pod.namespace, str(error)) for request in requests]
         except Exception:
-            logger.exception("charging a batch failed", extra={"scope": scope})
+            logger.exception("charging a batch failed", extra={"namespace": scope})
             outcomes = [refuse_now(request.pod.namespace, "an internal error") for request in requests]
         charged = {r.identity for r, outcome in zip(requests, outcomes, strict=True) if isinstance(outcome, Charged)}
         await self._undo(scope, writes, {request.identity for request in requests} - charged)
