@@ -19,6 +19,8 @@ _SIMILAR_AT_MOST = 10
 _BURST = 25.0
 _REFILL_SECONDS = 300.0
 _NAMESPACE_OF_CLUSTER_OBJECTS = "default"
+_API_VERSIONS = {"AcceleratorQuota": "hami.io/v1alpha1"}
+"""Versions of the kinds that events are about; `v1` for those not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class EventCorrelator:
         return replace(note, message=f"(combined from similar events): {next(iter(series.messages))}")
 
     def _body(self, note: EventNote, namespace: str, name: str, now: float) -> JSON:
-        about = {"kind": note.kind, "name": note.name, "apiVersion": "v1"}
+        about = {"kind": note.kind, "name": note.name, "apiVersion": _API_VERSIONS.get(note.kind, "v1")}
         about |= {"namespace": note.namespace} if note.namespace else {}
         about |= {"uid": note.uid} if note.uid else {}
         stamp = format_time(now)

@@ -86,6 +86,18 @@ def test_events_of_cluster_wide_objects_go_to_the_default_namespace() -> None:
     assert recording.body["involvedObject"] == {"kind": "Namespace", "name": "team", "apiVersion": "v1"}
 
 
+def test_an_event_names_the_version_of_a_kind_of_our_own() -> None:
+    note = EventNote("AcceleratorQuota", "", "all", "u", "Warning", "QuotaExceeded", "m")
+    recording = EventCorrelator("c", "i").correlate(note, NOW)
+    assert recording is not None
+    assert recording.body["involvedObject"] == {
+        "kind": "AcceleratorQuota",
+        "name": "all",
+        "uid": "u",
+        "apiVersion": "hami.io/v1alpha1",
+    }
+
+
 @given(burst=st.integers(1, 20), rate=st.floats(0.5, 50), requests=st.integers(1, 80))
 def test_a_bucket_lets_through_its_burst_and_then_its_rate(burst: int, rate: float, requests: int) -> None:
     slept: list[float] = []
