@@ -1,4 +1,4 @@
-"""Who may see the pages: the browser that was given the token, or whom a proxy let in; and no page of another site."""
+"""Who may see the pages: browsers that have the token, or users that a proxy names; and no page of another site."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TokenHolders:
 
 @dataclass(frozen=True)
 class ProxiedUsers:
-    """Whom a proxy let in: it serves the pages at `url`, and names the user in a header of each request."""
+    """Users of a proxy: it serves the pages at `url`, and names the user in a header of each request."""
 
     url: str
     header: str
