@@ -34,28 +34,28 @@ def _time(value: object) -> float:
         refuse(f"must be an RFC 3339 time such as 2026-01-31T12:00:00Z, found {found(value)}")
 
 
-class _FileSection(BaseModel):
+class _WrittenSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _entry(name: str, keys: Sequence[str]) -> type[_FileSection]:
+def _entry(name: str, keys: Sequence[str]) -> type[_WrittenSection]:
     """An expectation of something with a name; values of any kind may be expected under the other keys."""
     values: dict[str, Any] = dict.fromkeys(keys, (Any, None))
-    return create_model(name, __base__=_FileSection, **{**values, "name": (Word, ...)})
+    return create_model(name, __base__=_WrittenSection, **{**values, "name": (Word, ...)})
 
 
 WrittenPod = _entry("WrittenPod", [*Outcome("", "", True).as_json()])
 WrittenQuota = _entry("WrittenQuota", ["namespace", "name", "hard", "used"])
 
 
-class WrittenExpectations(_FileSection):
+class WrittenExpectations(_WrittenSection):
     """What is expected, in the form of the JSON result of `simulate`."""
 
     pods: tuple[WrittenPod, ...] = ()  # type: ignore[valid-type]  # made from the result's keys
     quotas: tuple[WrittenQuota, ...] = ()  # type: ignore[valid-type]  # as above
 
 
-class WrittenTest(_FileSection):
+class WrittenTest(_WrittenSection):
     """The whole file. Files are named from its folder; None stands for the files that have their usual name."""
 
     description: Text = ""
