@@ -58,7 +58,6 @@ class Pages:
         self._diagnose = diagnose
         self._visitors = visitors
         self._paths = _PATHS if diagnose is not None else {each: _PATHS[each] for each in _PATHS if each != "/doctor"}
-        self._explaining = asyncio.Lock()
         loader = PackageLoader("hami_webhook.kubectl.ui")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
 
@@ -145,10 +144,7 @@ class Pages:
     async def _pod(self, request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         try:
-            async with self._explaining:  # explaining changes what was read
-                explanation = await asyncio.to_thread(
-                    self._readings.cluster.explain, namespace, name, most_nodes=_NODES_EXPLAINED
-                )
+            explanation = self._readings.cluster.explain(namespace, name, most_nodes=_NODES_EXPLAINED)
         except UnknownPod as error:
             return self._page("text.html", title=f"{namespace}/{name}", text=str(error), status=404)
         return self._page(

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import uvicorn
 
@@ -24,6 +25,8 @@ def serve(arguments: argparse.Namespace) -> int:
         return await asyncio.to_thread(lambda: asyncio.run(read(arguments)))
 
     async def serving() -> None:
+        # of each thread that reads clusters the allocator would keep the memory that the largest one took
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
         readings = Readings(reading, await reading())
         if arguments.behind_proxy:
             with listening(arguments.port, "0.0.0.0") as listener:  # noqa: S104  the proxy is elsewhere
