@@ -18,17 +18,19 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
 from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, running
+from hami_webhook.cluster.kubernetes import PAGE
 
 NODES = {"smallest": 20, "usual": 1000, "large": 5000}
 PODS_A_NODE = 4
 ROUNDS = 10
 MOST_MILLISECONDS = {"cluster": 50, "teams": 300, "pods": 300, "pod": 300}
-MOST_MEBIBYTES = 200
+MOST_MEGABYTES = 200
 READINGS = 5
 GOALS_UP_TO = 1000
 PROGRAM = "import sys; from hami_webhook.kubectl.main import main; sys.exit(main())"
@@ -49,8 +51,8 @@ def measure(size: str) -> Sequence[Figure]:
         goal = Goal(at_most=MOST_MILLISECONDS[name], of="value") if nodes <= GOALS_UP_TO else None
         found = (f"{name}, {nodes} nodes", 1000 * each, "ms", "a page without nodes", 1000 * smallest)
         figures.append(Figure("ui", *found, goal))
-    goal = Goal(at_most=MOST_MEBIBYTES, of="value") if nodes <= GOALS_UP_TO else None
-    return [*figures, Figure("ui", f"memory, {nodes} nodes", memory, "MiB", "-", 0, goal)]
+    goal = Goal(at_most=MOST_MEGABYTES, of="value") if nodes <= GOALS_UP_TO else None
+    return [*figures, Figure("ui", f"memory, {nodes} nodes", memory, "MB", "-", 0, goal)]
 
 
 def page(client: httpx.Client, path: str) -> None:
@@ -80,23 +82,22 @@ def objects(nodes: int) -> Mapping[str, list[JSON]]:
 def served(lists: Mapping[str, list[JSON]]) -> Iterator[tuple[Path, threading.Semaphore]]:
     """The kubeconfig of an API server that has these lists, and what it releases when nodes are listed."""
     reads = threading.Semaphore(0)
-    bodies = {
-        path: json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
-        for path, items in lists.items()
-    }
-    empty = json.dumps({"metadata": {"resourceVersion": "1"}, "items": []}).encode()
+    pages = {(path, str(start)): body for path, items in lists.items() for start, body in _pages(items)}
+    empty = dict(_pages([]))[0]
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            body = bodies.get(self.path.partition("?")[0], empty)
+            address = urlsplit(self.path)
+            (start,) = parse_qs(address.query).get("continue", ["0"])
+            body = pages.get((address.path, start), empty)
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-            if self.path.startswith("/api/v1/nodes"):
+            if address.path == "/api/v1/nodes" and start == "0":
                 reads.release()
 
         def log_message(self, format: str, *args: object) -> None:
@@ -123,6 +124,14 @@ def served(lists: Mapping[str, list[JSON]]) -> Iterator[tuple[Path, threading.Se
             server.server_close()
 
 
+def _pages(items: Sequence[JSON]) -> Iterator[tuple[int, bytes]]:
+    """A list as an API server gives it: in pages, each with the place of its first object and the next one's."""
+    for start in range(0, len(items) or 1, PAGE):
+        end = start + PAGE
+        metadata = {"resourceVersion": "1"} | ({"continue": str(end)} if end < len(items) else {})
+        yield start, json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
+
+
 @contextmanager
 def ui(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     """The program, and a client that was let in."""
@@ -142,10 +151,10 @@ def ui(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]
 
 
 def peak_memory(process: int) -> float:
-    """The largest resident set of a process so far, in MiB."""
+    """The largest resident set of a process so far, in MB."""
     status = Path(f"/proc/{process}/status").read_text()
     (peak,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(peak) / 1024
+    return int(peak) * 1024 / 1e6
 
 
 if __name__ == "__main__":
