@@ -145,7 +145,7 @@ async def main() -> None:
             await page.get_by_role("textbox").fill(MANIFEST)
             await page.get_by_role("spinbutton").fill("3")
             await page.get_by_role("button", name="Try").click()
-            await page.locator("pre").scroll_into_view_if_needed()
+            await page.get_by_role("region", name="Pods").scroll_into_view_if_needed()
             await take(page, "what-if")
             await page.emulate_media(color_scheme="dark")
             await page.set_viewport_size({"width": 390, "height": 640})

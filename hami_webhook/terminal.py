@@ -7,14 +7,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NoReturn
 
 import yaml
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.table import Table
 
 from hami_webhook.config import ConfigError
 
@@ -56,6 +59,30 @@ def print_sentences(program: str, sentences: Iterable[str]) -> None:
     """Print sentences on standard error, each on a line after the program's name."""
     for sentence in sentences:
         print(f"{program}: {without_control_characters(sentence)}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table's cells; `sections` are the indices of the rows that end a section; `note` follows the table.
+
+    The columns of `amounts` are numbers.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    sections: frozenset[int] = frozenset()
+    note: str = ""
+    amounts: frozenset[str] = frozenset()
+
+    def printable(self) -> Table:
+        """The table on a terminal."""
+        table = Table(title=escape(self.title), title_justify="left")
+        for heading in self.headings:
+            table.add_column(heading, overflow="fold", justify="right" if heading in self.amounts else "left")
+        for index, row in enumerate(self.rows):
+            table.add_row(*map(escape, row), end_section=index in self.sections)
+        return table
 
 
 class SafeConsole(Console):

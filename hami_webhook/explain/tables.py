@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from hami_webhook.explain.report import CardReport, Change, Explanation, NodeReport, PlacementReport, QuotaReport, Taken
+from hami_webhook.terminal import ShownTable
 
 MOST_CHANGES = 5
 """How many changes are shown."""
-
-
-@dataclass(frozen=True)
-class ShownTable:
-    """A table's cells; `sections` are the indices of the rows that end a section; `note` follows the table."""
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    sections: frozenset[int] = field(default_factory=frozenset)
-    note: str = ""
 
 
 def show(explanation: Explanation, console: Console) -> None:
@@ -32,7 +20,7 @@ def show(explanation: Explanation, console: Console) -> None:
     for note in explanation.notes:
         console.print(escape(f"  {note}"), highlight=False)
     for table in tables_of(explanation):
-        console.print(_printable(table))
+        console.print(table.printable())
         if table.note:
             console.print(escape(table.note), highlight=False)
     if explanation.changes:
@@ -56,15 +44,6 @@ def tables_of(explanation: Explanation) -> Iterator[ShownTable]:
         yield _nodes(explanation.nodes)
     if explanation.quotas:
         yield _quotas(explanation.quotas)
-
-
-def _printable(shown: ShownTable) -> Table:
-    table = Table(title=escape(shown.title), title_justify="left")
-    for heading in shown.headings:
-        table.add_column(heading, overflow="fold")
-    for index, row in enumerate(shown.rows):
-        table.add_row(*map(escape, row), end_section=index in shown.sections)
-    return table
 
 
 def _placed(place: PlacementReport) -> ShownTable:

@@ -1,42 +1,52 @@
-"""A run's result as two tables on a terminal."""
+"""A run's result as two tables and a summary, and these on a terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from hami_webhook.simulate.simulation import Outcome, Result
+from hami_webhook.terminal import ShownTable
 
 
 def show(result: Result, console: Console) -> None:
     """Print the pods and the quotas."""
-    pods = Table(title="Pods", title_justify="left")
-    for heading in ("pod", "verdict", "node", "devices", "debits"):
-        pods.add_column(heading, overflow="fold")
-    for outcome in result.pods:
-        pods.add_row(
-            escape(f"{outcome.namespace}/{outcome.name}"),
-            escape(verdict(outcome)),
-            escape(str(outcome.placement["node"])) if outcome.placement else "-",
-            escape(_devices(outcome)) or "-",
-            escape("\n".join(f"{key}={amount}" for key, amount in outcome.debits.items())) or "-",
+    for table in tables_of(result):
+        console.print(table.printable())
+    console.print(summary(result))
+
+
+def tables_of(result: Result) -> Iterator[ShownTable]:
+    """The pods, and the quotas if there are any."""
+    pods = [
+        (
+            f"{outcome.namespace}/{outcome.name}",
+            verdict(outcome),
+            str(outcome.placement["node"]) if outcome.placement else "-",
+            _devices(outcome) or "-",
+            "\n".join(f"{key}={amount}" for key, amount in outcome.debits.items()) or "-",
         )
-    console.print(pods)
-    quotas = Table(title="Quotas", title_justify="left")
-    for heading in ("quota", "key", "used", "hard"):
-        quotas.add_column(heading, justify="right" if heading in ("used", "hard") else "left")
-    for quota in result.quotas:
-        for key, hard in quota["hard"].items():
-            quotas.add_row(f"{quota['namespace']}/{quota['name']}", key, str(quota["used"].get(key, "?")), str(hard))
-    if quotas.row_count:
-        console.print(quotas)
+        for outcome in result.pods
+    ]
+    yield ShownTable("Pods", ("pod", "verdict", "node", "devices", "debits"), pods)
+    quotas = [
+        (f"{quota['namespace']}/{quota['name']}", key, str(quota["used"].get(key, "?")), str(hard))
+        for quota in result.quotas
+        for key, hard in quota["hard"].items()
+    ]
+    if quotas:
+        yield ShownTable("Quotas", ("quota", "key", "used", "hard"), quotas, amounts=frozenset(("used", "hard")))
+
+
+def summary(result: Result) -> str:
+    """How many pods were placed, denied and left without a node, and how many were evicted, if any."""
     denied = sum(not outcome.allowed for outcome in result.pods)
     unplaced = sum(outcome.unplaced for outcome in result.pods)
     evicted = sum(bool(outcome.preempted_by) for outcome in result.pods)
     placed = sum(outcome.placement is not None for outcome in result.pods) - evicted
-    summary = f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node"
-    console.print(f"{summary}, {evicted} evicted" if evicted else summary)
+    text = f"{len(result.pods)} pods: {placed} placed, {denied} denied, {unplaced} without a node"
+    return f"{text}, {evicted} evicted" if evicted else text
 
 
 def verdict(outcome: Outcome) -> str:

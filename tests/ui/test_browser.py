@@ -104,7 +104,8 @@ def test_what_if_tries_a_pasted_pod(ui: Ui) -> None:
     page.get_by_label("Pods or workloads").fill(str(pod("new", container(gpu=1, mem=2000))))
     page.get_by_label("Copies").fill("2")
     page.get_by_role("button", name="Try").click()
-    expect(page.locator("pre")).to_contain_text("new-1")
+    expect(page.get_by_role("region", name="Pods")).to_contain_text("new-1")
+    expect(page.locator("main")).to_contain_text("2 pods: ")
 
 
 def test_doctor_names_each_check(ui: Ui) -> None:

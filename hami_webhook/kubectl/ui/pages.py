@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from io import StringIO
 from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from rich.console import Console
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -28,10 +26,9 @@ from hami_webhook.explain.tables import MOST_CHANGES, sentence, tables_of
 from hami_webhook.kubectl.report import CardUse
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.readings import Readings
+from hami_webhook.simulate import tables as simulated
 from hami_webhook.simulate.manifests import pods_of
-from hami_webhook.simulate.simulation import Pods
-from hami_webhook.simulate.tables import show as show_simulation
-from hami_webhook.terminal import SafeConsole
+from hami_webhook.simulate.simulation import Pods, Result
 
 _PATHS = {"/cluster": "Cluster", "/teams": "Teams", "/pods": "Pods", "/what-if": "What if", "/doctor": "Doctor"}
 """The pages that the navigation names."""
@@ -42,9 +39,6 @@ _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
 _CHOICES = ("node", "vendor", "model", "label", "health")
 _HEALTHS = ("healthy", "unhealthy")
-_WIDTH = 120
-"""Columns of the tables that a terminal would show."""
-
 
 Diagnose = Callable[[], Awaitable[Diagnosis]]
 """Checks the installation."""
@@ -156,21 +150,22 @@ class Pages:
         )
 
     async def _what_if(self, request: Request) -> Response:
-        manifest, copies, text, status = "", "1", "", 200
+        manifest, copies, text, result, status = "", "1", "", None, 200
         if request.method == "POST":
             try:
                 form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
                 manifest, copies = form.get("manifest", ""), form.get("copies", "")
-                text = await self._simulated(_manifests(manifest, copies))
+                result = await self._simulated(_manifests(manifest, copies))
+                text = simulated.summary(result)
             except (LoadError, ClusterError, _Refused) as error:
                 text, status = str(error), 400
-        return self._page("what_if.html", manifest=manifest, copies=copies, text=text, status=status)
+        tables = [*simulated.tables_of(result)] if result else []
+        return self._page("what_if.html", manifest=manifest, copies=copies, text=text, tables=tables, status=status)
 
-    async def _simulated(self, manifests: Sequence[Mapping[str, Any]]) -> str:
+    async def _simulated(self, manifests: Sequence[Mapping[str, Any]]) -> Result:
         cluster = await self._readings.read()  # simulating changes what was read
         pods = Pods([{**pod, "metadata": {"namespace": cluster.namespace, **pod["metadata"]}} for pod in manifests])
-        result = await asyncio.to_thread(lambda: asyncio.run(cluster.simulation.run(pods)))
-        return _printed(lambda console: show_simulation(result, console))
+        return await asyncio.to_thread(lambda: asyncio.run(cluster.simulation.run(pods)))
 
     def _doctor(self, diagnose: Diagnose) -> Callable[[Request], Awaitable[Response]]:
         async def doctor(request: Request) -> Response:
@@ -227,14 +222,6 @@ def _copy(pod: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     name = copied["metadata"].get("name") or copied["metadata"]["generateName"].rstrip("-")
     copied["metadata"]["name"] = f"{name}-{number}"
     return copied
-
-
-def _printed(show: Callable[[Console], None]) -> str:
-    """What a terminal would show."""
-    console = SafeConsole(file=StringIO(), width=_WIDTH)
-    with console.capture() as capture:
-        show(console)
-    return capture.get()
 
 
 def _line(samples: Sequence[int]) -> str:
