@@ -158,7 +158,7 @@ def mutate_for_foreign(
     outcome = policy.PolicyOutcome()
     if ground is not None:
         outcome = policy.apply(draft, ground.namespace, ground.policies, governed_foreign(draft, vendors))
-    found = vendors.foreign_named_by(draft)
+    found = vendors.foreign_named_by(draft.original)  # nobody has changed its containers yet
     try:
         for scheduler in found:
             scheduler.admit(draft, lister)

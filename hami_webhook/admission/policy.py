@@ -71,6 +71,8 @@ def check(
 
     `changed`: only what these annotation keys take part in is checked, those that an update changes.
     """
+    if not (policies.rules or namespace.annotations):
+        return
     try:
         evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), requested, changed)
     except PolicyViolation as violation:

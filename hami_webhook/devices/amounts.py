@@ -13,12 +13,11 @@ MAX_INT32 = 2**31 - 1
 
 def check_bounds(container: Container, bounds: Iterable[tuple[str, int, int, str]]) -> None:
     """Raises `BadRequest` for an amount outside its bounds (as `Vendor.bounds` has them), in limits or in requests."""
-    limits, requests = container.limits, container.requests
+    amounts = (container.limits, container.requests)
     for name, least, most, what in bounds:
-        if name in limits:
-            check_whole(container.name, limits, name, most, what, least)
-        if name in requests:
-            check_whole(container.name, requests, name, most, what, least)
+        for written in amounts:
+            if name in written:
+                check_whole(container.name, written, name, most, what, least)
 
 
 def check_whole(

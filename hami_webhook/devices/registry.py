@@ -141,7 +141,10 @@ class Vendors(Mapping[str, Vendor]):
     def foreign_named_by(self, pod: Pod | PodDraft) -> list[ForeignScheduler]:
         """The other projects' schedulers of which a container names a resource."""
         none_of = self._foreign_names.isdisjoint
-        if all(none_of(container.limits) and none_of(container.requests) for container in pod.containers):
+        for container in pod.containers:
+            if not (none_of(container.limits) and none_of(container.requests)):
+                break
+        else:
             return []
         named = pod.named
         return [scheduler for scheduler in self.foreign if not named.isdisjoint(scheduler.resource_names)]

@@ -121,11 +121,12 @@ class Mixing(Coexistence):
         """The managers whose resources a pod's names are, each with these names; none where there is but one."""
         count = "" if names.isdisjoint(self.hami_shares) else self.hami_count
         managers = self.managers
-        found = {name: Manager.HAMI if name == count else managers.get(name) or _by_prefix(name) for name in names}
-        if len({*found.values()} - {None}) < 2:
-            return {}
-        named = {manager: sorted(name for name in names if found[name] is manager) for manager in Manager}
-        return {manager: its for manager, its in named.items() if its}
+        found: dict[Manager, list[str]] = {}
+        for name in names:
+            manager = Manager.HAMI if name == count else managers.get(name) or _by_prefix(name)
+            if manager is not None:
+                found.setdefault(manager, []).append(name)
+        return {manager: sorted(found[manager]) for manager in Manager if manager in found} if len(found) > 1 else {}
 
     def _refuse(self, found: Mapping[Manager, Sequence[str]]) -> None:
         for pair in combinations(found, 2):
