@@ -221,6 +221,9 @@ class _QuotaPort:
         self.synced = synced
         self.new_id = new_id
 
+    def is_unlimited(self, pod: Pod) -> bool:
+        return self.core.charger.is_unlimited(pod)
+
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> _WaitingPod:
         try:
             charge = waiting_charge(pod, self.core.vendors, self.core.state, requests=requests)

@@ -84,6 +84,10 @@ class PodEstimate(Protocol):
 class QuotaCharging(Protocol):
     """The namespace's quotas."""
 
+    def is_unlimited(self, pod: Pod) -> bool:
+        """Whether no quota could limit what the pod costs, so that it needs no price."""
+        ...
+
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
         """What the pod costs, with its `requests` by vendor; raises `Denied` for amounts that can't be meant."""
         ...
@@ -132,7 +136,7 @@ class AdmissionHandler:
             return UNCHANGED
         pod = read_pod(review.object, review.namespace)
         requests = await self._validate(pod)
-        if requests is None:
+        if requests is None or self._is_free(pod, dry_run=review.dry_run):
             return UNCHANGED
         charged = await self._charging.price(pod, requests).charge(
             pod.uid or review.uid,
@@ -151,7 +155,7 @@ class AdmissionHandler:
             return UNCHANGED
         pod = done.draft.result()
         requests = await self._validate(pod)
-        if requests is None:
+        if requests is None or self._is_free(pod, dry_run=review.dry_run):
             return _answer(done)
         priced = self._charging.price(pod, requests)
         brought = pod.annotations.get(self._reservation_key, "")
@@ -167,7 +171,7 @@ class AdmissionHandler:
         pod = read_pod(review.object, review.namespace)
         refuse_unfit(pod, self._vendors)
         draft = PodDraft(review.object, original=pod)
-        elsewhere = governed_foreign(draft, self._vendors)
+        elsewhere = governed_foreign(pod, self._vendors)
         ground = AdmissionContext(await self._namespace(pod), self._policies()) if elsewhere else None
         foreign = mutate_for_foreign(draft, self._vendors, self._lister, ground)
         if foreign.named and not names_any(draft, self._vendors.own_names):
@@ -210,6 +214,12 @@ class AdmissionHandler:
         if governed:
             policy.check(pod, await self._namespace(pod), self._policies(), governed)
         return requests if requests or foreign else None
+
+    def _is_free(self, pod: Pod, *, dry_run: bool) -> bool:
+        """Whether nothing has to be charged: the price of a pod for another scheduler may be a refusal, and what a dry
+        run comes to no write proves.
+        """
+        return not dry_run and not self._vendors.foreign_named_by(pod) and self._charging.is_unlimited(pod)
 
     async def _namespace(self, pod: Pod) -> Namespace:
         if not pod.namespace:

@@ -142,6 +142,10 @@ class AdmissionCharger:
         """The scope of the pod's quotas."""
         return pod.namespace if self._scope is None else self._scope
 
+    def has_no_quotas(self, pod: Pod) -> bool:
+        """Whether the cache shows, as of just now, that the pod's scope has no quota."""
+        return self._store.has_none(self.scope_of(pod))
+
     def concerns_none(self, request: ChargeRequest) -> bool:
         """Whether the cache shows, as of just now, that no quota limits what the pod costs."""
         with contextlib.suppress(Exception):  # what is wrong with the cache is answered with the batch

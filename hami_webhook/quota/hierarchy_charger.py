@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import ChargeRequest, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged, Outcome
 
@@ -28,6 +29,10 @@ class HierarchyCharger:
     def counts(self) -> ChargeCounts:
         """What both did."""
         return self._own.counts
+
+    def is_unlimited(self, pod: Pod) -> bool:
+        """Whether the caches show, as of just now, that no quota of either kind could limit what a pod costs."""
+        return self._own.has_no_quotas(pod) and self._above.has_no_quotas(pod)
 
     async def charge(self, request: ChargeRequest, seconds: float | None = None) -> Outcome:
         """Charge one pod. `seconds` are left to answer in."""

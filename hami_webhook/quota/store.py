@@ -270,10 +270,19 @@ class QuotaStore:
 
     def concerns_none(self, scope: str, pod: Pod, charge: Charge) -> bool:
         """Whether the cache shows, as of just now, that no quota of the namespace limits what a pod costs."""
-        if self._cache.quotas(scope) == [] and self._cache.current_within(CURRENT_SECONDS):
+        if self.has_none(scope):
             return True
         known = self._known(scope)
         return known is not None and known[1] and not any(each.concerns(pod, charge) for each in known[0].values())
+
+    def has_none(self, scope: str) -> bool:
+        """Whether the cache shows, as of just now or of the last list, that there is no quota."""
+        if self._cache.quotas(scope) != []:
+            return False
+        seen = self._seen.get(scope)
+        if seen is not None and self._clock() - seen.listed < CURRENT_SECONDS:
+            return not seen.accounts
+        return self._cache.current_within(CURRENT_SECONDS)
 
     async def listed(self, scope: str) -> Sequence[ResourceQuota]:
         """All quotas of a scope, read live. Raises `ClusterError`."""

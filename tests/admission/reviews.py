@@ -122,17 +122,23 @@ def patched(obj: JSON, answer: Answer) -> JSON:
 
 @dataclass
 class Surroundings:
-    """Namespaces and books that take everything and remember it; `there` is what namespaces there are."""
+    """Namespaces and books that take everything and remember it; `there` is what namespaces there are, and `unlimited`
+    whether they have no quotas.
+    """
 
     there: dict[str, Namespace] = field(default_factory=lambda: {"team-a": Namespace("team-a", {}, {})})
     charged: list[tuple[str, str]] = field(default_factory=list)
     ignored: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    unlimited: bool = False
 
     async def namespace(self, name: str) -> Namespace | None:
         return self.there.get(name)
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         self.ignored.append((namespace, keys))
+
+    def is_unlimited(self, pod: Pod) -> bool:
+        return self.unlimited
 
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
         return Free(self, pod)

@@ -51,6 +51,38 @@ async def test_pods_that_no_quota_concerns_are_charged_without_a_batch(one: Desk
     assert (one.steps, one.slept) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("shown", "silent", "listed", "there", "none"),
+    [
+        (0, 1.9, None, 0, True),
+        (0, 2.1, None, 0, False),
+        (1, 1.9, None, 1, False),
+        (0, 2.1, 1.9, 0, True),
+        (0, 2.1, 2.1, 0, False),
+        (0, 1.9, 1.9, 1, False),
+        (None, 2.1, 1.9, 0, False),
+    ],
+    ids=["alive", "silent", "a quota", "listed", "listed before", "one that only the list had", "no cache"],
+)
+def test_a_namespace_has_no_quotas_if_neither_the_cache_nor_a_list_shows_any(
+    shown: int | None, silent: float, listed: float | None, there: int, none: bool
+) -> None:
+    """`silent` and `listed`: seconds since the watch's last sign of life and since a list."""
+
+    @desk({})
+    async def run(one: Desk) -> None:
+        if there:
+            await one.add("a", gpu=9)
+        if listed is not None:
+            await one.charger.charge(ask())
+            one.now += listed
+        one.cached = None if shown is None else [one.read()] * shown
+        one.silent_since = one.now - silent
+        assert one.charger.has_no_quotas(ask().pod) is none
+
+    run()
+
+
 LISTED = ["list:before"]
 WRITTEN = ["patch_status:before", "patch_status:after"]
 
