@@ -93,7 +93,8 @@ async def admit(client: Client, cluster: MemoryCluster, pod: dict[str, Any]) -> 
     """What the API server does with a new pod: mutate, assign the UID, validate, store. None if it was refused."""
     mutated = await client.review("/mutate", pod)
     if not mutated["allowed"]:
-        return print_refusal(mutated)
+        print_refusal(mutated)
+        return None
     patch = json.loads(base64.b64decode(mutated["patch"])) if "patch" in mutated else []
     for operation in patch:
         console.print(f"  patch      {escape(json.dumps(operation))}")
@@ -103,7 +104,8 @@ async def admit(client: Client, cluster: MemoryCluster, pod: dict[str, Any]) -> 
     admitted["metadata"]["uid"] = str(uuid.uuid4())
     validated = await client.review("/validate", admitted)
     if not validated["allowed"]:
-        return print_refusal(validated)
+        print_refusal(validated)
+        return None
     charged = validated.get("auditAnnotations", {}).get("quota", "nothing to charge")
     console.print(f"  [green]allowed[/]    charged: {escape(charged)}")
     return await cluster.create(Kind.PODS, admitted)

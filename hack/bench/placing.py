@@ -65,8 +65,11 @@ def _cases(size: str) -> list[Case]:
         return [Case(mode, 20) for mode in both]
     if size == "usual":
         return [case for mode in both for case in (Case(mode, 200), Case(mode, 200, limited=True))]
-    whole = itertools.product((200, 1000), both, ("spread", "binpack"), (0, 50, 500), (False, True), (False, True))
-    return [Case(mode, nodes, *rest) for nodes, mode, *rest in whole]
+    return [
+        Case(mode, nodes, policy, answer, different, limited)
+        for nodes, mode, policy in itertools.product((200, 1000), both, ("spread", "binpack"))
+        for answer, different, limited in itertools.product((0, 50, 500), (False, True), (False, True))
+    ]
 
 
 PODS = {"smallest": 40, "usual": 400, "large": 400}

@@ -32,14 +32,16 @@ async def serve(login: str, seconds: float) -> None:
                 await cluster.patch(Kind.NODES, pod["spec"]["nodeName"], _UNLOCKED)
 
         def handle(change: Change) -> None:
-            for pod in () if isinstance(change, Replaced) else (change.object,):
-                meta = pod["metadata"]
-                phase = (meta.get("annotations") or {}).get("hami.io/bind-phase")
-                bound = change.type is not WatchType.DELETED and pod["spec"].get("nodeName")
-                if bound and phase == "allocating" and meta["uid"] not in seen:
-                    seen.add(meta["uid"])
-                    tasks.add(task := asyncio.create_task(allocate(pod)))
-                    task.add_done_callback(tasks.discard)
+            if isinstance(change, Replaced):
+                return
+            pod = change.object
+            meta = pod["metadata"]
+            phase = (meta.get("annotations") or {}).get("hami.io/bind-phase")
+            bound = change.type is not WatchType.DELETED and pod["spec"].get("nodeName")
+            if bound and phase == "allocating" and meta["uid"] not in seen:
+                seen.add(meta["uid"])
+                tasks.add(task := asyncio.create_task(allocate(pod)))
+                task.add_done_callback(tasks.discard)
 
         await Informer(cluster, Kind.PODS, handle, clock=loop.time, sleep=asyncio.sleep, random=lambda: 0.5).run()
 

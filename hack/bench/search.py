@@ -30,8 +30,8 @@ def _choice(cards: int, count: int, rounds: int) -> Figure:
 
 
 def _brute_force(scores: Scores, count: int) -> Callable[[], list[int]]:
-    sets = range(len(scores))
-    return lambda: list(max(itertools.combinations(sets, count), key=lambda chosen: pair_sum(scores, chosen)))
+    places = range(len(scores))
+    return lambda: list(max(itertools.combinations(places, count), key=lambda chosen: pair_sum(scores, [*chosen])))
 
 
 if __name__ == "__main__":
