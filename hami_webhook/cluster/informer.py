@@ -148,7 +148,7 @@ class Informer:
             self._alive()
             heard = True
             if event.type is not WatchType.BOOKMARK:
-                self._tell(event)
+                self._dispatch(event)
             self._version = event.object["metadata"]["resourceVersion"]
         self._alive()
         return heard
@@ -157,7 +157,7 @@ class Informer:
         """Pass a list to the handler, or its difference to what was known; the version to watch from."""
         if self.synced.is_set():
             for event in _difference(self._known, {_key(obj): obj for obj in listing.items}):
-                self._tell(event)
+                self._dispatch(event)
         else:
             self._known = {_key(obj): _version(obj) for obj in listing.items}
             self._handler(Replaced(_handed_over(listing.items)))
@@ -166,7 +166,7 @@ class Informer:
         self.synced.set()
         return listing.resource_version
 
-    def _tell(self, event: WatchEvent) -> None:
+    def _dispatch(self, event: WatchEvent) -> None:
         if event.type is WatchType.DELETED:
             self._known.pop(_key(event.object), None)
         else:

@@ -167,7 +167,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             finally:
                 response.close()
         except (aiohttp.ClientError, TimeoutError, OSError, *_NOT_JSON) as error:
-            raise Unavailable(f"the watch of {kind.value} broke: {_told(error)}") from error
+            raise Unavailable(f"the watch of {kind.value} broke: {_cause(error)}") from error
 
     def _watch_event(self, kind: Kind, event: _Watched) -> WatchEvent | None:
         if event.type == "ERROR":
@@ -247,7 +247,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             response = await self._send("GET", "/version", within=self._timeout)
             response.release()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(f"the API server didn't answer GET /version: {_told(error)}") from error
+            raise Unavailable(f"the API server didn't answer GET /version: {_cause(error)}") from error
         return parsedate_to_datetime(response.headers["Date"]).timestamp()
 
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
@@ -286,7 +286,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
                 response.release()
             return decoder.decode(content)
         except (aiohttp.ClientError, TimeoutError, OSError, *_NOT_JSON) as error:
-            raise Unavailable(f"the API server didn't answer {method} {path}: {_told(error)}") from error
+            raise Unavailable(f"the API server didn't answer {method} {path}: {_cause(error)}") from error
 
     async def _send(
         self,
@@ -378,5 +378,5 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 yield line
 
 
-def _told(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     return str(error) or type(error).__name__

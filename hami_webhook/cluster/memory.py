@@ -409,13 +409,13 @@ class MemoryCluster:
     def _store(self, kind: Kind, key: Key, new: JSON, type_: WatchType) -> JSON:
         stored = self._versioned(new)
         self._objects[kind][key] = stored
-        self._tell(kind, WatchEvent(type_, stored))
+        self._dispatch(kind, WatchEvent(type_, stored))
         return stored
 
     def _remove(self, kind: Kind, key: Key) -> None:
-        self._tell(kind, WatchEvent(WatchType.DELETED, self._versioned(self._objects[kind].pop(key))))
+        self._dispatch(kind, WatchEvent(WatchType.DELETED, self._versioned(self._objects[kind].pop(key))))
 
-    def _tell(self, kind: Kind, event: WatchEvent) -> None:
+    def _dispatch(self, kind: Kind, event: WatchEvent) -> None:
         self._journals[kind].append(self._version, event)
         self._wake_watches()
 

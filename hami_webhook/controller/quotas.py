@@ -313,19 +313,19 @@ class QuotaReconciler:
             for key, limit in sorted(hard.items())
             if result.after.used[key] > limit
         ]
-        await self._tell(quota.kind, quota, "QuotaExceeded", "; ".join(over))
+        await self._record(quota.kind, quota, "QuotaExceeded", "; ".join(over))
         for pod, texts in result.problems:
-            await self._tell("Pod", pod, "BadAllocation", "; ".join(texts))
+            await self._record("Pod", pod, "BadAllocation", "; ".join(texts))
         for pod, keys in result.overruns:
             text = f"pod {pod.key} got more than was charged when it was admitted, so quota {quota.name} is above hard"
-            await self._tell("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
+            await self._record("Pod", pod, "QuotaOverrun", f"{text}: {', '.join(keys)}", quota.name)
 
     async def _report_misreadings(self, quota: ResourceQuota) -> None:
         """An event for each kind of what the quota says and its author can hardly have meant."""
         found = self._core.misreadings(quota)
         for reason in Reason:
             text = "; ".join(each.text for each in found if each.reason is reason)
-            await self._tell(quota.kind, quota, reason.value, text)
+            await self._record(quota.kind, quota, reason.value, text)
 
     async def _report_observed(self, account: QuotaAccount) -> None:
         """Count in an event what a quota let pass and would have refused."""
@@ -335,7 +335,7 @@ class QuotaReconciler:
         if times and not await self._object_events.record(note):
             self._observed[quota.uid] += times
 
-    async def _tell(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
+    async def _record(self, kind: str, about: Pod | ResourceQuota, reason: str, message: str, topic: str = "") -> None:
         await self._object_events.warn(kind, about.namespace, about.name, about.uid, reason, message, topic)
 
     def _quota_facts(self, pod: Pod) -> tuple[object, ...]:

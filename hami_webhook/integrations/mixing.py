@@ -45,7 +45,7 @@ class Manager(Enum):
     KOORDINATOR = "Koordinator"
 
 
-_JUDGEMENTS = {
+_ADVICE = {
     frozenset((Manager.HAMI, Manager.NVIDIA)): f"conflict, both serve {NVIDIA_COUNT}",
     frozenset((Manager.HAMI, Manager.VOLCANO)): "can coexist in theory, use one",
     frozenset((Manager.NVIDIA, Manager.VOLCANO)): "can coexist in theory, mixing not advised",
@@ -53,9 +53,9 @@ _JUDGEMENTS = {
 _OF_KOORDINATOR = "each counts the same card separately"
 
 
-def judgement(pair: Iterable[Manager]) -> str:
+def advice(pair: Iterable[Manager]) -> str:
     """What is to be said of two managers on one node."""
-    return _JUDGEMENTS.get(frozenset(pair), _OF_KOORDINATOR)
+    return _ADVICE.get(frozenset(pair), _OF_KOORDINATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +191,12 @@ def _by_prefix(name: str) -> Manager | None:
 
 def _line(pair: Sequence[Manager], found: Mapping[Manager, Sequence[str]]) -> str:
     each = " and ".join(f"{manager.value} ({', '.join(found[manager])})" for manager in pair)
-    return f"{each} in one pod: {judgement(pair)}"
+    return f"{each} in one pod: {advice(pair)}"
 
 
 def _between(on: Sequence[Manager]) -> str:
     """Every pair of several managers, with what is to be said of it."""
-    pairs = (f"{one.value} and {other.value}: {judgement((one, other))}" for one, other in combinations(on, 2))
+    pairs = (f"{one.value} and {other.value}: {advice((one, other))}" for one, other in combinations(on, 2))
     return "more than one GPU manager is present: " + "; ".join(pairs)
 
 

@@ -34,7 +34,7 @@ class LinkScores:
         self._cluster = cluster
         self._node = node
         self._probe = probe
-        self._said = ""
+        self._reported = ""
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """A look every five minutes, until cancelled."""
@@ -76,8 +76,8 @@ class LinkScores:
 
     def _say(self, text: str) -> None:
         """Log what is new, not what was said at the last look already."""
-        if text != self._said:
-            self._said = text
+        if text != self._reported:
+            self._reported = text
             logger.warning("node %s: %s", self._node, text)
 
 

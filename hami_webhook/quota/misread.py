@@ -21,7 +21,7 @@ from hami_webhook.quota.pricing import CapacityLister
 
 _LIMITS, _REQUESTS = "limits.", "requests."
 _CLOSE = 0.9
-"""How alike (of 1) a key must be to one of ours to be taken for a misspelt one, whatever its domain is."""
+"""How similar (of 1) a key must be to one of ours to be taken for a misspelt one, whatever its domain is."""
 _BYTES_AT_LEAST = 2**30
 """MiB from which a limit looks like bytes: 1 GiB of them, while nobody has 1 PiB on cards."""
 _SHARE_AT_LEAST = 512
@@ -82,7 +82,7 @@ def misreadings(quota: ResourceQuota, vendors: Vendors, known: Vendors, capacity
 
 
 class _Names:
-    """The keys that are counted, to judge others by."""
+    """The keys that are counted, with which others are compared."""
 
     def __init__(self, vendors: Vendors, known: Vendors) -> None:
         self._vendors = vendors

@@ -122,13 +122,13 @@ class ClusterCache:
         before, entry.node = entry.node, node
         if before is None or not _same_node(before, node):
             self.version += 1
-        self._judge(entry, now, before)
+        self._read_cards(entry, now, before)
 
     def remove_node(self, name: str) -> None:
         entry = self._nodes.get(name)
         if entry is None:
             return
-        entry.node, entry.inventories, entry.judge_again = None, {}, None
+        entry.node, entry.inventories, entry.health_until = None, {}, None
         entry.dropped, entry.allocatable, entry.registrations = {}, {}, {}
         self._sorts.remove(name)
         self.version += 1
@@ -250,8 +250,8 @@ class ClusterCache:
             due.append(heappop(self._due)[1])
         for name in due:
             entry = self._nodes.get(name)
-            if entry is not None and entry.judge_again is not None and now >= entry.judge_again:
-                self._judge(entry, now, entry.node)
+            if entry is not None and entry.health_until is not None and now >= entry.health_until:
+                self._read_cards(entry, now, entry.node)
 
     def without_any(self) -> ClusterCache:
         """One that reads nodes and pods as this one does, and has none yet."""
@@ -367,14 +367,14 @@ class ClusterCache:
 
     # how it is kept
 
-    def _judge(self, entry: NodeEntry, now: float, known: Node | None) -> None:
+    def _read_cards(self, entry: NodeEntry, now: float, known: Node | None) -> None:
         """Read the node's cards anew, and leave out vendors whose plugin is gone; `known` is the node as it was."""
         node = entry.node
         assert node is not None
         before = entry.inventories
         texts = entry.read(self._vendors, now, self._zone)
-        if entry.judge_again is not None and entry.judge_again != entry.due:
-            entry.due = entry.judge_again
+        if entry.health_until is not None and entry.health_until != entry.due:
+            entry.due = entry.health_until
             heappush(self._due, (entry.due, entry.name))
         self._note(("Node", node.name), Problem("Node", "", node.name, "; ".join(texts)))
         if known is None or not _same_node(known, node) or entry.inventories != before:

@@ -16,7 +16,7 @@ from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation
 class NodeEntry:
     """A node, what is registered of its cards, and what pods hold of them.
 
-    `judge_again` is when a handshake expires (Unix seconds).
+    `health_until` is when a handshake expires (Unix seconds).
     """
 
     name: str
@@ -27,7 +27,7 @@ class NodeEntry:
     """Of cards also after their plugin is gone: pods may still hold them."""
     dropped: dict[str, str | None] = field(default_factory=dict)
     allocatable: dict[str, int] = field(default_factory=dict)
-    judge_again: float | None = None
+    health_until: float | None = None
     due: float | None = None
     allocations: dict[str, PodAllocation] = field(default_factory=dict)
     usage: dict[CardKey, Usage] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class NodeEntry:
         """Read the node's cards anew, and leave out vendors whose plugin is gone; what can't be read, in words."""
         node = self.node
         assert node is not None
-        before, self.inventories, self.judge_again = self.inventories, {}, None
+        before, self.inventories, self.health_until = self.inventories, {}, None
         self.registrations = {}
         texts: list[str] = []
         for key, vendor in vendors.items():
@@ -51,7 +51,7 @@ class NodeEntry:
             self.allocatable[key] = allocatable
             health = vendor.health(node, now, zone)
             if health.until is not None:
-                self.judge_again = min(health.until, self.judge_again or health.until)
+                self.health_until = min(health.until, self.health_until or health.until)
             if key in self.dropped or not health.healthy:
                 if register is not None:
                     self.registrations[key] = "silent"

@@ -1,4 +1,4 @@
-"""A quota's books and the judgement of charges (docs/spec/quota.md#2, #6, #7, #11)."""
+"""A quota's accounts and the evaluation of charges (docs/spec/quota.md#2, #6, #7, #11)."""
 
 from __future__ import annotations
 
