@@ -77,11 +77,12 @@ async def _measured(size: str) -> list[Figure]:
         async with running(cluster, vendors, _settings(files)) as process:
             await process.informers.wait_synced()
             await constant.start()
-            emptying = asyncio.create_task(_emptying(cluster))
+            background = [asyncio.create_task(each(cluster)) for each in (_emptying, _bookmarking)]
             try:
                 figures = await _figures(generator, process, constant.port, Path(folder) / pki.CA_CERTIFICATE, size)
             finally:
-                emptying.cancel()
+                for task in background:
+                    task.cancel()
                 await constant.drain_and_stop()
                 generator.stop()
     return figures
@@ -153,6 +154,13 @@ async def _emptying(cluster: MemoryCluster) -> None:
         await asyncio.sleep(_EMPTIED_EVERY)
         with contextlib.suppress(ClusterError):
             await cluster.patch(Kind.RESOURCE_QUOTAS, "gpu", {"metadata": {"annotations": {LEDGER: None}}}, "charged")
+
+
+async def _bookmarking(cluster: MemoryCluster) -> None:
+    """A sign of life from every watch, as API servers give one every two minutes."""
+    while True:
+        await asyncio.sleep(120)
+        cluster.bookmark()
 
 
 LIMITS = ListenerLimits()
