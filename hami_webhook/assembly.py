@@ -15,7 +15,7 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
-from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.api import LONGEST_SILENCE, Cluster, ClusterError, Kind
 from hami_webhook.config import Settings
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest, Requests
@@ -40,9 +40,6 @@ from hami_webhook.scheduling.placer import Placer
 from hami_webhook.scheduling.preemption.nominations import Nominations
 
 logger = logging.getLogger(__name__)
-
-_ALIVE_SECONDS = 60.0
-"""Seconds without a sign of life after which a watch is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +317,7 @@ class Caches:
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The namespace's quotas, None unless the cache is synced and its watch alive."""
-        return list(self._quotas.get(namespace, {}).values()) if self.current_within(_ALIVE_SECONDS) else None
+        return list(self._quotas.get(namespace, {}).values()) if self.current_within(LONGEST_SILENCE) else None
 
     def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
         """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""

@@ -13,6 +13,11 @@ from typing import Any, Protocol
 
 JSON = dict[str, Any]
 
+LONGEST_SILENCE = 150.0
+"""Seconds without an event or bookmark after which a watch is taken for dead: of a quiet kind API servers say nothing
+for two minutes.
+"""
+
 
 class Kind(Enum):
     """The kinds that are read and patched, and the first eight listed and watched: the resource's plural name.

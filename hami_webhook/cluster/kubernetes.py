@@ -24,6 +24,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from hami_webhook.cluster.api import (
     JSON,
+    LONGEST_SILENCE,
     AlreadyExists,
     ClusterError,
     Conflict,
@@ -50,8 +51,6 @@ PAGE = 500
 _MERGE = "application/merge-patch+json"
 _TIMEOUT = 30.0
 _WATCH_SECONDS = (300, 600)
-_SILENCE = 150.0
-"""Seconds without an event or bookmark (one a minute) after which a watch's connection is taken for dead."""
 _PAGING_TRIES = 3
 
 _PREFIXES = {
@@ -156,7 +155,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             "resourceVersion": resource_version,
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  it only spreads load
         }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT, sock_read=_SILENCE)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT, sock_read=LONGEST_SILENCE)
         try:
             response = await self._send("GET", _path(kind, ""), query=query, within=timeout)
             try:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hami_webhook.cluster.api import JSON
+from hami_webhook.cluster.api import JSON, LONGEST_SILENCE
 from hami_webhook.kube.objects import Namespace, ResourceQuota
 from hami_webhook.quota.accelerator_quota import Labels, read_accelerator_quota
-
-_ALIVE_SECONDS = 60.0
-"""Seconds without a sign of life after which the watch is taken for dead."""
 
 
 class AcceleratorQuotaCache:
@@ -60,8 +57,8 @@ class AcceleratorQuotaCache:
 
     def quotas(self, namespace: str = "") -> Sequence[ResourceQuota] | None:
         """All of them; None unless the watch is alive."""
-        return self.all() if self.alive_within(_ALIVE_SECONDS) else None
+        return self.all() if self.alive_within(LONGEST_SILENCE) else None
 
     def current_within(self, seconds: float) -> bool:
         """A new quota counts as soon as the watch shows it: until then its used isn't known to anybody."""
-        return self.alive_within(_ALIVE_SECONDS)
+        return self.alive_within(LONGEST_SILENCE)

@@ -43,7 +43,7 @@ class QuotaCache(Protocol):
     """A synced view of quotas, if there is one."""
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The namespace's quotas; None while the cache isn't synced or hasn't been alive within 60 s."""
+        """The namespace's quotas; None while the cache isn't synced or its watch is taken for dead."""
         ...
 
     def current_within(self, seconds: float) -> bool:
