@@ -103,10 +103,10 @@ class Mixing(Coexistence):
 
         Raises `BadRequest` where the configuration says so. `pinned_matters`: the pod is another scheduler's.
         """
-        found = self.named(draft.named)
-        self._refuse(found)
-        for pair in combinations(found, 2):
-            draft.warn(f"[mixed-names] {_line(pair, found)}")
+        if found := self.named(draft.named):
+            self._refuse(found)
+            for pair in combinations(found, 2):
+                draft.warn(f"[mixed-names] {_line(pair, found)}")
         for name in pinned_nodes(draft.object) if pinned_matters else ():
             node = _hosting(name, census)
             on = self.on_node(node) if node is not None else []
@@ -115,7 +115,8 @@ class Mixing(Coexistence):
 
     def check(self, pod: Pod) -> None:
         """Raises `BadRequest` for a pod that must not be stored for what it mixes."""
-        self._refuse(self.named(pod.named))
+        if found := self.named(pod.named):
+            self._refuse(found)
 
     def named(self, names: Set[str]) -> dict[Manager, list[str]]:
         """The managers whose resources a pod's names are, each with these names; none where there is but one."""

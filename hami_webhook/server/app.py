@@ -242,10 +242,7 @@ class _PodRoute(_ReviewRoute):
         self._step = step
 
     async def _read(self, scope: Scope, body: bytes, left: float | None) -> tuple[int, bytes]:
-        return await self._reviewed(parse_review(body, header(scope, b"content-type")), left)
-
-    async def _reviewed(self, review: Review, left: float | None) -> tuple[int, bytes]:
-        """The status code inside the review, and the review."""
+        review = parse_review(body, header(scope, b"content-type"))
         began = perf_counter()
         seconds = min(self._limits.request_timeout, left or math.inf)
         try:
