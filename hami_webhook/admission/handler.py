@@ -16,6 +16,7 @@ from hami_webhook.admission.pods import (
     AdmissionContext,
     ForeignMutation,
     Mutation,
+    RequestCache,
     governed_foreign,
     is_unmanaged,
     mutate,
@@ -114,6 +115,7 @@ class AdmissionHandler:
         self._charging = charging
         self._lister = lister
         self._reservation_key = reservation_key
+        self._requests = RequestCache(vendors)
         self._governed_keys = governed_keys(vendors.governed.values())
         self._touches_all = bool(vendors.touching_every_container)
 
@@ -154,7 +156,11 @@ class AdmissionHandler:
         if done is None:
             return UNCHANGED
         pod = done.draft.result()
-        requests = await self._validate(pod)
+        requests: Mapping[str, Requests] | None
+        if done.checked:
+            requests = self._requests.checked_requests(pod, self._lister) or None
+        else:
+            requests = await self._validate(pod)
         if requests is None or self._is_free(pod, dry_run=review.dry_run):
             return _answer(done)
         priced = self._charging.price(pod, requests)
@@ -206,7 +212,7 @@ class AdmissionHandler:
         if not names_managed(pod, self._vendors):
             refuse_unfit(pod, self._vendors)
             return None
-        requests = validate(pod, self._vendors, self._lister)
+        requests = validate(pod, self._vendors, self._lister, self._requests)
         governed: list[Governed] = [self._vendors[key] for key in requests]
         foreign = self._vendors.foreign_named_by(pod)
         if foreign:

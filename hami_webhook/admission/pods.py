@@ -28,17 +28,24 @@ from hami_webhook.kube.quantity import Quantity, QuantityError
 from hami_webhook.kube.wire import Resources, ReviewedPod
 from hami_webhook.policy.rules import PolicyRules
 
+_MOST_KNOWN, _LONGEST_KNOWN = 1000, 4096
+"""Pods whose requests are kept, and the characters of containers and annotations that one of them may have."""
+
 
 class Mutation(Struct, frozen=True):
-    """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace."""
+    """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace.
+
+    `checked`: of what `validate` and policy check, only what the pod requests is left.
+    """
 
     draft: PodDraft
     rules: tuple[str, ...] = ()
     ignored_namespace_keys: tuple[str, ...] = ()
+    checked: bool = False
 
     def with_foreign(self, foreign: ForeignMutation) -> Mutation:
         """With what policy did for the sake of other schedulers."""
-        if not (foreign.rules or foreign.ignored_namespace_keys):
+        if not (foreign.named or foreign.rules or foreign.ignored_namespace_keys):
             return self
         rules = tuple(dict.fromkeys((*foreign.rules, *self.rules)))
         ignored = sorted({*foreign.ignored_namespace_keys, *self.ignored_namespace_keys})
@@ -115,15 +122,15 @@ def normalise(draft: PodDraft, vendors: Vendors, lister: DeviceLister) -> tuple[
     keys: set[str] = set()
     try:
         for container in draft.containers:
-            concerned = vendors.named_by(container) | vendors.touching_every_container
+            concerned = vendors.named_by(container.container) | vendors.touching_every_container
             for key, vendor in vendors.items():
                 if key in concerned:
                     if vendor.admit(container, draft, lister):
                         keys.add(key)
                     if container.limits.changed or container.requests.changed:
                         # what one vendor writes may be another's
-                        concerned = vendors.named_by(container) | vendors.touching_every_container
-        requested = tuple(vendors[key] for key in sorted(keys))
+                        concerned = vendors.named_by(container.container) | vendors.touching_every_container
+        requested = tuple([vendors[key] for key in sorted(keys)])
         for vendor in requested:
             vendor.admit_pod(draft, lister)
     except BadRequest as error:
@@ -207,7 +214,8 @@ def mutate(
             raise refusal
         return Mutation(reset(draft, vendors, lister, ground))
     outcome = policy.PolicyOutcome()
-    if policies.rules or namespace.annotations:
+    bounded = bool(policies.rules or namespace.annotations)
+    if bounded:
         governed = reset(draft, vendors, lister, ground)
         outcome = policy.apply(governed, namespace, policies, requested)
         if governed.annotations.changed:
@@ -226,10 +234,12 @@ def mutate(
     refuse_bad_weights(draft.annotations, pod.name)
     for warning in suspicions(draft):
         draft.warn(warning)
-    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys)
+    return Mutation(draft, tuple(acted), outcome.ignored_namespace_keys, checked=not bounded)
 
 
-def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
+def validate(
+    pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES, known: RequestCache | None = None
+) -> Mapping[str, Requests]:
     """Check a pod as it is about to be stored, for any scheduler, all but policy; what it requests, by vendor.
 
     Raises `Denied`.
@@ -243,7 +253,7 @@ def validate(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> d
         vendors.mixing.check(pod)
     except BadRequest as error:
         raise bad_request(error) from error
-    requests = checked_requests(pod, vendors, lister)
+    requests = checked_requests(pod, vendors, lister) if known is None else known.checked_requests(pod, lister)
     if requests:
         refuse_privileged(pod)
         refuse_node_name(pod)
@@ -310,6 +320,48 @@ def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVIC
     except BadRequest as error:
         raise bad_request(error) from error
     return found
+
+
+class RequestCache:
+    """What `checked_requests` gives for pods with the same containers and annotations, as those of a workload have.
+
+    Refusals aren't kept, nor pods with long annotations, which tenants could fill the memory with. What no registered
+    node could serve is looked for each time.
+    """
+
+    def __init__(self, vendors: Vendors) -> None:
+        self._vendors = vendors
+        self._known: dict[object, Mapping[str, Requests]] = {}
+        self._by_nodes = {
+            key: vendor for key, vendor in vendors.items() if type(vendor).check_servable is not Vendor.check_servable
+        }
+        """Vendors of which a request depends on the nodes that there are."""
+
+    def checked_requests(self, pod: Pod, lister: DeviceLister) -> Mapping[str, Requests]:
+        """As the function of this name. Raises `Denied`."""
+        key = (*pod.annotations.items(), *[container.content for container in pod.containers])
+        try:
+            found = self._known.get(key)
+        except TypeError:  # an amount that is no text or number
+            return checked_requests(pod, self._vendors, lister)
+        if found is None:
+            found = checked_requests(pod, self._vendors, lister)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            if len(repr(key)) <= _LONGEST_KNOWN:
+                self._known[key] = found
+        else:
+            self._refuse_unservable(pod, found, lister)
+        return found
+
+    def _refuse_unservable(self, pod: Pod, requests: Mapping[str, Requests], lister: DeviceLister) -> None:
+        try:
+            for key, vendor in self._by_nodes.items():
+                for container in pod.containers if key in requests else ():
+                    if vendor.named_by(container):
+                        vendor.check_servable(container, lister)
+        except BadRequest as error:
+            raise bad_request(error) from error
 
 
 def bad_request(error: BadRequest) -> Denied:

@@ -186,7 +186,10 @@ class Vendor:
         check_bounds(container, self._representable)
 
     def check_pod(self, pod: Pod) -> None:
-        """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside."""
+        """Raises `BadRequest` for what can't be meant of a pod that requests the vendor's cards, amounts aside.
+
+        Only its containers and annotations may matter, here and to `requests_of`.
+        """
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """Of each resource the least and most that may be requested, and what an amount is, for the refusal."""

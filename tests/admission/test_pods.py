@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.policy.rules import PolicyRules, Rule
 
 from .reviews import (
@@ -144,18 +143,6 @@ def test_the_webhook_writes_a_reservation_only_for_what_it_charges():
 
 def run_webhook(obj, *, dry_run=False, **more):
     return asyncio.run(gate(**more).webhook(parsed(review(obj, dryRun=dry_run))))
-
-
-@pytest.mark.parametrize(
-    ("limits", "dry_run", "charged"),
-    [({GPU: 1}, False, 0), ({GPU: 1}, True, 1), ({GPU: 1, "volcano.sh/vgpu-number": 1}, False, 1)],
-    ids=["ours", "dry run", "Volcano's too"],
-)
-def test_where_no_quota_could_limit_a_pod_it_is_charged_only_if_that_may_refuse_it(limits, dry_run, charged):
-    around = Surroundings(unlimited=True)
-    known = enabled_vendors(builtin_device_config().config)
-    run_webhook(pod(container("main", limits)), dry_run=dry_run, known=known, surroundings=around)
-    assert len(around.charged) == charged
 
 
 # denials, their order and texts
