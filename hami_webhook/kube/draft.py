@@ -152,14 +152,11 @@ class PodDraft:
         self.labels = MapDraft("/metadata/labels", meta.labels)
         names = (("schedulerName", spec.scheduler_name), ("runtimeClassName", spec.runtime_class_name))
         self._spec = MapDraft("/spec", {key: name for key, name in names if name is not None})
-        items = [
-            (f"/spec/{field}/{index}", item)
+        containers = iter(self.original.containers)  # init containers first
+        self.containers = [
+            ContainerDraft(f"/spec/{field}/{index}", item, next(containers))
             for field, items in (("initContainers", spec.init_containers), ("containers", spec.containers))
             for index, item in enumerate(items or ())
-        ]
-        self.containers = [
-            ContainerDraft(path, item, container)
-            for (path, item), container in zip(items, self.original.containers, strict=True)
         ]
         self.warnings: list[str] = []
         self._warned: set[str] = set()

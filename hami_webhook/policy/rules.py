@@ -58,7 +58,7 @@ class PolicyRules:
     EMPTY: ClassVar[PolicyRules]
 
     def matching(self, namespace: Namespace, pod_labels: Mapping[str, str]) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.matches(namespace, pod_labels))
+        return tuple([rule for rule in self.rules if rule.matches(namespace, pod_labels)])
 
 
 PolicyRules.EMPTY = PolicyRules()
