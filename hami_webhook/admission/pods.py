@@ -35,7 +35,7 @@ _MOST_KNOWN, _LONGEST_KNOWN = 1000, 4096
 class Mutation(Struct, frozen=True):
     """A pod after mutation, the policies that acted on it, and the keys that mean nothing on its Namespace.
 
-    `checked`: of what `validate` and policy check, only what the pod requests is left.
+    `checked`: validation has nothing left to check but what the pod requests.
     """
 
     draft: PodDraft
@@ -214,7 +214,7 @@ def mutate(
             raise refusal
         return Mutation(reset(draft, vendors, lister, ground))
     outcome = policy.PolicyOutcome()
-    bounded = bool(policies.rules or namespace.annotations)
+    bounded = policy.concerns(namespace, policies)
     if bounded:
         governed = reset(draft, vendors, lister, ground)
         outcome = policy.apply(governed, namespace, policies, requested)
@@ -325,17 +325,17 @@ def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVIC
 class RequestCache:
     """What `checked_requests` gives for pods with the same containers and annotations, as those of a workload have.
 
-    Refusals aren't kept, nor pods with long annotations, which tenants could fill the memory with. What no registered
-    node could serve is looked for each time.
+    Refusals aren't kept, nor what depends on the nodes, nor pods with long annotations, which tenants could fill the
+    memory with.
     """
 
     def __init__(self, vendors: Vendors) -> None:
         self._vendors = vendors
         self._known: dict[object, Mapping[str, Requests]] = {}
-        self._by_nodes = {
-            key: vendor for key, vendor in vendors.items() if type(vendor).check_servable is not Vendor.check_servable
-        }
-        """Vendors of which a request depends on the nodes that there are."""
+        self._by_nodes = frozenset(
+            key for key, vendor in vendors.items() if type(vendor).check_servable is not Vendor.check_servable
+        )
+        """The keys of the vendors that refuse requests by the nodes there are."""
 
     def checked_requests(self, pod: Pod, lister: DeviceLister) -> Mapping[str, Requests]:
         """As the function of this name. Raises `Denied`."""
@@ -348,20 +348,9 @@ class RequestCache:
             found = checked_requests(pod, self._vendors, lister)
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            if len(repr(key)) <= _LONGEST_KNOWN:
+            if self._by_nodes.isdisjoint(found) and len(repr(key)) <= _LONGEST_KNOWN:
                 self._known[key] = found
-        else:
-            self._refuse_unservable(pod, found, lister)
         return found
-
-    def _refuse_unservable(self, pod: Pod, requests: Mapping[str, Requests], lister: DeviceLister) -> None:
-        try:
-            for key, vendor in self._by_nodes.items():
-                for container in pod.containers if key in requests else ():
-                    if vendor.named_by(container):
-                        vendor.check_servable(container, lister)
-        except BadRequest as error:
-            raise bad_request(error) from error
 
 
 def bad_request(error: BadRequest) -> Denied:

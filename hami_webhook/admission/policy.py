@@ -32,6 +32,11 @@ class PolicyOutcome(Struct, frozen=True):
     ignored_namespace_keys: tuple[str, ...] = ()
 
 
+def concerns(namespace: Namespace, policies: PolicyRules) -> bool:
+    """Whether policy can say anything of the namespace's pods."""
+    return bool(policies.rules or namespace.annotations)
+
+
 def apply(
     draft: PodDraft, namespace: Namespace, policies: PolicyRules, requested: Collection[Governed]
 ) -> PolicyOutcome:
@@ -71,7 +76,7 @@ def check(
 
     `changed`: only what these annotation keys take part in is checked, those that an update changes.
     """
-    if not (policies.rules or namespace.annotations):
+    if not concerns(namespace, policies):
         return
     try:
         evaluation.check(pod.annotations, namespace, policies.matching(namespace, pod.labels), requested, changed)

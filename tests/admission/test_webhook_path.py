@@ -74,7 +74,7 @@ def test_what_is_remembered_of_pods_is_what_they_request(objs, again):
                 assert known.checked_requests(stored, NO_DEVICES) == expected
 
 
-def test_requests_are_told_apart_by_type():
+def test_amounts_that_differ_in_type_alone_are_not_the_same():
     known = RequestCache(VENDORS)
 
     def requested(**limits):

@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+from hami_webhook.admission.denial import Denied
+from hami_webhook.admission.pods import RequestCache
 from hami_webhook.devices.capacity_devices import MOST_CARDS
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.devices.model import RegistrationError
@@ -179,6 +181,13 @@ def test_limits_hide_requests_and_devices_hide_cores():
 def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
     expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
     assert Yard(nodes).admit(pod(with_limits(cores=cores))).message == expected
+
+
+def test_a_request_is_checked_again_as_nodes_may_have_come():
+    known, stored = RequestCache(CHART), Pod.from_object(pod(with_limits(cores=6)))
+    assert known.checked_requests(stored, Yard([]).state)
+    with pytest.raises(Denied, match="must be 1 or a multiple of 4, got 6"):
+        known.checked_requests(stored, Yard([INF1]).state)
 
 
 @pytest.mark.parametrize(
