@@ -183,8 +183,9 @@ class ControlPlane:
             raise ControlPlaneError(lacking)
         self.authority.client("kubelet", f"system:node:{NODE}", "system:nodes")
         module = (sys.executable, "-m", "hack.devcluster.kubelet", "--server", self.server, "--node", NODE)
-        folders = {"credentials": self.folder, "folder": self.folder / "pods", "programs": self.programs}
-        paths = [f"--{name}={path}" for name, path in {**folders, "versions": self.versions}.items()]
+        folders = {"credentials": self.folder, "folder": self.folder / "pods"}
+        folders |= {"programs": self.programs, "versions": self.versions}
+        paths = [f"--{name}={path}" for name, path in folders.items()]
         # in a mount namespace of its own, so that no volume outlives it
         command = ("unshare", "--mount", "--propagation", "private", *module, *paths)
         self._start("kubelet", command, Path(__file__).parents[2])

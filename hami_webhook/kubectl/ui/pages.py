@@ -26,7 +26,7 @@ from hami_webhook.explain.tables import MOST_CHANGES, sentence, tables_of
 from hami_webhook.kubectl.report import CardUse
 from hami_webhook.kubectl.ui.access import Access, ProxiedUsers, TokenHolders
 from hami_webhook.kubectl.ui.readings import Readings
-from hami_webhook.simulate import tables as simulated
+from hami_webhook.simulate import tables as simulation_tables
 from hami_webhook.simulate.manifests import pods_of
 from hami_webhook.simulate.simulation import Pods, Result
 
@@ -156,10 +156,10 @@ class Pages:
                 form = dict(parse_qsl((await _body(request, _LONGEST_MANIFEST)).decode(errors="replace")))
                 manifest, copies = form.get("manifest", ""), form.get("copies", "")
                 result = await self._simulated(_manifests(manifest, copies))
-                text = simulated.summary(result)
+                text = simulation_tables.summary(result)
             except (LoadError, ClusterError, _Refused) as error:
                 text, status = str(error), 400
-        tables = [*simulated.tables_of(result)] if result else []
+        tables = [*simulation_tables.tables_of(result)] if result else []
         return self._page("what_if.html", manifest=manifest, copies=copies, text=text, tables=tables, status=status)
 
     async def _simulated(self, manifests: Sequence[Mapping[str, Any]]) -> Result:

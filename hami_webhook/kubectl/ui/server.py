@@ -25,7 +25,7 @@ def serve(arguments: argparse.Namespace) -> int:
         return await asyncio.to_thread(lambda: asyncio.run(read(arguments)))
 
     async def serving() -> None:
-        # of each thread that reads clusters the allocator would keep the memory that the largest one took
+        # one thread: the allocator keeps for each of them the memory that its largest reading took
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
         readings = Readings(reading, await reading())
         if arguments.behind_proxy:
