@@ -41,7 +41,6 @@ class RequeueTrigger:
         self._waiting: set[str] = set()
         self._freed = asyncio.Event()
         self._freed_at: float | None = None
-        self.touches = 0
 
     def refused(self, uid: str) -> None:
         """No node fits the pod."""
@@ -76,7 +75,6 @@ class RequeueTrigger:
         patch = {"metadata": {"annotations": {TOUCHED: f"{self._clock():.3f}"}}}
         try:
             await self._cluster.patch(Kind.NODES, node, patch)
-            self.touches += 1
         except ClusterError as error:
             logger.warning("the scheduler can't be woken", extra={"node": node, "reason": str(error)})
             self._freed.set()

@@ -196,10 +196,6 @@ class AdmissionCharger:
         await self._undo(scope, writes, abandoned - taken)
         return batch
 
-    async def charge_batch(self, scope: str, requests: Sequence[ChargeRequest]) -> list[Outcome]:
-        """Evaluate the requests in order and write what they add, one compare-and-swap per quota in name order."""
-        return await self._charge(scope, list(requests), Writes(counts=self.counts), list)
-
     async def _charge(
         self,
         scope: str,

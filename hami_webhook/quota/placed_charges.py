@@ -56,8 +56,6 @@ class PlacedCharges:
 
     def __init__(self) -> None:
         self._spaces: dict[str, _Space] = {}
-        self.looked_at = 0
-        """How many pods were looked at since the beginning."""
 
     def changed(self, namespace: str, uid: str) -> None:
         """A pod was added or changed."""
@@ -91,7 +89,6 @@ class PlacedCharges:
         unsettled: list[tuple[Pod, Charge]] = []
         for uid in list(space.unsettled):
             other = pods[uid]
-            self.looked_at += 1
             if other.terminal or not (other.node_name or NODE in other.annotations):
                 space.unsettled.discard(uid)  # it doesn't count, and won't before it changes
                 continue

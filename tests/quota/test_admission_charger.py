@@ -315,7 +315,7 @@ async def test_requests_that_wait_together_are_one_write(one: Desk) -> None:
 
 @desk({"a": 10})
 async def test_a_refused_twin_in_a_batch_does_not_undo_its_admitted_twin(one: Desk) -> None:
-    outcomes = await one.charger.charge_batch(TEAM, [ask(), ask(gpu=1, mem=11)])
+    outcomes = await asyncio.gather(one.charger.charge(ask()), one.charger.charge(ask(gpu=1, mem=11)))
     assert [type(outcome) for outcome in outcomes] == [Charged, Refusal]
     assert one.state() == (5, {"u"})
 

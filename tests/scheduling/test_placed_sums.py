@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import placed_by_others
+from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
 from .scenery import CORES, GPU, MEM, NOW, VENDORS, pod, quota, running, with_limits
@@ -78,17 +80,23 @@ def test_the_sums_are_what_adding_up_gives(steps: list[list[tuple[Any, ...]]]) -
         check(world)
 
 
-def test_settled_pods_are_not_looked_at_again() -> None:
+def test_settled_pods_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+
+    def counting(pod: Pod, *others: Any) -> Charge:
+        looked_at.append(pod.uid)
+        return charge_of(pod, *others)
+
+    monkeypatch.setattr("hami_webhook.quota.placed_charges.charge_of", counting)
     state = ClusterCache(VENDORS)
     for number in range(50):
         raw = running(f"p{number}", "n", f"G{number},NVIDIA,100,1:;")
         raw["metadata"]["uid"] = str(number)
         state.set_pod(Pod.from_object(raw), NOW)
     incoming = Pod.from_object(pod("new", with_limits(mem=1)))
-    charges = state._charges
     for _ in range(3):
         assert state.placed_besides(incoming, QUOTAS[0], NOW) == {GPU: 50, MEM: 5000}
-        assert charges.looked_at == 50
+        assert len(looked_at) == 50
     state.remove_pod("7")
     assert state.placed_besides(incoming, QUOTAS[0], NOW) == {GPU: 49, MEM: 4900}
-    assert charges.looked_at == 50
+    assert len(looked_at) == 50
