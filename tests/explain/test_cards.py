@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scheduling.scenery import GPU, MEM, card, node, pod, quota, running, with_limits
+from builders import bound_pod, card, container, node, pod, quota
+from scheduling.scenery import MEM
 
 from .scenes import explained, on
 
@@ -36,9 +37,11 @@ ROWS: list[tuple[str, dict[str, Any], list[str], dict[str, Any], str, str]] = [
 def test_a_card_says_what_it_lacks(
     fields: dict[str, Any], held: list[str], asked: dict[str, Any], label: str, why: str
 ) -> None:
-    others = [running(f"r{index}", "n", text) for index, text in enumerate(held)]
-    found = on(explained(pod("p", with_limits(1, **asked)), node("n", card("G", **fields)), *others), "n")
-    assert (found.fits, found.reason, found.container) == (False, f"1/1 {label}", "c0")
+    others = [bound_pod(f"r{index}", "n", text) for index, text in enumerate(held)]
+    found = on(
+        explained(pod("p", container(gpu=1, **asked)), node("n", card("G", **{"memory": 8000, **fields})), *others), "n"
+    )
+    assert (found.fits, found.reason, found.container) == (False, f"1/1 {label}", "main")
     (line,) = found.cards
     assert (line.label, line.why) == (label, why)
 
@@ -59,7 +62,9 @@ LISTS = [
 
 @pytest.mark.parametrize(("notes", "label", "why"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS])
 def test_a_card_says_which_list_forbids_it(notes: dict[str, str], label: str, why: str) -> None:
-    explanation = explained(pod("p", with_limits(1, 100), notes=notes), node("n", card("G")))
+    explanation = explained(
+        pod("p", gpu=1, mem=100, annotations=notes), node("n", card("G", 8000, type="NVIDIA-Tesla V100-PCIE-32GB"))
+    )
     (line,) = on(explanation, "n").cards
     assert (line.label, line.why) == (label, why)
     (change,) = explanation.changes
@@ -68,14 +73,16 @@ def test_a_card_says_which_list_forbids_it(notes: dict[str, str], label: str, wh
 
 
 def test_the_operators_cordon_is_told() -> None:
-    cordoned = node("n", card("G"))
+    cordoned = node("n", card("G", 8000))
     cordoned["metadata"]["annotations"] |= {"hami.io/device-cordon": "G"}
-    (line,) = on(explained(pod("p", with_limits(1, 10)), cordoned), "n").cards
+    (line,) = on(explained(pod("p", gpu=1, mem=10), cordoned), "n").cards
     assert (line.label, line.why) == ("CardCordoned", "is excluded by the node's operator")
 
 
 def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
-    found = explained(pod("p", with_limits(2, percent=50)), node("n", card("G"), card("H")), quota({GPU: 9, MEM: 6000}))
+    found = explained(
+        pod("p", gpu=2, percent=50), node("n", card("G", 8000), card("H", 8000)), quota("q", gpu=9, mem=6000, used={})
+    )
     report = on(found, "n")
     assert report.reason == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
     labels = {line.uuid: (line.label, line.why) for line in report.cards}
@@ -93,8 +100,8 @@ def test_a_quota_is_told_with_the_cost_up_to_the_card() -> None:
     ],
 )
 def test_links_that_are_lacking_are_spelt_out(scores: Any, why: str) -> None:
-    wants = pod("p", with_limits(2, 100), notes={"nvidia.com/require-nvlink": "true"})
-    explanation = explained(wants, node("n", card("G"), card("H"), scores=scores))
+    wants = pod("p", gpu=2, mem=100, annotations={"nvidia.com/require-nvlink": "true"})
+    explanation = explained(wants, node("n", card("G", 8000), card("H", 8000), scores=scores))
     found = on(explanation, "n")
     assert found.reason == "2/2 NVLinkNotFit"
     sentence = f"passes by itself, but 2 all linked by NVLink are needed, and {why}"
@@ -104,14 +111,16 @@ def test_links_that_are_lacking_are_spelt_out(scores: Any, why: str) -> None:
 
 
 def test_the_container_that_is_stuck_finds_what_the_others_have_taken() -> None:
-    found = on(explained(pod("p", with_limits(1, 5000), with_limits(1, 4000)), node("n", card("G"))), "n")
+    found = on(
+        explained(pod("p", container(gpu=1, mem=5000), container(gpu=1, mem=4000)), node("n", card("G", 8000))), "n"
+    )
     (line,) = found.cards
-    assert (found.container, line.used_memory, line.why) == ("c1", 5000, "needs 4000 MiB, 3000 of 8000 MiB free")
+    assert (found.container, line.used_memory, line.why) == ("main-1", 5000, "needs 4000 MiB, 3000 of 8000 MiB free")
 
 
 def test_a_card_in_parts_tells_how_many_it_gave() -> None:
     mig = card("G", 40960, mode="mig", migProfiles=[MIG])
-    found = on(explained(pod("p", with_limits(2, 5000)), node("n", mig)), "n")
+    found = on(explained(pod("p", gpu=2, mem=5000), node("n", mig)), "n")
     assert [(line.label, line.why) for line in found.cards] == [
         ("AllocatedCardsInsufficientRequest", "passes by itself, but 2 that go together are needed"),
         (
@@ -122,10 +131,10 @@ def test_a_card_in_parts_tells_how_many_it_gave() -> None:
 
 
 def test_too_few_cards_are_told_without_looking_at_them() -> None:
-    found = on(explained(pod("p", with_limits(3, 10)), node("n", card("G"), card("H"))), "n")
+    found = on(explained(pod("p", gpu=3, mem=10), node("n", card("G", 8000), card("H", 8000))), "n")
     assert (found.reason, found.why) == (
         "NodeInsufficientDevice",
-        "container c0 asks for 3 cards of NVIDIA, the node has 2",
+        "container main asks for 3 cards of NVIDIA, the node has 2",
     )
     assert [(line.label, line.why, line.needs_memory) for line in found.cards] == [("", "", None)] * 2
 
@@ -148,7 +157,7 @@ UNREGISTERED = [
 @pytest.mark.parametrize(("notes", "why"), [row[1:] for row in UNREGISTERED], ids=[row[0] for row in UNREGISTERED])
 def test_an_unregistered_node_says_what_it_lacks(notes: dict[str, str], why: str) -> None:
     bare = {"metadata": {"name": "n", "annotations": notes}, "status": {"allocatable": {"nvidia.com/gpu": "0"}}}
-    explanation = explained(pod("p", with_limits(1, 10)), bare)
+    explanation = explained(pod("p", gpu=1, mem=10), bare)
     found = on(explanation, "n")
     assert found.reason == "node unregistered"
     assert found.why.startswith(why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduling.scenery import pod
+from builders import pod
 
 from hami_webhook.cluster.api import JSON
 
@@ -65,7 +65,7 @@ def test_nodes_that_are_too_small_say_so() -> None:
     ],
 )
 def test_a_pod_on_a_node(notes: dict[str, str], verdict: str, expected: list[str]) -> None:
-    found = explained(pod("p", with_limits(3000), notes=notes, nodeName="a"), node("a", 16000))
+    found = explained(pod("p", with_limits(3000), annotations=notes, nodeName="a"), node("a", 16000))
     assert (found.verdict, found.notes) == (verdict, expected)
 
 

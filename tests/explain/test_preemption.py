@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from builders import card, node, pod, quota
 from scheduling.preemption.extended import budget, high, low
 from scheduling.preemption.test_quota_room import giving_room
-from scheduling.scenery import MEM, card, node, pod, quota, with_limits
+from scheduling.scenery import MEM
 
 from hami_webhook.cluster.api import JSON
 
 from .scenes import explained
 
-ONE, TWO = node("n1", card("a")), node("n2", card("b"))
+ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
 OTHER = low("y", "n2", "b,NVIDIA,8000,0:;", 5)
 FULL = low("x", "n1", "a,NVIDIA,8000,0:;")
 NOBODY = "preemption evicts nobody for it: "
@@ -20,48 +21,56 @@ NOBODY = "preemption evicts nobody for it: "
 @pytest.mark.parametrize(
     ("objects", "incoming", "note"),
     [
-        ([ONE, FULL], high(with_limits(1, 10)), "preemption, where it is on, evicts 1 pod from node n1: default/x"),
+        (
+            [ONE, FULL],
+            high(gpu=1, mem=10),
+            "preemption, where it is on, evicts 1 pod from node n1: default/x",
+        ),
         (
             [ONE, low("x", "n1", "a,NVIDIA,4000,0:;"), low("y", "n1", "a,NVIDIA,4000,0:;", 10)],
-            high(with_limits(1, 8000)),
+            high(gpu=1, mem=8000),
             NOBODY + "it wouldn't fit without all pods of lower priority either",
         ),
         (
             [ONE, low("x", "n1", "a,NVIDIA,8000,0:;", 10)],
-            high(with_limits(1, 10)),
+            high(gpu=1, mem=10),
             NOBODY + "no pod of lower priority holds such devices",
         ),
-        ([ONE, FULL], high(with_limits(1, 10), preemptionPolicy="Never"), NOBODY + "its preemptionPolicy is Never"),
-        ([ONE, FULL], pod("high", with_limits(1, 10)), ""),
+        (
+            [ONE, FULL],
+            high(gpu=1, mem=10, preemptionPolicy="Never"),
+            NOBODY + "its preemptionPolicy is Never",
+        ),
+        ([ONE, FULL], pod("high", gpu=1, mem=10), ""),
         (
             [ONE, TWO, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, OTHER, budget(0)],
-            high(with_limits(1, 10)),
+            high(gpu=1, mem=10),
             "preemption, where it is on, evicts 1 pod from node n2: default/y",
         ),
         (
             [ONE, {**FULL, "metadata": {**FULL["metadata"], "labels": {"app": "a"}}}, budget(0)],
-            high(with_limits(1, 10)),
+            high(gpu=1, mem=10),
             "preemption, where it is on, evicts 1 pod from node n1: default/x, of which 1 against a "
             "PodDisruptionBudget",
         ),
         (
-            [ONE, TWO, FULL, quota({MEM: 9000}, used={MEM: 12000})],
-            high(with_limits(1, 4000)),
+            [ONE, TWO, FULL, quota("q", mem=9000, used={MEM: 12000})],
+            high(gpu=1, mem=4000),
             NOBODY + 'a quota leaves it no room, and doesn\'t have the annotation hami.io/quota-preemption: "true"',
         ),
         (
             [ONE, TWO, FULL, giving_room(9000, 12000)],
-            high(with_limits(1, 4000)),
+            high(gpu=1, mem=4000),
             "preemption, where it is on, evicts 1 pod from node n1: default/x",
         ),
         (
             [ONE, TWO, FULL, giving_room(3000, 12000)],
-            high(with_limits(1, 4000)),
+            high(gpu=1, mem=4000),
             NOBODY + "its quotas wouldn't have room without all pods of lower priority either",
         ),
         (
             [ONE, {**FULL, "metadata": {**FULL["metadata"], "deletionTimestamp": "2026-01-01T00:00:30Z"}}],
-            high(with_limits(1, 10)),
+            high(gpu=1, mem=10),
             NOBODY + "pods that are ending are enough for a place on node n1",
         ),
     ],

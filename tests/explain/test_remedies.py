@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene, card, node, pod, quota, running, with_limits
+from builders import bound_pod, card, container, node, pod, quota
+from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.eviction_search import smallest_eviction
@@ -17,67 +18,67 @@ from hami_webhook.scheduling.placer import Unschedulable
 
 from .scenes import context, explained, on, steps
 
-FULL = running("busy", "n", "G,NVIDIA,6000,50:;")
+FULL = bound_pod("busy", "n", "G,NVIDIA,6000,50:;")
 ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
     (
         "the memory that is missing",
-        [node("n", card("G")), FULL],
-        pod("p", with_limits(1, 3000)),
+        [node("n", card("G", 8000)), FULL],
+        pod("p", gpu=1, mem=3000),
         [
             ["1000 MiB must become free on G of n (held by default/busy)"],
-            ["container c0 could have 2000 MiB of a card instead of 3000, on n"],
+            ["container main could have 2000 MiB of a card instead of 3000, on n"],
         ],
     ),
     (
         "memory and cores of the card that lacks least",
-        [node("n", card("G"), card("H")), FULL, running("more", "n", "H,NVIDIA,7000,90:;")],
-        pod("p", with_limits(1, 3000, 60)),
+        [node("n", card("G", 8000), card("H", 8000)), FULL, bound_pod("more", "n", "H,NVIDIA,7000,90:;")],
+        pod("p", gpu=1, mem=3000, cores=60),
         [["1000 MiB and 10 cores must become free on G of n (held by default/busy)"]],
     ),
     (
         "a card to itself",
-        [node("n", card("G")), FULL],
-        pod("p", with_limits(1, 1000, 100)),
+        [node("n", card("G", 8000)), FULL],
+        pod("p", gpu=1, mem=1000, cores=100),
         [
             ["G on n must become empty (held by default/busy)"],
-            ["container c0 could have 50 cores of a card instead of 100, on n"],
+            ["container main could have 50 cores of a card instead of 100, on n"],
         ],
     ),
     (
         "a limit that is too low for the cheapest placement",
-        [node("n", card("G", 8000), card("H", 4000)), quota({MEM: 1000})],
-        pod("p", with_limits(1, percent=50)),
+        [node("n", card("G", 8000), card("H", 4000)), quota("q", mem=1000, used={})],
+        pod("p", gpu=1, percent=50),
         [
             [
                 f"{MEM} of quota q must be raised from 1000 to 2000, or other pods must give up 1000: "
                 "this placement costs 2000, others have 0"
             ],
-            ["container c0 could have 25 % of a card instead of 50, on n"],
+            ["container main could have 25 % of a card instead of 50, on n"],
         ],
     ),
     (
         "room and a limit",
-        [node("n", card("G")), FULL, quota({MEM: 8500, GPU: 9}, used={MEM: 9000, GPU: 2})],
-        pod("p", with_limits(1, 3000)),
+        [node("n", card("G", 8000)), FULL, quota("q", mem=8500, gpu=9, used={MEM: 9000, GPU: 2})],
+        pod("p", gpu=1, mem=3000),
         [
             [
                 "1000 MiB must become free on G of n (held by default/busy)",
                 f"{MEM} of quota q must be raised from 8500 to 9000, or other pods must give up 500: "
                 "this placement costs 3000, others have 6000",
             ],
-            ["container c0 could have 2000 MiB of a card instead of 3000, on n"],
+            ["container main could have 2000 MiB of a card instead of 3000, on n"],
         ],
     ),
     (
         "fewer cards",
-        [node("n", card("G"), card("H"))],
-        pod("p", with_limits(3, 3000)),
-        [["container c0 could have 2 cards instead of 3, on n"]],
+        [node("n", card("G", 8000), card("H", 8000))],
+        pod("p", gpu=3, mem=3000),
+        [["container main could have 2 cards instead of 3, on n"]],
     ),
     (
         "another node",
-        [node("n", card("G"), labels={"zone": "a"})],
-        pod("p", with_limits(1, 3000), nodeSelector={"zone": "b"}),
+        [node("n", card("G", 8000), labels={"zone": "a"})],
+        pod("p", gpu=1, mem=3000, nodeSelector={"zone": "b"}),
         [["n lacks the labels zone=b of the pod's nodeSelector; it would fit there"]],
     ),
 ]
@@ -91,7 +92,9 @@ def test_the_least_that_helps_is_proposed(objects: list[JSON], raw: JSON, propos
 
 
 def test_a_quota_without_room_is_shown_with_what_the_placement_would_cost() -> None:
-    explanation = explained(pod("p", with_limits(1, percent=50)), node("n", card("G")), quota({MEM: 1000, GPU: 2}))
+    explanation = explained(
+        pod("p", gpu=1, percent=50), node("n", card("G", 8000)), quota("q", mem=1000, gpu=2, used={})
+    )
     rows = {account.key: account for account in explanation.quotas}
     assert {key: (a.costs, a.most) for key, a in rows.items()} == {
         GPU: (1, 2),
@@ -101,24 +104,24 @@ def test_a_quota_without_room_is_shown_with_what_the_placement_would_cost() -> N
 
 def test_the_nearest_node_comes_first() -> None:
     explanation = explained(
-        pod("p", with_limits(1, 7000)),
-        node("a", card("A")),
-        node("b", card("B")),
-        running("x", "a", "A,NVIDIA,5000,0:;"),
-        running("y", "b", "B,NVIDIA,2000,0:;"),
+        pod("p", gpu=1, mem=7000),
+        node("a", card("A", 8000)),
+        node("b", card("B", 8000)),
+        bound_pod("x", "a", "A,NVIDIA,5000,0:;"),
+        bound_pod("y", "b", "B,NVIDIA,2000,0:;"),
     )
     assert [change.node for change in explanation.changes if change.steps[0].kind == "free"] == ["b", "a"]
 
 
 def test_what_keeps_the_scheduler_away_comes_with_every_change() -> None:
-    raw = pod("p", with_limits(1, 3000), schedulerName="default-scheduler")
-    gated = explained(raw, node("n", card("G")), FULL, gates=("wait",))
+    raw = pod("p", gpu=1, mem=3000, schedulerName="default-scheduler")
+    gated = explained(raw, node("n", card("G", 8000)), FULL, gates=("wait",))
     assert steps(gated)[0] == [
         "its scheduling gates must be removed: wait",
         "its schedulerName must be hami-scheduler, not default-scheduler",
         "1000 MiB must become free on G of n (held by default/busy)",
     ]
-    assert steps(explained(raw, node("n", card("G")))) == [
+    assert steps(explained(raw, node("n", card("G", 8000)))) == [
         ["its schedulerName must be hami-scheduler, not default-scheduler"]
     ]
 
@@ -133,19 +136,21 @@ def chance(seed: int) -> tuple[list[JSON], JSON]:
         objects.append(node(f"n{n}", *cards))
         for r in range(dice.randint(0, 5)):
             held = f"{dice.choice(uuids)},NVIDIA,{dice.choice([500, 1500])},{dice.choice([0, 30, 100])}:;"
-            objects.append(running(f"n{n}r{r}", f"n{n}", held))
+            objects.append(bound_pod(f"n{n}r{r}", f"n{n}", held))
     if dice.random() < 0.5:
-        objects.append(quota({MEM: dice.choice([2000, 9000]), GPU: dice.choice([1, 8])}))
+        objects.append(quota("q", mem=dice.choice([2000, 9000]), gpu=dice.choice([1, 8]), used={}))
     policies = ["binpack", "spread", "mutex", "numa-first,spread", "topology-aware"]
     notes = {"hami.io/gpu-scheduler-policy": dice.choice(policies)}
     if dice.random() < 0.3:
         notes["nvidia.com/numa-bind"] = "true"
 
     def one() -> JSON:
-        return with_limits(dice.randint(1, 3), dice.choice([None, 1000, 5000]), dice.choice([None, 20, 100]))
+        return container(
+            gpu=dice.randint(1, 3), mem=dice.choice([None, 1000, 5000]), cores=dice.choice([None, 20, 100])
+        )
 
     inits = [one()] if dice.random() < 0.3 else []
-    return objects, pod("p", *(one() for _ in range(dice.randint(1, 2))), inits=inits, notes=notes)
+    return objects, pod("p", *(one() for _ in range(dice.randint(1, 2))), init=inits, annotations=notes)
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -186,7 +191,7 @@ def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
             continue
         raised = {step.subject.partition("/")[2]: step.amounts["to"] for step in change.steps}
         changed = [
-            quota({**{key: int(text) for key, text in obj["spec"]["hard"].items()}, **raised})
+            quota("q", used={}, **{**{key: int(text) for key, text in obj["spec"]["hard"].items()}, **raised})
             if "hard" in obj.get("spec", {})
             else obj
             for obj in objects
@@ -196,11 +201,11 @@ def test_a_limit_raised_as_proposed_lets_the_pod_in(seed: int) -> None:
 
 def test_a_state_is_left_as_it_was() -> None:
     state = ClusterCache(VENDORS)
-    state.set_node(Node.from_object(node("n", card("G"))), NOW)
+    state.set_node(Node.from_object(node("n", card("G", 8000))), NOW)
     state.set_pod(Pod.from_object({**FULL, "metadata": {**FULL["metadata"], "uid": "busy"}}), NOW)
     view = state.view("n")
     assert view is not None
-    pod_request = read_pod_request(Pod.from_object(pod("p", with_limits(1, 3000))), VENDORS, "spread")
+    pod_request = read_pod_request(Pod.from_object(pod("p", gpu=1, mem=3000)), VENDORS, "spread")
     assert pod_request is not None
     assert smallest_eviction(view, pod_request, VENDORS) is not None
     assert state.view("n") is view

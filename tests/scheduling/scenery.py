@@ -1,10 +1,8 @@
-"""Nodes, pods and quotas as the API has them, and a cluster on which pods are placed."""
+"""A cluster on which pods are placed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -28,76 +26,6 @@ VENDORS = enabled_vendors(builtin_device_config().config)
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
 REGISTER = "hami.io/node-nvidia-register"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-
-
-def card(uuid: str, memory: int = 8000, **fields: Any) -> JSON:
-    fixed = {"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA-Tesla V100-PCIE-32GB"}
-    return {**fixed, "mode": "hami-core", "health": True, **fields}
-
-
-def node(
-    name: str,
-    *cards: JSON,
-    scores: JSON | None = None,
-    allocatable: str = "10",
-    labels: JSON | None = None,
-    **notes: str,
-) -> JSON:
-    """A node with these cards; `scores` as `{"gpu0": {"gpu1": 100}}`; further annotations by keyword."""
-    written = {key.replace("__", "/").replace("_", "-"): text for key, text in notes.items()}
-    if cards:
-        written[REGISTER] = json.dumps(cards)
-    if scores is not None:
-        written["hami.io/node-nvidia-score"] = json.dumps([{"uuid": u, "score": s} for u, s in scores.items()])
-    meta = {"name": name, "annotations": written, "labels": labels or {}}
-    return {"metadata": meta, "status": {"allocatable": {"nvidia.com/gpu": allocatable}}}
-
-
-def with_limits(
-    gpu: int | str | None = 1,
-    mem: int | str | None = None,
-    cores: int | None = None,
-    percent: int | None = None,
-    *,
-    sidecar: bool = False,
-    **fields: Any,
-) -> JSON:
-    """A container with these limits; `gpu=None` asks for nothing."""
-    names = {"nvidia.com/gpu": gpu, "nvidia.com/gpumem": mem, "nvidia.com/gpucores": cores}
-    names["nvidia.com/gpumem-percentage"] = percent
-    limits = {key: value for key, value in names.items() if value is not None}
-    restart = {"restartPolicy": "Always"} if sidecar else {}
-    return {"name": "main", "image": "cuda", "resources": {"limits": limits}, **restart, **fields}
-
-
-def pod(
-    name: str,
-    *apps: JSON,
-    inits: Sequence[JSON] = (),
-    namespace: str = "default",
-    notes: dict[str, str] | None = None,
-    labels: dict[str, str] | None = None,
-    **spec: Any,
-) -> JSON:
-    named = [{**c, "name": f"c{i}"} for i, c in enumerate(apps)]
-    inited = [{**c, "name": f"i{i}"} for i, c in enumerate(inits)]
-    return {
-        "metadata": {"name": name, "namespace": namespace, "annotations": notes or {}, "labels": labels or {}},
-        "spec": {"containers": named, "initContainers": inited, **spec},
-    }
-
-
-def running(name: str, on: str, text: str, **more: Any) -> JSON:
-    """A pod bound to `on` that holds what `text` (an allocated annotation, `;` ends a container) says."""
-    containers = [with_limits(None) for _ in range(text.count(";"))]
-    notes = {"hami.io/vgpu-node": on, ALLOCATED: text}
-    return {**pod(name, *containers, notes=notes, nodeName=on, **more), "status": {"phase": "Running"}}
-
-
-def quota(hard: dict[str, int], *, name: str = "q", namespace: str = "default", used: JSON | None = None) -> JSON:
-    spec = {"hard": {key: str(value) for key, value in hard.items()}}
-    status = {"used": {key: str(value) for key, value in (used or dict.fromkeys(hard, 0)).items()}}
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec, "status": status}
 
 
 class Scene:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from builders import card, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, VENDORS, amounts, card, node, pod, with_limits
+from .scenery import ALLOCATED, NOW, VENDORS, amounts
 
 CARDS = ("G", "H")
 UIDS = ("1", "2")
@@ -27,12 +28,12 @@ def notes_of(card_of: str, second: int) -> dict[str, str]:
 
 def empty() -> ClusterCache:
     state = ClusterCache(VENDORS)
-    state.set_node(Node.from_object(node("n", *(card(uuid) for uuid in CARDS))), NOW)
+    state.set_node(Node.from_object(node("n", *(card(uuid, 8000) for uuid in CARDS))), NOW)
     return state
 
 
 def bare(uid: str = "1") -> Pod:
-    return replace(Pod.from_object(pod(f"p{uid}", with_limits(1, 1000, 10))), uid=uid)
+    return replace(Pod.from_object(pod(f"p{uid}", gpu=1, mem=1000, cores=10)), uid=uid)
 
 
 def carrying(one: Pod, notes: dict[str, str], node_name: str = "") -> Pod:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import card, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from hami_webhook.scheduling.placer import SchedulingPolicies as Defaults
 from hami_webhook.scheduling.placer import evaluate
 
 from .front import MODES, Front, args
-from .scenery import ALLOCATED, NOW, VENDORS, Scene, card, node, pod, with_limits
+from .scenery import ALLOCATED, NOW, VENDORS, Scene
 from .test_cluster_cache import read_node
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -36,7 +37,7 @@ def bounded(incoming: Pod, namespace: Namespace, policies: PolicyRules) -> Bound
     return PolicyBoundary(VENDORS, lambda: policies, nobody).bounded(incoming, namespace)
 
 
-NODE = node("n", card("A", type="NVIDIA A100-SXM4"), card("B", type="NVIDIA V100"))
+NODE = node("n", card("A", 8000, type="NVIDIA A100-SXM4"), card("B", 8000, type="NVIDIA V100"))
 """`spread`, the default, takes the later card of two that are idle."""
 
 
@@ -75,7 +76,7 @@ async def scheduled(front: Front, mode: str) -> str:
 @both
 async def test_without_policy_the_pod_gets_the_card(mode: str) -> None:
     front = Front(mode)
-    await front.add(NODE, pod("p", with_limits(1, 1000)))
+    await front.add(NODE, pod("p", gpu=1, mem=1000))
     assert await scheduled(front, mode) == "B"
 
 
@@ -85,7 +86,7 @@ async def test_without_policy_the_pod_gets_the_card(mode: str) -> None:
 async def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str, denied: str, tampered: str) -> None:
     front = Front(mode)
     front.rules, front.namespaces["default"] = DENIED_B[denied]
-    await front.add(NODE, pod("p", with_limits(1, 1000), notes=TAMPERED[tampered]))
+    await front.add(NODE, pod("p", gpu=1, mem=1000, annotations=TAMPERED[tampered]))
     assert await scheduled(front, mode) == "A"
 
 
@@ -93,8 +94,8 @@ async def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str
 async def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
     front = Front(mode)
     front.rules = rules("no-c", deny_uuids=("C",))
-    cards = [card(uuid) for uuid in "ABC"]
-    await front.add(node("n", *cards), pod("p", with_limits(1, 1000), notes={NOUSE: "B"}))
+    cards = [card(uuid, 8000) for uuid in "ABC"]
+    await front.add(node("n", *cards), pod("p", gpu=1, mem=1000, annotations={NOUSE: "B"}))
     assert await scheduled(front, mode) == "A"
 
 
@@ -104,10 +105,10 @@ async def test_an_enforced_node_policy_holds_and_is_written(mode: str, own: str 
     front = Front(mode)
     front.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
     notes = {} if own is None else {NODE_POLICY: own}
-    await front.add(node("a", card("A")), node("b", card("B")), pod("before", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("before", gpu=1, mem=1000))
     await front.filter("before", "a")
     assert await front.bind("before", "a") == ""
-    await front.add(pod("p", with_limits(1, 1000), notes=notes))
+    await front.add(pod("p", gpu=1, mem=1000, annotations=notes))
     answer = await front.filter("p", "a", "b")
     if mode == "single":
         assert answer["NodeNames"] == ["b"]
@@ -128,7 +129,7 @@ async def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None
             *rules("b", deny_uuids=("B",)).rules,
         )
     )
-    await front.add(NODE, pod("p", with_limits(1, 1000), notes={MODE: "mig", NODE_POLICY: "binpack"}))
+    await front.add(NODE, pod("p", gpu=1, mem=1000, annotations={MODE: "mig", NODE_POLICY: "binpack"}))
     assert await scheduled(front, mode) == "A"
     notes = front.read("p").annotations
     assert (notes[MODE], notes[NODE_POLICY], notes[NOUSE]) == ("hami-core", "binpack", "B")
@@ -155,7 +156,7 @@ async def test_a_pod_that_policy_leaves_nothing_fits_nowhere_and_reads_which_pol
     mode: str, policies: PolicyRules, notes: dict[str, str], reason: str
 ) -> None:
     front = Front(mode)
-    await front.add(NODE, node("m", card("A2")), pod("p", with_limits(1, 1000), notes=notes))
+    await front.add(NODE, node("m", card("A2", 8000)), pod("p", gpu=1, mem=1000, annotations=notes))
     front.rules = policies
     answer = await front.filter("p", "m", "n")
     assert (answer["NodeNames"], answer["FailedNodes"]) == (None, {"m": reason, "n": reason})
@@ -173,7 +174,7 @@ async def test_a_pod_that_policy_leaves_nothing_fits_nowhere_and_reads_which_pol
 async def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
     front = Front(mode)
     front.rules = rules("no-b", deny_uuids=("B",))
-    await front.add(node("n", card("B")), pod("p", with_limits(1, 1000)))
+    await front.add(node("n", card("B", 8000)), pod("p", gpu=1, mem=1000))
     answer = await front.filter("p", "n")
     assert answer["FailedNodes"] == {"n": "1/1 CardUuidMismatch"}
     assert [message for _, _, message in front.events("p")] == [
@@ -186,7 +187,7 @@ async def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
 @both
 async def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
     front = Front(mode)
-    await front.add(NODE, pod("p", with_limits(1, 1000)))
+    await front.add(NODE, pod("p", gpu=1, mem=1000))
     front.namespaces["default"] = None
     error = "namespace default isn't known yet, nor what it allows its pods; try again"
     assert await front.filter("p", "n") == {
@@ -202,7 +203,7 @@ async def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
 async def test_policy_that_changes_between_filter_and_bind_holds_at_bind(mode: str) -> None:
     """In single mode the placement was decided and written before."""
     front = Front(mode)
-    await front.add(NODE, pod("p", with_limits(1, 1000)))
+    await front.add(NODE, pod("p", gpu=1, mem=1000))
     await front.filter("p", "n")
     front.rules = rules("no-b", deny_uuids=("B",))
     assert await front.bind("p", "n") == ""
@@ -214,8 +215,8 @@ async def test_policy_that_changes_between_filter_and_bind_holds_at_bind(mode: s
 async def test_the_autoscalers_dry_run_is_bounded_too(mode: str) -> None:
     front = Front(mode)
     front.rules = rules("no-b", deny_uuids=("B",))
-    await front.add(pod("p", with_limits(1, 1000)))
-    named = [node("a", card("A")), node("b", card("B"))]
+    await front.add(pod("p", gpu=1, mem=1000))
+    named = [node("a", card("A", 8000)), node("b", card("B", 8000))]
     answer = await front.ask({"Pod": front.raw("p"), "Nodes": {"items": named}, "NodeNames": None})
     assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["a"]
     assert answer["FailedNodes"] == {"b": "1/1 CardUuidMismatch"}
@@ -224,16 +225,16 @@ async def test_the_autoscalers_dry_run_is_bounded_too(mode: str) -> None:
 async def test_a_place_that_was_found_before_policy_changed_is_not_remembered() -> None:
     scene = Scene()
     await scene.add(NODE)
-    assert (await scene.placed(pod("p", with_limits(1, 1000)))).annotations[ALLOCATED].startswith("B,")
+    assert (await scene.placed(pod("p", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("B,")
     scene.rules = rules("no-b", deny_uuids=("B",))
-    assert (await scene.placed(pod("q", with_limits(1, 1000)))).annotations[ALLOCATED].startswith("A,")
+    assert (await scene.placed(pod("q", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("A,")
     scene.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
-    assert await scene.refused(pod("r", with_limits(1, 1000))) == {"n": "2/2 CardUuidMismatch"}
+    assert await scene.refused(pod("r", gpu=1, mem=1000)) == {"n": "2/2 CardUuidMismatch"}
 
 
 def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
     rule = Rule("team-b", namespaces=("team-*",), devices={"NVIDIA": DeviceBounds(deny_uuids=("B",))})
-    incoming = Pod.from_object(pod("p", with_limits(1, 1000), namespace="default"))
+    incoming = Pod.from_object(pod("p", gpu=1, mem=1000, namespace="default"))
     there = replace(incoming, namespace="team-b")
     assert bounded(incoming, Namespace("default", {}, {}), PolicyRules((rule,))).pod is incoming
     assert bounded(there, Namespace("team-b", {}, {}), PolicyRules((rule,))).pod.annotations == {NOUSE: "B"}
@@ -248,12 +249,12 @@ def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:
     ],
 )
 def test_a_pod_that_meets_policy_is_the_very_pod(namespace: Namespace, policies: PolicyRules) -> None:
-    incoming = Pod.from_object(pod("p", with_limits(1, 1000), notes={NOUSE: "B"}))
+    incoming = Pod.from_object(pod("p", gpu=1, mem=1000, annotations={NOUSE: "B"}))
     assert bounded(incoming, namespace, policies).pod is incoming
 
 
 def test_a_pod_without_devices_is_left_alone() -> None:
-    incoming = Pod.from_object(pod("p", with_limits(None)))
+    incoming = Pod.from_object(pod("p"))
     assert bounded(incoming, Namespace("default", {}, {NOUSE: "B"}), PolicyRules.EMPTY).pod is incoming
 
 
@@ -299,7 +300,7 @@ def test_every_card_that_fit_picks_is_inside_every_boundary(
 ) -> None:
     policies = PolicyRules(tuple(Rule(f"r{i}", devices={"NVIDIA": each}) for i, each in enumerate(demands)))
     namespace = Namespace("default", {}, of_namespace)
-    incoming = Pod.from_object(pod("p", with_limits(count, 100), notes=of_pod))
+    incoming = Pod.from_object(pod("p", gpu=count, mem=100, annotations=of_pod))
     try:
         found = bounded(incoming, namespace, policies)
     except PolicyViolation:
@@ -308,7 +309,7 @@ def test_every_card_that_fit_picks_is_inside_every_boundary(
     ask = read_pod_request(found.pod, VENDORS, "spread")
     assert ask is not None
     state = ClusterCache(VENDORS)
-    state.set_node(read_node(node("n", *(card(uuid, type=model) for uuid, model in registered))), NOW)
+    state.set_node(read_node(node("n", *(card(uuid, 8000, type=model) for uuid, model in registered))), NOW)
     for scored in evaluate(list(state.views()), ask, VENDORS, None, Defaults()).fits:
         for row in scored.fit.rows:
             for device in row["NVIDIA"].devices:

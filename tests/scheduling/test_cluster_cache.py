@@ -7,13 +7,14 @@ from datetime import UTC
 from typing import Any
 
 import pytest
+from builders import bound_pod, card, container, node, pod
 from msgspec.structs import replace
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, card, node, pod, running, with_limits
+from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts
 
 MIG_CARD = card(
     "M",
@@ -25,9 +26,10 @@ MIG_CARD = card(
         {"name": "2g", "memoryMB": 10240, "core": 28, "sliceCount": 2, "placements": [{"start": 2, "size": 2}]},
     ],
 )
+V100 = "NVIDIA-Tesla V100-PCIE-32GB"
 MIG_NOTE = "hami.io/vgpu-mig-allocations"
 IN_SLICE = '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"M","profile":"2g","placement":{"start":2,"size":2}}]'
-TERMINATED = [{"name": "i0", "state": {"terminated": {"exitCode": 0}}}]
+TERMINATED = [{"name": "init", "state": {"terminated": {"exitCode": 0}}}]
 
 
 def read_node(raw: JSON, version: int = 0) -> Node:
@@ -68,18 +70,18 @@ def held(raw: JSON, **status: Any) -> JSON:
 
 
 def test_a_pod_told_before_its_node_counts_once_the_node_is_there() -> None:
-    state = known(running("p", "n", "G,NVIDIA,2000,25:;"))
+    state = known(bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
     assert state.view("n") is None
     assert list(state.views()) == []
-    state.set_node(read_node(node("n", card("G"))), NOW)
+    state.set_node(read_node(node("n", card("G", 8000))), NOW)
     assert used(state, "G") == (1, 2000, 25)
 
 
 def test_usage_outlives_the_node_and_comes_back_with_it() -> None:
-    state = known(node("n", card("G")), running("p", "n", "G,NVIDIA,2000,25:;"))
+    state = known(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,2000,25:;"))
     state.remove_node("n")
     assert state.view("n") is None
-    state.set_node(read_node(node("n", card("G"))), NOW)
+    state.set_node(read_node(node("n", card("G", 8000))), NOW)
     assert used(state, "G") == (1, 2000, 25)
     state.remove_node("unheard-of")
 
@@ -97,8 +99,8 @@ def test_usage_outlives_the_node_and_comes_back_with_it() -> None:
 )
 @pytest.mark.parametrize("seen_before", [True, False], ids=["updated", "seen first so"])
 def test_a_pod_holds_its_cards_until_it_is_over(change: JSON, left: tuple[int, int, int], seen_before: bool) -> None:
-    raw = running("p", "n", "G,NVIDIA,2000,25:;")
-    state = known(node("n", card("G")), *([raw] if seen_before else []))
+    raw = bound_pod("p", "n", "G,NVIDIA,2000,25:;")
+    state = known(node("n", card("G", 8000)), *([raw] if seen_before else []))
     meta = dict(raw["metadata"])
     if "deletion" in change:
         meta |= {"deletionTimestamp": change["deletion"], "deletionGracePeriodSeconds": 30}
@@ -112,7 +114,7 @@ def test_a_pod_holds_its_cards_until_it_is_over(change: JSON, left: tuple[int, i
 
 def unbound(written: str, text: str = "G,NVIDIA,2000,25:;") -> JSON:
     notes = {"hami.io/vgpu-node": "n", "hami.io/vgpu-time": written, ALLOCATED: text}
-    return pod("p", with_limits(), notes=notes)
+    return pod("p", gpu=1, annotations=notes)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +130,12 @@ def unbound(written: str, text: str = "G,NVIDIA,2000,25:;") -> JSON:
     ],
 )
 def test_a_placement_that_was_not_bound_counts_while_it_is_young(written: str, counts: bool) -> None:
-    state = known(node("n", card("G")), unbound(written))
+    state = known(node("n", card("G", 8000)), unbound(written))
     assert used(state, "G") == ((1, 2000, 25) if counts else (0, 0, 0))
 
 
 def test_a_placement_that_is_never_bound_lapses_by_the_clock_alone() -> None:
-    state = known(node("n", card("G")), unbound(str(int(NOW))))
+    state = known(node("n", card("G", 8000)), unbound(str(int(NOW))))
     state.tick(NOW + 299.9)
     assert used(state, "G") == (1, 2000, 25)
     state.tick(NOW + 300)
@@ -143,14 +145,14 @@ def test_a_placement_that_is_never_bound_lapses_by_the_clock_alone() -> None:
 
 def test_a_bound_placement_never_lapses() -> None:
     raw = unbound(str(int(NOW)))
-    state = known(node("n", card("G")), raw)
+    state = known(node("n", card("G", 8000)), raw)
     state.set_pod(read_pod({**raw, "spec": {**raw["spec"], "nodeName": "n"}}), NOW)
     state.tick(NOW + 10_000)
     assert used(state, "G") == (1, 2000, 25)
 
 
 def test_an_unreadable_placement_is_forgotten_when_it_lapses() -> None:
-    state = known(node("n", card("G")), unbound(str(int(NOW)), "G,NVIDIA,much,0:;"))
+    state = known(node("n", card("G", 8000)), unbound(str(int(NOW)), "G,NVIDIA,much,0:;"))
     assert len(state.problems()) == 1
     state.tick(NOW + 300)
     assert state.problems() == []
@@ -158,7 +160,7 @@ def test_an_unreadable_placement_is_forgotten_when_it_lapses() -> None:
 
 def test_a_released_placement_counts_again_only_when_it_is_written_anew() -> None:
     raw = unbound(str(int(NOW)))
-    state = known(node("n", card("G")), raw)
+    state = known(node("n", card("G", 8000)), raw)
     state.release("p")
     assert used(state, "G") == (0, 0, 0)
     touched = {**raw, "metadata": {**raw["metadata"], "labels": {"touched": "yes"}}}
@@ -180,36 +182,36 @@ def test_a_released_placement_counts_again_only_when_it_is_written_anew() -> Non
     ("status", "left"),
     [
         ({}, (1, 5000, 20)),
-        ({"initContainerStatuses": [{"name": "i0", "state": {"running": {}}}]}, (1, 5000, 20)),
-        ({"initContainerStatuses": [{"name": "i0", "state": {"terminated": {"exitCode": 1}}}]}, (1, 5000, 20)),
+        ({"initContainerStatuses": [{"name": "init", "state": {"running": {}}}]}, (1, 5000, 20)),
+        ({"initContainerStatuses": [{"name": "init", "state": {"terminated": {"exitCode": 1}}}]}, (1, 5000, 20)),
         ({"initContainerStatuses": TERMINATED}, (1, 4000, 10)),
-        ({"containerStatuses": [{"name": "c0", "state": {"running": {}}}]}, (1, 4000, 10)),
+        ({"containerStatuses": [{"name": "main", "state": {"running": {}}}]}, (1, 4000, 10)),
     ],
     ids=["waiting", "init runs", "init failed", "init done", "app runs"],
 )
 def test_usage_shrinks_when_init_is_over(status: JSON, left: tuple[int, int, int]) -> None:
-    containers = pod("p", with_limits(), inits=[with_limits()], nodeName="n")["spec"]
-    raw = {**running("p", "n", "G,NVIDIA,5000,20:;G,NVIDIA,4000,10:;"), "spec": containers}
-    state = known(node("n", card("G")), held(raw, **status))
+    containers = pod("p", gpu=1, init=[container("init", gpu=1)], nodeName="n")["spec"]
+    raw = {**bound_pod("p", "n", "G,NVIDIA,5000,20:;G,NVIDIA,4000,10:;"), "spec": containers}
+    state = known(node("n", card("G", 8000)), held(raw, **status))
     assert used(state, "G") == left
 
 
 @pytest.mark.parametrize("text", ["G,NVIDIA:;", "G,NVIDIA,x,1:;", "G,NVIDIA,-1,1:;", "G,NVIDIA,1,99999999999:;"])
 def test_an_annotation_that_cannot_be_read_is_noted_and_not_counted(text: str) -> None:
-    state = known(node("n", card("G")), running("p", "n", text))
+    state = known(node("n", card("G", 8000)), bound_pod("p", "n", text))
     assert used(state, "G") == (0, 0, 0)
     (problem,) = state.problems()
     assert (problem.kind, problem.namespace, problem.name) == ("Pod", "default", "p")
     assert problem.text.startswith(f"{ALLOCATED} can't be read, so its cards aren't counted as used: device ")
-    state.set_pod(read_pod(running("p", "n", "G,NVIDIA,1,1:;")), NOW)
+    state.set_pod(read_pod(bound_pod("p", "n", "G,NVIDIA,1,1:;")), NOW)
     assert state.problems() == []
     assert used(state, "G") == (1, 1, 1)
 
 
 def test_a_new_pod_of_the_same_name_keeps_its_note_when_the_old_one_goes() -> None:
-    state = known(node("n", card("G")))
+    state = known(node("n", card("G", 8000)))
     for uid in ("old", "new"):
-        state.set_pod(read_pod(running("p", "n", "G,NVIDIA:;"), uid), NOW)
+        state.set_pod(read_pod(bound_pod("p", "n", "G,NVIDIA:;"), uid), NOW)
     state.remove_pod("old")
     assert len(state.problems()) == 1
     state.remove_pod("new")
@@ -219,7 +221,7 @@ def test_a_new_pod_of_the_same_name_keeps_its_note_when_the_old_one_goes() -> No
 def test_a_registration_that_cannot_be_read_takes_only_that_node_out() -> None:
     broken = node("bad")
     broken["metadata"]["annotations"][REGISTER] = "[{"
-    state = known(broken, node("n", card("G")))
+    state = known(broken, node("n", card("G", 8000)))
     assert cards(state, "bad") == []
     assert cards(state) == ["G"]
     (problem,) = state.problems()
@@ -231,14 +233,14 @@ def test_a_registration_that_cannot_be_read_takes_only_that_node_out() -> None:
 
 def test_a_node_keeps_its_cards_while_its_registration_cannot_be_read() -> None:
     """Core page 3.2, step 4: a plugin that writes half a list takes nothing from the pods there."""
-    good, broken = node("n", card("G")), node("n")
+    good, broken = node("n", card("G", 8000)), node("n", capacity={"nvidia.com/gpu": 10})
     broken["metadata"]["annotations"][REGISTER] = "[{"
-    state = known(good, running("p", "n", "G,NVIDIA,1,1:;"))
+    state = known(good, bound_pod("p", "n", "G,NVIDIA,1,1:;"))
     state.set_node(read_node(broken), NOW)
     assert cards(state) == ["G"]
     assert used(state, "G") == (1, 1, 1)
     assert [problem.kind for problem in state.problems()] == ["Node"]
-    state.set_node(read_node(node("n", card("H"))), NOW)
+    state.set_node(read_node(node("n", card("H", 8000))), NOW)
     assert cards(state) == ["H"]
     assert state.problems() == []
     state.set_node(read_node(node("n")), NOW)
@@ -246,15 +248,14 @@ def test_a_node_keeps_its_cards_while_its_registration_cannot_be_read() -> None:
 
 
 def test_unreadable_pair_scores_are_noted_and_the_cards_stay() -> None:
-    raw = node("n", card("G"), hami_io__node_nvidia_score="{")
-    raw["metadata"]["annotations"]["hami.io/node-nvidia-score"] = "{"
+    raw = node("n", card("G", 8000), **{"hami.io/node-nvidia-score": "{"})
     state = known(raw)
     assert cards(state) == ["G"]
     assert state.problems()[0].text.startswith("hami.io/node-nvidia-score is ignored: ")
 
 
 def test_instances_are_marks_on_their_card() -> None:
-    raw = running("p", "n", "M,NVIDIA,10240,28:;")
+    raw = bound_pod("p", "n", "M,NVIDIA,10240,28:;")
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
     state = known(node("n", MIG_CARD), raw)
     view = state.view("n")
@@ -265,9 +266,9 @@ def test_instances_are_marks_on_their_card() -> None:
 
 
 def test_an_instance_stays_marked_after_the_init_container_that_held_it() -> None:
-    raw = running("p", "n", "M,NVIDIA,10240,28:;;")
+    raw = bound_pod("p", "n", "M,NVIDIA,10240,28:;;")
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
-    raw["spec"] = pod("p", with_limits(None), inits=[with_limits()], nodeName="n")["spec"]
+    raw["spec"] = pod("p", init=[container("init", gpu=1)], nodeName="n")["spec"]
     state = known(node("n", MIG_CARD), held(raw, initContainerStatuses=TERMINATED))
     view = state.view("n")
     assert view is not None
@@ -290,10 +291,10 @@ def test_an_instance_stays_marked_after_the_init_container_that_held_it() -> Non
     ids=["no record", "bad record", "record on a shared card", "record of an unknown card", "record", "no MIG"],
 )
 def test_cards_whose_instances_are_unknown_are_closed(text: str, note: str | None, closed: set[str]) -> None:
-    raw = running("p", "n", text)
+    raw = bound_pod("p", "n", text)
     if note is not None:
         raw["metadata"]["annotations"][MIG_NOTE] = note
-    state = known(node("n", MIG_CARD, card("G")), raw)
+    state = known(node("n", MIG_CARD, card("G", 8000)), raw)
     view = state.view("n")
     assert view is not None
     assert {uuid for _, uuid in view.closed} == closed
@@ -304,27 +305,27 @@ def test_cards_whose_instances_are_unknown_are_closed(text: str, note: str | Non
 
 
 def test_cards_are_dropped_when_allocatable_falls_to_zero_and_come_back_with_it() -> None:
-    state = known(node("n", card("G")))
+    state = known(node("n", card("G", 8000)))
     assert cards(state) == ["G"]
-    state.set_node(read_node(node("n", card("G"), allocatable="0")), NOW)
+    state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})), NOW)
     assert cards(state) == []
-    state.set_node(read_node(node("n", card("G"), allocatable="0"), 2), NOW)
+    state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"}), 2), NOW)
     assert cards(state) == [], "still dropped"
-    state.set_node(read_node(node("n", card("G"), allocatable="10")), NOW)
+    state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "10"})), NOW)
     assert cards(state) == ["G"]
 
 
 def test_cards_dropped_with_allocatable_come_back_with_a_new_registration() -> None:
-    state = known(node("n", card("G")), node("n", card("G"), allocatable="0"))
+    state = known(node("n", card("G", 8000)), node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"}))
     assert cards(state) == []
-    state.set_node(read_node(node("n", card("G"), card("H"), allocatable="0")), NOW)
+    state.set_node(read_node(node("n", card("G", 8000), card("H", 8000), capacity={"nvidia.com/gpu": "0"})), NOW)
     assert cards(state) == ["G", "H"]
 
 
 def test_a_node_made_anew_has_no_past() -> None:
-    state = known(node("n", card("G")), running("p", "n", "G,NVIDIA,1,1:;"))
+    state = known(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,1,1:;"))
     state.remove_node("n")
-    state.set_node(read_node(node("n", card("G"), allocatable="0")), NOW)
+    state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})), NOW)
     assert cards(state) == ["G"]
 
 
@@ -351,7 +352,7 @@ def requesting(age: int) -> str:
 )
 def test_the_handshake_decides_where_nothing_is_allocatable(handshake: str, allocatable: str, there: bool) -> None:
 
-    raw = node("n", card("G"), allocatable=allocatable)
+    raw = node("n", card("G", 8000), capacity={"nvidia.com/gpu": allocatable})
     raw["metadata"]["annotations"]["hami.io/node-handshake"] = handshake
     state = ClusterCache(VENDORS, zone=UTC)
     state.set_node(read_node(raw), NOW)
@@ -360,7 +361,7 @@ def test_the_handshake_decides_where_nothing_is_allocatable(handshake: str, allo
 
 def test_a_handshake_expires_by_the_clock_alone() -> None:
 
-    raw = node("n", card("G"), allocatable="0")
+    raw = node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})
     raw["metadata"]["annotations"]["hami.io/node-handshake"] = requesting(0)
     state = ClusterCache(VENDORS, zone=UTC)
     state.set_node(read_node(raw), NOW)
@@ -369,19 +370,19 @@ def test_a_handshake_expires_by_the_clock_alone() -> None:
     state.tick(NOW + 60)
     assert cards(state) == []
     state.set_node(read_node({**raw, "metadata": {**raw["metadata"], "annotations": {REGISTER: "[]"}}}), NOW + 61)
-    state.set_node(read_node(node("n", card("G"), allocatable="0")), NOW + 61)
+    state.set_node(read_node(node("n", card("G", 8000), capacity={"nvidia.com/gpu": "0"})), NOW + 61)
     assert cards(state) == ["G"]
 
 
 def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
     state = known(
-        node("a", card("G1", devmem=10000), card("G2", devmem=20000, health=False), labels={"zone": "x"}),
-        node("b", card("G3", type="NVIDIA A100"), labels={"zone": "y"}),
+        node("a", card("G1", 10000, type=V100), card("G2", 20000, type=V100, health=False), labels={"zone": "x"}),
+        node("b", card("G3", 8000), labels={"zone": "y"}),
     )
     nvidia = VENDORS["NVIDIA"]
 
     def eligible(notes: dict[str, str], **spec: Any) -> set[str]:
-        incoming = read_pod(pod("p", with_limits(), notes=notes, **spec))
+        incoming = read_pod(pod("p", gpu=1, annotations=notes, **spec))
         return {device.uuid for device in state.eligible(nvidia, incoming)}
 
     assert eligible({}) == {"G1", "G2", "G3"}
@@ -394,15 +395,15 @@ def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
 @pytest.mark.parametrize(
     ("change", "grows"),
     [
-        (lambda s: s.set_node(read_node(node("n", card("G")), 9), NOW), False),
-        (lambda s: s.set_node(read_node(node("n", card("G"), labels={"a": "b"})), NOW), True),
-        (lambda s: s.set_node(read_node(node("n", card("G", health=False))), NOW), True),
-        (lambda s: s.set_node(read_node(node("other", card("H"))), NOW), False),
-        (lambda s: s.set_pod(read_pod(running("p", "n", "G,NVIDIA,1,1:;"), version=9), NOW), False),
-        (lambda s: s.set_pod(read_pod(running("p", "n", "G,NVIDIA,2,1:;")), NOW), True),
-        (lambda s: s.set_pod(read_pod(running("q", "n", "G,NVIDIA,2,1:;")), NOW), True),
-        (lambda s: s.set_pod(read_pod(running("q", "other", "G,NVIDIA,2,1:;")), NOW), False),
-        (lambda s: s.set_pod(read_pod(pod("q", with_limits())), NOW), False),
+        (lambda s: s.set_node(read_node(node("n", card("G", 8000)), 9), NOW), False),
+        (lambda s: s.set_node(read_node(node("n", card("G", 8000), labels={"a": "b"})), NOW), True),
+        (lambda s: s.set_node(read_node(node("n", card("G", 8000, health=False))), NOW), True),
+        (lambda s: s.set_node(read_node(node("other", card("H", 8000))), NOW), False),
+        (lambda s: s.set_pod(read_pod(bound_pod("p", "n", "G,NVIDIA,1,1:;"), version=9), NOW), False),
+        (lambda s: s.set_pod(read_pod(bound_pod("p", "n", "G,NVIDIA,2,1:;")), NOW), True),
+        (lambda s: s.set_pod(read_pod(bound_pod("q", "n", "G,NVIDIA,2,1:;")), NOW), True),
+        (lambda s: s.set_pod(read_pod(bound_pod("q", "other", "G,NVIDIA,2,1:;")), NOW), False),
+        (lambda s: s.set_pod(read_pod(pod("q", gpu=1)), NOW), False),
         (lambda s: s.remove_pod("p"), True),
         (lambda s: s.remove_pod("q"), False),
         (lambda s: s.tick(NOW + 1000), False),
@@ -415,7 +416,7 @@ def test_eligible_cards_obey_the_pods_lists_and_node_selector() -> None:
 def test_a_generation_grows_with_what_is_read_and_with_nothing_else(
     change: Callable[[ClusterCache], None], grows: bool
 ) -> None:
-    state = known(node("n", card("G")), running("p", "n", "G,NVIDIA,1,1:;"))
+    state = known(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,1,1:;"))
     before = state.view("n")
     assert before is not None
     change(state)

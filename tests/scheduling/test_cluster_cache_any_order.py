@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from builders import card, container, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts, card, node, pod, with_limits
+from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts
 from .test_cluster_cache import IN_SLICE, MIG_CARD, MIG_NOTE, TERMINATED, read_node, read_pod
 
 
@@ -31,10 +32,10 @@ class World:
 
 
 REGISTRATIONS = (
-    (card("G1"), card("G2")),
-    (card("G1"), MIG_CARD),
-    (card("G2", health=False),),
-    (card("G1", count=2, numa=1),),
+    (card("G1", 8000), card("G2", 8000)),
+    (card("G1", 8000), MIG_CARD),
+    (card("G2", 8000, health=False),),
+    (card("G1", 8000, count=2, numa=1),),
     (),
 )
 PLACEMENTS = (
@@ -79,10 +80,10 @@ def apply(world: World, change: tuple[Any, ...], version: int) -> None:
                 view = world.state.view(name)
                 if view is not None and view.inventories:
                     return  # it would keep its cards, which a rebuild can't know
-                raw = node(name, allocatable="0")
+                raw = node(name, capacity={"nvidia.com/gpu": "0"})
                 raw["metadata"]["annotations"][REGISTER] = "broken"
             else:
-                raw = node(name, *REGISTRATIONS[registration], allocatable="0")
+                raw = node(name, *REGISTRATIONS[registration], capacity={"nvidia.com/gpu": "0"})
             raw["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_" + stamp(world.now - age)
             world.nodes[name] = read_node(raw, version)
             world.state.set_node(world.nodes[name], world.now)
@@ -115,7 +116,7 @@ def a_pod(now: float, uid: str, where: str, text: str, how: str, phase: str, ini
         notes[MIG_NOTE] = IN_SLICE.replace('"containerIndex":0', '"containerIndex":1')
     spec = {"nodeName": where} if how == "bound" else {}
     status = {"phase": phase, "initContainerStatuses": TERMINATED if init_over else []}
-    return {**pod(f"p{uid}", with_limits(), inits=[with_limits()], notes=notes, **spec), "status": status}
+    return {**pod(f"p{uid}", gpu=1, init=[container(gpu=1)], annotations=notes, **spec), "status": status}
 
 
 def contents(view: NodeView) -> object:

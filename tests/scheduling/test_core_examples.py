@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import bound_pod, card, container, node, pod, quota
 from quota.objects import creation
 
 from hami_webhook.admission.denial import Denied
@@ -14,16 +15,16 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .scenery import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, Scene, card, node, pod, quota, running, with_limits
+from .scenery import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, Scene
 
 
 async def two_nodes(policies: SchedulingPolicies) -> Scene:
     scene = Scene(policies)
     await scene.add(
-        node("node1", card("device1"), card("device2")),
-        node("node2", card("device3"), card("device4")),
-        running("a", "node1", "device1,NVIDIA,2000,25:;"),
-        running("b", "node2", "device4,NVIDIA,6000,75:;"),
+        node("node1", card("device1", 8000), card("device2", 8000)),
+        node("node2", card("device3", 8000), card("device4", 8000)),
+        bound_pod("a", "node1", "device1,NVIDIA,2000,25:;"),
+        bound_pod("b", "node2", "device4,NVIDIA,6000,75:;"),
     )
     return scene
 
@@ -41,7 +42,7 @@ async def test_a_node_and_card_follow_their_policies(
     nodes: str, cards: str, chosen: str, device: str, reported: str
 ) -> None:
     scene = await two_nodes(SchedulingPolicies(nodes, cards))
-    placement = await scene.placed(pod("p", with_limits(1, 1000, 20)))
+    placement = await scene.placed(pod("p", gpu=1, mem=1000, cores=20))
     assert placement.node == chosen
     assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
     assert placement.annotations == {
@@ -59,11 +60,11 @@ async def test_b_nothing_fits_and_the_events_say_why() -> None:
     scene = Scene()
     await scene.add(
         node("node1", card("a0", 500), card("a1", 500)),
-        node("node2", card("b0", 500), card("b1")),
+        node("node2", card("b0", 500), card("b1", 8000)),
         node("node3"),
-        running("busy", "node2", "b1,NVIDIA,100,90:;"),
+        bound_pod("busy", "node2", "b1,NVIDIA,100,90:;"),
     )
-    assert await scene.refused(pod("p", with_limits(1, 1000, 20)), ["node1", "node2", "node3"]) == {
+    assert await scene.refused(pod("p", gpu=1, mem=1000, cores=20), ["node1", "node2", "node3"]) == {
         "node1": "2/2 CardInsufficientMemory",
         "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
         "node3": "node unregistered",
@@ -78,7 +79,7 @@ async def test_b_nothing_fits_and_the_events_say_why() -> None:
 async def test_c_containers_without_cards_keep_their_slots() -> None:
     scene = Scene()
     await scene.add(node("n", card("GPU-1", 32768)))
-    placement = await scene.placed(pod("p", with_limits(None), with_limits(1, 3000, 30), inits=[with_limits(None)]))
+    placement = await scene.placed(pod("p", container(), container(gpu=1, mem=3000, cores=30), init=[container()]))
     assert placement.annotations[ALLOCATED] == ";;GPU-1,NVIDIA,3000,30:;"
 
 
@@ -94,12 +95,14 @@ def debit_of(scene: Scene, name: str) -> int:
 
 async def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
-    placement = await scene.placed(pod("p", with_limits(1, 4000, 20), inits=[with_limits(1, 5000, 20)]))
+    await scene.add(node("n", card("G", 8000)))
+    placement = await scene.placed(
+        pod("p", gpu=1, mem=4000, cores=20, init=[container("init", gpu=1, mem=5000, cores=20)])
+    )
     assert placement.annotations[ALLOCATED] == "G,NVIDIA,5000,20:;G,NVIDIA,4000,20:;"
     assert scene.used("n", "G") == (1, 5000, 20)
     assert debit_of(scene, "p") == 5000
-    await finish_init(scene, "p", "i0")
+    await finish_init(scene, "p", "init")
     assert scene.used("n", "G") == (1, 4000, 20)
     assert debit_of(scene, "p") == 4000
 
@@ -110,11 +113,14 @@ async def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
 async def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_first: bool, peak: int) -> None:
     scene = Scene()
     await scene.add(node("n", card("G", 24000)))
-    sidecar, init = with_limits(1, 2000, 1, sidecar=True), with_limits(1, 20000, 1)
+    sidecar, init = (
+        container("sidecar", gpu=1, mem=2000, cores=1, sidecar=True),
+        container("init", gpu=1, mem=20000, cores=1),
+    )
     inits = [sidecar, init] if sidecar_first else [init, sidecar]
-    await scene.placed(pod("p", with_limits(1, 10000, 1), inits=inits))
+    await scene.placed(pod("p", gpu=1, mem=10000, cores=1, init=inits))
     assert scene.used("n", "G")[1] == debit_of(scene, "p") == peak
-    await finish_init(scene, "p", "i1" if sidecar_first else "i0")
+    await finish_init(scene, "p", "init")
     assert scene.used("n", "G")[1] == debit_of(scene, "p") == 12000
 
 
@@ -132,8 +138,8 @@ async def admitted(scene: Scene, raw: dict[str, Any]) -> None:
 
 async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:
     scene = Scene()
-    await scene.add(FOUR, quota({CORES: 200, MEM: 4000}))
-    fitting, too_large = pod("p", with_limits(2, 2000, 100)), pod("q", with_limits(2, 3000, 60))
+    await scene.add(FOUR, quota("q", cores=200, mem=4000, used={}))
+    fitting, too_large = pod("p", gpu=2, mem=2000, cores=100), pod("q", gpu=2, mem=3000, cores=60)
     with pytest.raises(Denied) as refusal:
         await admitted(scene, too_large)
     assert refusal.value.code == 403
@@ -147,27 +153,29 @@ async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_produc
 
 async def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
     scene = Scene()
-    await scene.add(FOUR, quota({CORES: 100, MEM: 2000}))
-    placement = await scene.placed(pod("p", with_limits(1, cores=100)))
+    await scene.add(FOUR, quota("q", cores=100, mem=2000, used={}))
+    placement = await scene.placed(pod("p", gpu=1, cores=100))
     assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
 
 
 async def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
     scene = Scene()
-    await scene.add(FOUR, quota({CORES: 100, MEM: 1500}))
+    await scene.add(FOUR, quota("q", cores=100, mem=1500, used={}))
     with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
-        await admitted(scene, pod("p", with_limits(1, cores=100)))
-    assert await scene.refused(pod("p", with_limits(1, cores=100))) == {"n": "4/4 ResourceQuotaNotFit"}
+        await admitted(scene, pod("p", gpu=1, cores=100))
+    assert await scene.refused(pod("p", gpu=1, cores=100)) == {"n": "4/4 ResourceQuotaNotFit"}
 
 
 async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G", count=3)), running("full", "n", "G,NVIDIA,10,1:;" * 3))
-    assert await scene.refused(pod("p", with_limits(1, 10, 1))) == {"n": "1/1 CardTimeSlicingExhausted"}
+    await scene.add(node("n", card("G", 8000, count=3)), bound_pod("full", "n", "G,NVIDIA,10,1:;" * 3))
+    assert await scene.refused(pod("p", gpu=1, mem=10, cores=1)) == {"n": "1/1 CardTimeSlicingExhausted"}
 
 
 async def test_g_two_init_containers_and_an_app_take_one_slot() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G", count=3)))
-    await scene.placed(pod("p", with_limits(1, 10, 1), inits=[with_limits(1, 10, 1), with_limits(1, 10, 1)]))
+    await scene.add(node("n", card("G", 8000, count=3)))
+    await scene.placed(
+        pod("p", gpu=1, mem=10, cores=1, init=[container(gpu=1, mem=10, cores=1), container(gpu=1, mem=10, cores=1)])
+    )
     assert scene.used("n", "G") == (1, 10, 1)

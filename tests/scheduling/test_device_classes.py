@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import card, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_webhook.devices.model import Device
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import NOW, VENDORS, card, node, pod, with_limits
+from .scenery import NOW, VENDORS
 from .test_cluster_cache import read_node, read_pod
 
 NVIDIA = VENDORS["NVIDIA"]
@@ -71,32 +72,32 @@ def test_sorts_are_what_a_look_at_every_card_finds(changes: Any, wishes: Any) ->
             state.set_node(read_node(node(name, *made, labels={"zone": zone})), NOW)
         for notes, selector in wishes:  # after each change: answers are remembered
             spec = {} if selector is None else {"nodeSelector": selector}
-            incoming = read_pod(pod("p", with_limits(), notes=notes, **spec))
+            incoming = read_pod(pod("p", gpu=1, annotations=notes, **spec))
             assert sorts(state.eligible(NVIDIA, incoming)) == sorts(everywhere(state, notes, selector))
 
 
-@pytest.mark.parametrize("notes", [{}, {"nvidia.com/use-gputype": "v100"}])
+@pytest.mark.parametrize("notes", [{}, {"nvidia.com/use-gputype": "a100"}])
 def test_cards_alike_are_one_sort_however_many_there_are(notes: dict[str, str]) -> None:
     state = ClusterCache(VENDORS)
     for number in range(20):
-        state.set_node(read_node(node(f"n{number}", *(card(f"G{number}-{i}") for i in range(8)))), NOW)
-    assert len(state.eligible(NVIDIA, read_pod(pod("p", with_limits(), notes=notes)))) == 1
+        state.set_node(read_node(node(f"n{number}", *(card(f"G{number}-{i}", 8000) for i in range(8)))), NOW)
+    assert len(state.eligible(NVIDIA, read_pod(pod("p", gpu=1, annotations=notes)))) == 1
 
 
 def test_wishes_for_ever_other_cards_are_not_all_remembered() -> None:
     state = ClusterCache(VENDORS)
-    state.set_node(read_node(node("n", card("G1"))), NOW)
+    state.set_node(read_node(node("n", card("G1", 8000))), NOW)
     for number in range(600):
-        incoming = read_pod(pod("p", with_limits(), notes={"nvidia.com/nouse-gpuuuid": f"X{number}"}))
+        incoming = read_pod(pod("p", gpu=1, annotations={"nvidia.com/nouse-gpuuuid": f"X{number}"}))
         assert len(state.eligible(NVIDIA, incoming)) == 1
     assert len(state._sorts._answers) <= 256
 
 
 def test_a_wish_of_any_length_is_answered_and_a_long_one_not_remembered() -> None:
     state = ClusterCache(VENDORS)
-    state.set_node(read_node(node("n", card("G1"))), NOW)
+    state.set_node(read_node(node("n", card("G1", 8000))), NOW)
     for number in range(3):
         many = ",".join(f"X{number}-{item}" for item in range(20_000))
-        incoming = read_pod(pod("p", with_limits(), notes={"nvidia.com/nouse-gpuuuid": many}))
+        incoming = read_pod(pod("p", gpu=1, annotations={"nvidia.com/nouse-gpuuuid": many}))
         assert len(state.eligible(NVIDIA, incoming)) == 1
     assert not state._sorts._answers

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from builders import bound_pod, card, container, node, pod, quota
 
 from hami_webhook.cluster.api import JSON, ClusterError
 from hami_webhook.scheduling.placer import SchedulingPolicies
@@ -23,14 +24,14 @@ from hami_webhook.scheduling.protocol import (
 from hami_webhook.scheduling.protocol import Filtered as Answer
 
 from .front import MODES, MUTEX, Front, args, turns
-from .scenery import ALLOCATED, CORES, MEM, NOW, card, node, pod, quota, running, with_limits
+from .scenery import ALLOCATED, MEM, NOW
 
 both = pytest.mark.parametrize("mode", MODES)
 EXAMPLE_A = (
-    node("node1", card("device1"), card("device2")),
-    node("node2", card("device3"), card("device4")),
-    running("on1", "node1", "device1,NVIDIA,2000,25:;"),
-    running("on2", "node2", "device4,NVIDIA,6000,75:;"),
+    node("node1", card("device1", 8000), card("device2", 8000)),
+    node("node2", card("device3", 8000), card("device4", 8000)),
+    bound_pod("on1", "node1", "device1,NVIDIA,2000,25:;"),
+    bound_pod("on2", "node2", "device4,NVIDIA,6000,75:;"),
 )
 
 
@@ -48,7 +49,7 @@ async def test_example_a_node_and_card(
     mode: str, node_policy: str, card_policy: str, node_name: str, device: str
 ) -> None:
     front = Front(mode, SchedulingPolicies(node_policy, card_policy))
-    await front.add(*EXAMPLE_A, pod("p", with_limits(1, 1000, 20), with_limits(None)))
+    await front.add(*EXAMPLE_A, pod("p", container(gpu=1, mem=1000, cores=20), container()))
     answer = await front.filter("p", "node1", "node2")
     grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["node1", "node2"]}))
     if mode == "single":
@@ -77,9 +78,9 @@ async def test_example_a_node_and_card(
 async def test_example_b_nothing_fits(mode: str) -> None:
     front = Front(mode)
     await front.add(
-        *(node("node1", card("a", 100), card("b", 100)), node("node2", card("c", 100), card("d"))),
-        running("busy", "node2", "d,NVIDIA,10,90:;"),
-        pod("p", with_limits(1, 1000, 20)),
+        *(node("node1", card("a", 100), card("b", 100)), node("node2", card("c", 100), card("d", 8000))),
+        bound_pod("busy", "node2", "d,NVIDIA,10,90:;"),
+        pod("p", gpu=1, mem=1000, cores=20),
     )
     assert await front.filter("p", "node1", "node2", "node3") == {
         "Nodes": None,
@@ -104,11 +105,11 @@ async def test_example_b_nothing_fits(mode: str) -> None:
 async def test_example_f_quota(mode: str) -> None:
     front = Front(mode)
     cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
-    await front.add(node("n", *cards), quota({CORES: 100, MEM: 2000}))
-    assert await front.scheduled(pod("small", with_limits(1)), "n") == ""
+    await front.add(node("n", *cards), quota("q", cores=100, mem=2000, used={}))
+    assert await front.scheduled(pod("small", gpu=1), "n") == ""
     assert front.read("small").annotations[ALLOCATED] == "G2000,NVIDIA,2000,0:;"
-    other = quota({CORES: 100, MEM: 1500}, namespace="b")
-    await front.add(other, pod("p", with_limits(1), namespace="b"))
+    other = quota("q", cores=100, mem=1500, namespace="b", used={})
+    await front.add(other, pod("p", gpu=1, namespace="b"))
     cards_again = node("m", *[card(f"H{memory}", memory) for memory in (2000, 8000, 4000, 6000)])
     await front.add(cards_again)
     failed = (await front.filter("p", "m", namespace="b"))["FailedNodes"]
@@ -119,10 +120,10 @@ async def test_example_f_quota(mode: str) -> None:
 async def test_example_f_two_cards_within_the_quota(mode: str) -> None:
     front = Front(mode)
     cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
-    await front.add(node("n", *cards), quota({CORES: 200, MEM: 4000}))
-    assert await front.scheduled(pod("p", with_limits(2, 2000, 100)), "n") == ""
+    await front.add(node("n", *cards), quota("q", cores=200, mem=4000, used={}))
+    assert await front.scheduled(pod("p", gpu=2, mem=2000, cores=100), "n") == ""
     assert front.read("p").annotations[ALLOCATED].count(",NVIDIA,2000,100:") == 2
-    await front.add(pod("q", with_limits(1, 1)))
+    await front.add(pod("q", gpu=1, mem=1))
     assert "ResourceQuotaNotFit" in (await front.filter("q", "n"))["FailedNodes"]["n"], "4000 MiB are taken"
 
 
@@ -144,9 +145,9 @@ AT_1506 = 1_767_366_360.0
 async def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error: str, lock: str) -> None:
     front = Front(mode, patience=0)
     front.now = AT_1506 + seconds
-    await front.add(node("n", card("G")), pod("p2", with_limits(1, 1000), namespace="b"))
+    await front.add(node("n", card("G", 8000)), pod("p2", gpu=1, mem=1000, namespace="b"))
     if holder_lives:
-        await front.add(pod("p1", with_limits(None), namespace="a"))
+        await front.add(pod("p1", namespace="a"))
     await front.filter("p2", "n", namespace="b")
     await front.lock("n", LOCKED)
     assert await front.bind("p2", "n", namespace="b") == error
@@ -162,7 +163,7 @@ async def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error
 async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
     front = Front(mode, patience=0)
     front.now = AT_1506
-    await front.add(node("n", card("G")), pod("p1", with_limits(1, 1000), namespace="a"))
+    await front.add(node("n", card("G", 8000)), pod("p1", gpu=1, mem=1000, namespace="a"))
     await front.filter("p1", "n", namespace="a")
     await front.lock("n", LOCKED)
     assert await front.bind("p1", "n", namespace="a") == ""
@@ -264,7 +265,7 @@ def test_an_empty_answer_has_every_key() -> None:
 @both
 async def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: str) -> None:
     front = Front(mode)
-    await front.add(pod("ours", with_limits(1)), pod("other", with_limits(None)))
+    await front.add(pod("ours", gpu=1), pod("other"))
     nothing: JSON = {"Nodes": None, "NodeNames": None}
     assert (await front.ask({"Pod": front.raw("ours"), **nothing}))["Error"] == "extender args missing nodes"
     answer = await front.ask({"Pod": front.raw("other"), **nothing})
@@ -279,10 +280,10 @@ async def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: 
 @both
 async def test_a_pod_that_is_not_ours_is_bound_without_waiting_for_anybody(mode: str) -> None:
     front = Front(mode, patience=0)
-    await front.add(node("n", card("G")), pod("holder", with_limits(None), namespace="a"))
+    await front.add(node("n", card("G", 8000)), pod("holder", namespace="a"))
     await front.lock("n", "2026-01-01T00:00:00Z,a,holder")
     async with front.locks.turn("n"):
-        assert await front.scheduled(pod("p", with_limits(None)), "n") == ""
+        assert await front.scheduled(pod("p"), "n") == ""
     assert front.read("p").node_name == "n"
     assert front._lock("n") == "2026-01-01T00:00:00Z,a,holder"
 
@@ -301,7 +302,7 @@ async def test_a_pod_that_cannot_be_read_is_told(mode: str) -> None:
 async def test_a_bad_weight_ends_the_call(mode: str) -> None:
     front = Front(mode)
     key = "hami.io/device-scoring-weights"
-    await front.add(node("n", card("G")), pod("p", with_limits(1), notes={key: "slot=1"}))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, annotations={key: "slot=1"}))
     why = "expected slot, core, and memory weights for pod p"
     reported = f'calcScore failed invalid {key} annotation "slot=1": {why}'
     assert await front.filter("p", "n") == encode_filtered(Answer(error=reported))
@@ -312,11 +313,11 @@ async def test_a_bad_weight_ends_the_call(mode: str) -> None:
 @pytest.mark.parametrize(
     ("wants", "failed", "unresolvable"),
     [
-        (with_limits(3, 10), "NodeInsufficientDevice", True),
-        (with_limits(1, 10**6), "2/2 CardInsufficientMemory", False),
+        (container(gpu=3, mem=10), "NodeInsufficientDevice", True),
+        (container(gpu=1, mem=10**6), "2/2 CardInsufficientMemory", False),
         (
-            with_limits(-1),
-            "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647",
+            container(gpu=-1),
+            "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647",
             None,
         ),
     ],
@@ -324,7 +325,7 @@ async def test_a_bad_weight_ends_the_call(mode: str) -> None:
 async def test_what_no_preemption_would_change_is_told(wants: JSON, failed: str, unresolvable: bool) -> None:
     for mode in MODES:
         front = Front(mode)
-        await front.add(node("n", card("G"), card("H")), pod("p", wants))
+        await front.add(node("n", card("G", 8000), card("H", 8000)), pod("p", wants))
         answer = await front.filter("p", "n")
         assert answer["FailedNodes"] == {"n": failed}
         assert answer["FailedAndUnresolvableNodes"] == ({"n": failed} if unresolvable else None)
@@ -332,11 +333,11 @@ async def test_what_no_preemption_would_change_is_told(wants: JSON, failed: str,
 
 async def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_not() -> None:
     front = Front("single")
-    await front.add(node("n", card("G"), card("H")))
-    await front.add(pod("p", with_limits(1, 10), notes={"nvidia.com/use-gpuuuid": "X"}))
+    await front.add(node("n", card("G", 8000), card("H", 8000)))
+    await front.add(pod("p", gpu=1, mem=10, annotations={"nvidia.com/use-gpuuuid": "X"}))
     answer = await front.filter("p", "n")
     assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"] == {"n": "2/2 CardUuidMismatch"}
-    await front.add(pod("q", with_limits(1, 9000), notes={"nvidia.com/use-gpuuuid": "G"}))
+    await front.add(pod("q", gpu=1, mem=9000, annotations={"nvidia.com/use-gpuuuid": "G"}))
     answer = await front.filter("q", "n")
     assert answer["FailedNodes"] == {"n": "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"}
     assert answer["FailedAndUnresolvableNodes"] is None
@@ -345,8 +346,10 @@ async def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_
 @both
 async def test_whole_nodes_are_a_dry_run(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("b", card("G")), running("full", "b", "G,NVIDIA,8000,100:;"), pod("p", with_limits(1, 8000)))
-    given = [node("z", card("Z")), node("b", card("G")), node("a"), node("s", card("S", 10))]
+    await front.add(
+        node("b", card("G", 8000)), bound_pod("full", "b", "G,NVIDIA,8000,100:;"), pod("p", gpu=1, mem=8000)
+    )
+    given = [node("z", card("Z", 8000)), node("b", card("G", 8000)), node("a"), node("s", card("S", 10))]
     version = front.raw("p")["metadata"]["resourceVersion"]
     body = {"Pod": front.raw("p"), "Nodes": {"metadata": {}, "items": given}, "NodeNames": ["ignored"]}
     answer = await front.ask(body)
@@ -363,20 +366,20 @@ async def test_whole_nodes_are_a_dry_run(mode: str) -> None:
 
 async def test_a_dry_run_tells_what_is_wrong_with_the_pod_and_judges_its_quota_by_the_real_pods() -> None:
     front = Front("cooperative")
-    nodes = {"items": [node("z", card("Z"))]}
-    await front.add(pod("bad", with_limits(-1)), quota({MEM: 6000}, used={MEM: 1000}))
+    nodes = {"items": [node("z", card("Z", 8000))]}
+    await front.add(pod("bad", gpu=-1), quota("q", mem=6000, used={MEM: 1000}))
     answer = await front.ask({"Pod": front.raw("bad"), "Nodes": nodes})
     assert list(answer["FailedNodes"]) == ["z"]
     assert answer["Nodes"]["items"] == []
     # `used` says less than the pods hold: the pods count
-    await front.add(node("n", card("G")), running("r", "n", "G,NVIDIA,5000,0:;"), pod("p", with_limits(1, 2000)))
+    await front.add(node("n", card("G", 8000)), bound_pod("r", "n", "G,NVIDIA,5000,0:;"), pod("p", gpu=1, mem=2000))
     assert (await front.ask({"Pod": front.raw("p"), "Nodes": nodes}))["FailedNodes"] == {"z": "1/1 ResourceQuotaNotFit"}
 
 
 @both
 async def test_filter_waits_for_the_caches(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("n", card("G")), pod("p", with_limits(1)), pod("other", with_limits(None)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1), pod("other"))
     front.synced.clear()
     assert (await front.filter("other", "n"))["NodeNames"] == ["n"], "not ours: answered at once"
     asked = asyncio.create_task(front.filter("p", "n"))
@@ -389,12 +392,12 @@ async def test_filter_waits_for_the_caches(mode: str) -> None:
 async def test_a_bind_that_decides_waits_for_the_caches() -> None:
     """Right after a start the pods that hold the cards aren't known yet."""
     front = Front("cooperative")
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000))
     front.synced.clear()
     asked = asyncio.create_task(front.bind("p", "n"))
     await turns()
     assert not asked.done()
-    await front.add(running("r", "n", "G,NVIDIA,8000,0:;"))
+    await front.add(bound_pod("r", "n", "G,NVIDIA,8000,0:;"))
     front.synced.set()
     assert "CardInsufficientMemory" in await asked
 
@@ -406,7 +409,7 @@ async def test_a_cluster_that_fails_is_the_error_of_the_answer() -> None:
 
     for mode in MODES:
         front = Front(mode, pause=pause)
-        await front.add(node("n", card("G")), pod("p", with_limits(1)))
+        await front.add(node("n", card("G", 8000)), pod("p", gpu=1))
         assert (await front.filter("p", "n"))["Error"] == "down"
 
 

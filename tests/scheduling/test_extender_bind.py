@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders import bound_pod, card, container, node, pod
 
 from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, turns
-from .scenery import ALLOCATED, VENDORS, card, node, pod, running, with_limits
+from .scenery import ALLOCATED, VENDORS
 
 both = pytest.mark.parametrize("mode", MODES)
 
@@ -21,8 +22,8 @@ both = pytest.mark.parametrize("mode", MODES)
 @both
 async def test_a_bound_pod_keeps_its_place(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("a", card("A")), node("b", card("B")))
-    assert await front.scheduled(pod("p", with_limits(1, 1000)), "a") == ""
+    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)))
+    assert await front.scheduled(pod("p", gpu=1, mem=1000), "a") == ""
     before = front.raw("p")
     front.hear("p")
     assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
@@ -39,7 +40,7 @@ def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
     async def story() -> None:
         for mode in MODES:
             front = Front(mode)
-            await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
+            await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
             await front.filter("p", "a")
             front.hear("p")
             before = (front.raw("p"), front.used("a", "A"), front.used("b", "B"))
@@ -68,7 +69,7 @@ def test_a_forged_bind_changes_nothing(sent: JSON, error: str) -> None:
 
 async def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
     front = Front("single")
-    await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
     message = "pod default/p was placed on a, not on b"
     assert await front.bind("p", "b") == message
@@ -81,7 +82,7 @@ async def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
 @both
 async def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
     uid = front.read("p").uid
     await front.cluster.delete(Kind.PODS, "p", "default")
@@ -93,18 +94,18 @@ async def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
 @both
 async def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
     front.state.remove_node("a")
     error = await front.bind("p", "a")
     assert error == "" if mode == "single" else "node unregistered" in error
-    await front.add(node("b", card("B")), pod("q", with_limits(1, 1000)))
+    await front.add(node("b", card("B", 8000)), pod("q", gpu=1, mem=1000))
     await front.filter("q", "b")
     front.state.remove_node("b")
     await front.cluster.delete(Kind.NODES, "b")
     assert await front.bind("q", "b") == 'node "b" not found'
     assert front.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
-    await front.add(node("b", card("B")))
+    await front.add(node("b", card("B", 8000)))
     assert front.used("b", "B") == (0, 0, 0)
 
 
@@ -117,9 +118,9 @@ async def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
     if not locked:
         monkeypatch.setattr(VENDORS["NVIDIA"], "lock", None)
     front = Front(mode)
-    await front.add(node("a", card("A"), card("B", 500)), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000), card("B", 500)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
-    taken = running("r", "a", theirs)
+    taken = bound_pod("r", "a", theirs)
     await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
     message = "card A of node a was taken by another scheduler meanwhile"
     assert await front.bind("p", "a") == ("" if bound else message)
@@ -136,7 +137,7 @@ async def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
 async def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
     """As after a restart between filter and bind."""
     front = Front(mode)
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)), pod("q", with_limits(1, 5000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000), pod("q", gpu=1, mem=5000))
     assert await front.bind("p", "a") == ""
     assert front.used("a", "A") == (1, 5000, 0)
     assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await front.bind("q", "a")
@@ -146,7 +147,8 @@ async def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
 async def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> None:
     front = Front(mode)
     await front.add(
-        node("n", card("G"), card("H")), pod("p", with_limits(1, 1000), notes={"nvidia.com/use-gpuuuid": "G"})
+        node("n", card("G", 8000), card("H", 8000)),
+        pod("p", gpu=1, mem=1000, annotations={"nvidia.com/use-gpuuuid": "G"}),
     )
     await front.filter("p", "n")
     changed = {"metadata": {"annotations": {"nvidia.com/use-gpuuuid": "H"}}}
@@ -160,7 +162,7 @@ async def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> 
 async def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
     front = Front(mode)
     former = {"hami.io/dcu-devices-allocated": "D,DCU,1,1:;", "hami.io/vgpu-node": "n", "hami.io/vgpu-time": "1"}
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000), notes=former))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000, annotations=former))
     await front.filter("p", "n")
     assert await front.bind("p", "n") == ""
     assert "hami.io/dcu-devices-allocated" not in front.read("p").annotations
@@ -169,7 +171,7 @@ async def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> N
 
 async def test_a_placement_that_is_too_old_is_not_bound() -> None:
     front = Front("single")
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
     front.now += 300
     assert "too old to be bound" in await front.bind("p", "a")
@@ -178,9 +180,9 @@ async def test_a_placement_that_is_too_old_is_not_bound() -> None:
 
 async def test_a_placement_that_was_given_up_is_not_bound() -> None:
     front = Front("single")
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 5000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000))
     await front.filter("p", "a")
-    await front.add(running("r", "a", "A,NVIDIA,8000,0:;"))
+    await front.add(bound_pod("r", "a", "A,NVIDIA,8000,0:;"))
     assert (await front.filter("p", "a"))["NodeNames"] is None
     front.hear("p")
     assert front.used("a", "A") == (1, 8000, 0)
@@ -197,7 +199,7 @@ async def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: 
             raise Conflict("no")
 
     front = Front(mode, pause=pause)
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "n")
     assert await front.bind("p", "n") == "no"
     assert front._lock("n") is None
@@ -215,8 +217,8 @@ async def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: 
 @both
 async def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("n", card("G")))
-    assert await front.scheduled(pod("p", with_limits(None), inits=[with_limits(1, 1000)]), "n") == ""
+    await front.add(node("n", card("G", 8000)))
+    assert await front.scheduled(pod("p", init=[container(gpu=1, mem=1000)]), "n") == ""
     assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
 
 
@@ -228,7 +230,7 @@ async def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bo
             raise Unavailable("lost")
 
     front = Front(mode, pause=pause)
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
     await front.filter("p", "n")
     assert await front.bind("p", "n") == ("" if effect else "lost")
     assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
@@ -246,7 +248,7 @@ async def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> No
             raise Unavailable("lost")
 
     front = Front(mode, pause=pause)
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
     await front.filter("p", "n")
     assert await front.bind("p", "n") == "lost"
     assert (await front.filter("q", "n"))["NodeNames"] is None
@@ -261,7 +263,7 @@ async def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> No
 async def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
     front = Front(mode)
     await front.add(
-        node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000))
+        node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000)
     )
     await front.filter("p", "n")
     async with front.locks.turn("n"):
@@ -279,7 +281,7 @@ async def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(
 
 async def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
     front = Front("single")
-    await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=8000))
     await front.filter("p", "n")
     async with front.locks.turn("n"):
         under_way = asyncio.create_task(front.bind("p", "n"))
@@ -300,7 +302,7 @@ async def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
 
     front = Front(mode, pause=pause)
     notes = {"hami.io/gpu-scheduler-policy": "fastest"}
-    await front.add(node("n", card("G")), *(pod(f"p{i}", with_limits(1, 8000), notes=notes) for i in range(4)))
+    await front.add(node("n", card("G", 8000)), *(pod(f"p{i}", gpu=1, mem=8000, annotations=notes) for i in range(4)))
     answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
     left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
     errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
@@ -310,7 +312,7 @@ async def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
 
 async def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
     front = Front("cooperative")
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
     await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
     async with front.locks.turn("n"):
         first = asyncio.create_task(front.bind("p", "n"))
@@ -324,7 +326,7 @@ async def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
 @both
 async def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 8000)), pod("q", with_limits(1, 8000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
     await front.filter("p", "n")
     held = front.used("n", "G")
     forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from builders import card, node, pod
 
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 
 from .front import MODES, Front
-from .scenery import card, node, pod, with_limits
 
 PREFIX = "hami_webhook_"
 
@@ -16,7 +16,7 @@ PREFIX = "hami_webhook_"
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
     front = Front(mode)
-    await front.add(node("n", card("d")), pod("p", with_limits(1, 1000)))
+    await front.add(node("n", card("d", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "n")
     front.now += 7
     assert await front.bind("p", "n") == ""
@@ -32,8 +32,8 @@ async def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
 
 async def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
     front = Front("cooperative")
-    await front.add(node("small", card("a"), card("b")), node("sick", card("c", health=False)))
-    await front.add(pod("p", with_limits(1, 99999)))
+    await front.add(node("small", card("a", 8000), card("b", 8000)), node("sick", card("c", 8000, health=False)))
+    await front.add(pod("p", gpu=1, mem=99999))
     await front.filter("p", "small", "sick")
     value = front.registry.get_sample_value
     assert value(f"{PREFIX}extender_refused_total") == 1

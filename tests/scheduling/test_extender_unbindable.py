@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from builders import card, node, pod, quota
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from hami_webhook.kube.objects import is_subdomain
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
 from .front import MODES, Front, turns
-from .scenery import ALLOCATED, card, node, pod, quota, with_limits
+from .scenery import ALLOCATED
 
 both = pytest.mark.parametrize("mode", MODES)
 
@@ -89,9 +90,15 @@ async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mo
     change, sent, error = CASES[case]
     front = Recorded(mode)
     front.extender._schedulers = lambda: {"hami-scheduler"}
-    mine = pod("p", with_limits(1, 1000), schedulerName="hami-scheduler")
-    theirs = pod("theirs", with_limits(1, 1000), schedulerName="volcano")
-    await front.add(node("a", card("A")), node("b", card("B")), quota({"limits.nvidia.com/gpu": 5}), mine, theirs)
+    mine = pod("p", gpu=1, mem=1000, schedulerName="hami-scheduler")
+    theirs = pod("theirs", gpu=1, mem=1000, schedulerName="volcano")
+    await front.add(
+        node("a", card("A", 8000)),
+        node("b", card("B", 8000)),
+        quota("q", used={}, **{"limits.nvidia.com/gpu": 5}),
+        mine,
+        theirs,
+    )
     name = sent.get("PodName", "p")
     uid = front.read("theirs" if name == "theirs" else "p").uid
     await front.filter("p", "a")
@@ -112,7 +119,7 @@ async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mo
 @both
 async def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
     front = Recorded(mode)
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
     await gate(front)
     front.hear("p")
     await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
@@ -123,7 +130,7 @@ async def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: s
 
 async def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
     front = Recorded("single")
-    await front.add(node("a", card("A")), node("b", card("B")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
     await place_elsewhere(front)
     front.hear("p")
     del front.writes[:]
@@ -133,7 +140,7 @@ async def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_
 
 async def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
     front = Recorded("cooperative")
-    await front.add(node("a", card("A", 500)), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 500)), pod("p", gpu=1, mem=1000))
     assert "can't take the pod any longer" in await front.bind("p", "a")
     assert front.writes == []
 
@@ -141,7 +148,7 @@ async def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_a
 @both
 async def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
     front = Recorded(mode)
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000), schedulerName="mine"))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000, schedulerName="mine"))
     await front.filter("p", "a")
     assert await front.bind("p", "a") == ""
     await turns()
@@ -185,7 +192,7 @@ def test_a_binding_that_is_read_names_objects_that_can_be(sent: JSON) -> None:
 
 async def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
     front = Recorded("single")
-    await front.add(node("a", card("A")), pod("p", with_limits(1, 1000)))
+    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
     await front.filter("p", "a")
     await front.lock("a", "2026-01-01T00:00:00Z,,")
     del front.calls[:]

@@ -6,6 +6,7 @@ from datetime import UTC
 from typing import Any
 
 import pytest
+from builders import card, container, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,25 +20,26 @@ from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 from hami_webhook.scheduling.scoring import best_first, node_rank
 
-from .scenery import CORES, GPU, MEM, NOW, VENDORS, card, node, pod, with_limits
+from .scenery import CORES, GPU, MEM, NOW, VENDORS
 from .test_cluster_cache import read_node
 from .test_cluster_cache_any_order import World, apply, changes
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 ASKING = (
-    pod("plain", with_limits(mem=1000)),
+    pod("plain", gpu=1, mem=1000),
     pod(
         "sibling",
-        with_limits(mem=1000),
-        notes={"hami.io/vgpu-node": "b", "batch.kubernetes.io/job-completion-index": "3"},
+        gpu=1,
+        mem=1000,
+        annotations={"hami.io/vgpu-node": "b", "batch.kubernetes.io/job-completion-index": "3"},
     ),
-    pod("elsewhere", with_limits(mem=1000), namespace="other"),
-    pod("share", with_limits(percent=50)),
-    pod("linked", with_limits(2, mem=500), notes=TOPOLOGY),
-    pod("linked-one", with_limits(1, percent=30), notes={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"}),
-    pod("peaks", with_limits(mem=3000), with_limits(mem=500), inits=[with_limits(2, mem=2500)]),
-    pod("picky", with_limits(cores=20), notes={"nvidia.com/use-gpuuuid": "G1"}),
-    pod("binpack", with_limits(mem=1000), notes={"hami.io/gpu-scheduler-policy": "binpack"}),
+    pod("elsewhere", gpu=1, mem=1000, namespace="other"),
+    pod("share", gpu=1, percent=50),
+    pod("linked", gpu=2, mem=500, annotations=TOPOLOGY),
+    pod("linked-one", gpu=1, percent=30, annotations={**TOPOLOGY, "hami.io/node-scheduler-policy": "spread"}),
+    pod("peaks", container(gpu=1, mem=3000), container(gpu=1, mem=500), init=[container(gpu=2, mem=2500)]),
+    pod("picky", gpu=1, cores=20, annotations={"nvidia.com/use-gpuuuid": "G1"}),
+    pod("binpack", gpu=1, mem=1000, annotations={"hami.io/gpu-scheduler-policy": "binpack"}),
 )
 NAMES = ("a", "b", "c")
 
@@ -106,7 +108,7 @@ def test_the_memory_answers_as_the_nodes_would_now(steps: list[Any], most: int) 
 def known(*names: str) -> tuple[ClusterCache, FilterCache]:
     state = ClusterCache(VENDORS)
     for name in names:
-        state.set_node(read_node(node(name, card(f"{name}0"), card(f"{name}1")), 0), NOW)
+        state.set_node(read_node(node(name, card(f"{name}0", 8000), card(f"{name}1", 8000)), 0), NOW)
     return state, FilterCache(state, VENDORS, "binpack")
 
 
@@ -120,7 +122,7 @@ def test_a_pod_of_the_same_shape_asks_only_nodes_that_changed_since() -> None:
     memory.filtered(SIBLING, None, "cab")
     memory.filtered(ELSEWHERE, None, "ac")
     assert memory.tested == 3
-    state.set_node(read_node(node("b", card("b0", memory=100)), 1), NOW)
+    state.set_node(read_node(node("b", card("b0", 100)), 1), NOW)
     assert {each.node for each in memory.filtered(PLAIN, None, "abc").fits} == {"a", "c"}
     assert memory.tested == 4
     state.remove_node("a")
@@ -145,7 +147,7 @@ def test_a_budget_that_moved_asks_anew_only_where_it_would_say_otherwise() -> No
 def test_too_much_to_remember_gives_up_what_was_asked_longest_ago() -> None:
     state, _ = known(*"abc")
     memory = FilterCache(state, VENDORS, "binpack", 6)
-    others = [ask_of(pod("p", with_limits(mem=memory_))) for memory_ in (1, 2, 3)]
+    others = [ask_of(pod("p", gpu=1, mem=memory_)) for memory_ in (1, 2, 3)]
     for ask in (*others[:2], others[0], others[2], others[0]):
         memory.filtered(ask, None, "abc")
     assert memory.tested == 9

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders import bound_pod, card, container, node, pod, quota
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeView, Request
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import PodRequest, fit_pod, read_pod_request
 
-from .scenery import ALLOCATED, MEM, VENDORS, Scene, card, node, pod, quota, running, with_limits
+from .scenery import ALLOCATED, MEM, VENDORS, Scene
 
 Outcome = str
 """The allocated annotation, or the reason."""
@@ -20,7 +21,7 @@ Outcome = str
 def fitted(raw: JSON, *cards: JSON, hard: dict[str, int] | None = None) -> Outcome:
     async def scenario() -> Outcome:
         scene = Scene()
-        await scene.add(node("n", *cards), *([quota(hard)] if hard else []))
+        await scene.add(node("n", *cards), *([quota("q", used={}, **hard)] if hard else []))
         found = await scene.place(raw)
         assert found is not None
         return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
@@ -28,31 +29,32 @@ def fitted(raw: JSON, *cards: JSON, hard: dict[str, int] | None = None) -> Outco
     return asyncio.run(scenario())
 
 
-A, B = card("a"), card("b")
+A, B = card("a", 8000), card("b", 8000)
 ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 
 
 @pytest.mark.parametrize(
     ("apps", "inits", "outcome"),
     [
-        ([with_limits(1, 5000), with_limits(1, 4000)], [], "b,NVIDIA,5000,0:;a,NVIDIA,4000,0:;"),
-        ([with_limits(1, 3000), with_limits(1, 4000)], [], "b,NVIDIA,3000,0:;a,NVIDIA,4000,0:;"),
-        ([with_limits(1, 8000)], [with_limits(2, 8000)], "b,NVIDIA,8000,0:a,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
-        ([with_limits(1, 8000)], [with_limits(1, 8000), with_limits(1, 8000)],
+        ([container(gpu=1, mem=5000), container(gpu=1, mem=4000)], [], "b,NVIDIA,5000,0:;a,NVIDIA,4000,0:;"),
+        ([container(gpu=1, mem=3000), container(gpu=1, mem=4000)], [], "b,NVIDIA,3000,0:;a,NVIDIA,4000,0:;"),
+        ([container(gpu=1, mem=8000)], [container(gpu=2, mem=8000)],
+         "b,NVIDIA,8000,0:a,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
+        ([container(gpu=1, mem=8000)], [container(gpu=1, mem=8000), container(gpu=1, mem=8000)],
          "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;"),
-        ([with_limits(2, 8000)], [with_limits(1, 1000, sidecar=True)], ONE_OF_TWO),
-        ([with_limits(2, 7000)], [with_limits(1, 1000, sidecar=True)],
+        ([container(gpu=2, mem=8000)], [container(gpu=1, mem=1000, sidecar=True)], ONE_OF_TWO),
+        ([container(gpu=2, mem=7000)], [container(gpu=1, mem=1000, sidecar=True)],
          "b,NVIDIA,1000,0:;a,NVIDIA,7000,0:b,NVIDIA,7000,0:;"),
         (
-            [with_limits(1, 1)],
-            [with_limits(1, 7000, sidecar=True), with_limits(2, 2000)],
+            [container(gpu=1, mem=1)],
+            [container(gpu=1, mem=7000, sidecar=True), container(gpu=2, mem=2000)],
             ONE_OF_TWO,
         ),
-        ([with_limits(1, 1)], [with_limits(2, 2000), with_limits(1, 7000, sidecar=True)],
+        ([container(gpu=1, mem=1)], [container(gpu=2, mem=2000), container(gpu=1, mem=7000, sidecar=True)],
          "b,NVIDIA,2000,0:a,NVIDIA,2000,0:;b,NVIDIA,7000,0:;a,NVIDIA,1,0:;"),
-        ([with_limits(3, 1)], [], "NodeInsufficientDevice"),
-        ([with_limits(None)], [with_limits(1, 1)], "b,NVIDIA,1,0:;;"),
-        ([with_limits(1, 9000)], [with_limits(1, 1)], "2/2 CardInsufficientMemory"),
+        ([container(gpu=3, mem=1)], [], "NodeInsufficientDevice"),
+        ([container()], [container(gpu=1, mem=1)], "b,NVIDIA,1,0:;;"),
+        ([container(gpu=1, mem=9000)], [container(gpu=1, mem=1)], "2/2 CardInsufficientMemory"),
     ],
     ids=[
         "apps add up", "the emptier card next", "init takes all cards alone", "each init alone", "a sidecar stays",
@@ -63,13 +65,13 @@ ONE_OF_TWO = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 def test_containers_are_fitted_in_their_order_and_by_their_kind(
     apps: list[JSON], inits: list[JSON], outcome: Outcome
 ) -> None:
-    assert fitted(pod("p", *apps, inits=inits), A, B) == outcome
+    assert fitted(pod("p", *apps, init=inits), A, B) == outcome
 
 
 async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
     scene = Scene()
     await scene.add(node("n", A))
-    await scene.refused(pod("p", with_limits(1, 9000), inits=[with_limits(1, 8000, 100)]))
+    await scene.refused(pod("p", gpu=1, mem=9000, init=[container(gpu=1, mem=8000, cores=100)]))
     assert scene.used("n", "a") == (0, 0, 0)
 
 
@@ -77,29 +79,35 @@ async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
     ("apps", "inits", "hard", "outcome"),
     [
         # alone, init would take b and the app a: 13000. On one card the peak is 8000.
-        ([with_limits(1, 5000)], [with_limits(1, 8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
-        ([with_limits(1, 5000)], [with_limits(1, 8000)], 7999, "2/2 ResourceQuotaNotFit"),
-        ([with_limits(1, 8000), with_limits(1, 8000)], [with_limits(1, 8000)], 16000,
+        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=8000)], 8000, "b,NVIDIA,8000,0:;b,NVIDIA,5000,0:;"),
+        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=8000)], 7999, "2/2 ResourceQuotaNotFit"),
+        ([container(gpu=1, mem=8000), container(gpu=1, mem=8000)], [container(gpu=1, mem=8000)], 16000,
          "b,NVIDIA,8000,0:;b,NVIDIA,8000,0:;a,NVIDIA,8000,0:;"),
-        ([with_limits(1, 5000)], [with_limits(1, 2000, sidecar=True), with_limits(1, 6000)], 8000,
+        ([container(gpu=1, mem=5000)], [container(gpu=1, mem=2000, sidecar=True), container(gpu=1, mem=6000)], 8000,
          "b,NVIDIA,2000,0:;a,NVIDIA,6000,0:;a,NVIDIA,5000,0:;"),
-        ([with_limits(2, 3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
+        ([container(gpu=2, mem=3000)], [], 5999, "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"),
     ],
     ids=["one card", "too little even so", "both cards", "with a sidecar", "no init containers"],
 )  # fmt: skip
 def test_quota_counts_the_peak_per_card_and_init_shares_the_apps_cards(
     apps: list[JSON], inits: list[JSON], hard: int, outcome: Outcome
 ) -> None:
-    assert fitted(pod("p", *apps, inits=inits), A, B, hard={MEM: hard}) == outcome
+    assert fitted(pod("p", *apps, init=inits), A, B, hard={MEM: hard}) == outcome
 
 
 def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() -> None:
     async def scenario(hard: int) -> Outcome:
         scene = Scene()
-        await scene.add(node("n", A, B), quota({MEM: hard}), running("x", "n", "b,NVIDIA,2000,0:;", namespace="other"))
+        await scene.add(
+            node("n", A, B), quota("q", mem=hard, used={}), bound_pod("x", "n", "b,NVIDIA,2000,0:;", namespace="other")
+        )
         # binpack sends init to b, where the app has no room: 5000 on b and 7000 on a
         wants = pod(
-            "p", with_limits(1, 7000), inits=[with_limits(1, 5000)], notes={"hami.io/gpu-scheduler-policy": "binpack"}
+            "p",
+            gpu=1,
+            mem=7000,
+            init=[container(gpu=1, mem=5000)],
+            annotations={"hami.io/gpu-scheduler-policy": "binpack"},
         )
         found = await scene.place(wants)
         assert found is not None
@@ -111,13 +119,13 @@ def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() ->
 
 
 def test_the_second_try_keeps_the_reasons_of_the_first() -> None:
-    wants = pod("p", with_limits(2, 3000), inits=[with_limits(2, 1000)])
+    wants = pod("p", gpu=2, mem=3000, init=[container(gpu=2, mem=1000)])
     outcome = fitted(wants, A, B, hard={MEM: 5000})
     assert outcome == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
 
 
 def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
-    for limits in (with_limits(None), with_limits(0)):
+    for limits in (container(), container(gpu=0)):
         assert read_pod_request(Pod.from_object(pod("p", limits)), VENDORS, "spread") is None
 
 
@@ -125,16 +133,16 @@ def test_a_pod_that_asks_for_nothing_has_no_ask() -> None:
     ("container", "message"),
     [
         (
-            with_limits(-1),
-            "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647",
+            container(gpu=-1),
+            "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647",
         ),
         (
-            with_limits("1500m"),
-            "invalid nvidia.com/gpu value 1500m in container c0: must be an integer between 0 and 2147483647",
+            container(gpu="1500m"),
+            "invalid nvidia.com/gpu value 1500m in container main: must be an integer between 0 and 2147483647",
         ),
         (
-            with_limits(1, "16Gi"),
-            "invalid nvidia.com/gpumem value 16Gi in container c0: "
+            container(gpu=1, mem="16Gi"),
+            "invalid nvidia.com/gpumem value 16Gi in container main: "
             "must be an integer number of MiB between 0 and 2147483647",
         ),
     ],
@@ -147,9 +155,9 @@ def test_an_amount_admission_would_refuse_is_never_read_as_nothing(container: JS
 
 def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
     own = read_pod_request(
-        Pod.from_object(pod("p", with_limits(), notes={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
+        Pod.from_object(pod("p", gpu=1, annotations={"hami.io/gpu-scheduler-policy": ""})), VENDORS, "mutex"
     )
-    default = read_pod_request(Pod.from_object(pod("p", with_limits())), VENDORS, "mutex")
+    default = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "mutex")
     assert own is not None
     assert default is not None
     assert (own.terms["NVIDIA"].policy.mutex, default.terms["NVIDIA"].policy.mutex) == (False, True)
@@ -158,7 +166,7 @@ def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
 
 @pytest.mark.parametrize("key", VENDORS)
 def test_difference_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
-    incoming = Pod.from_object(pod("p", with_limits(None)))
+    incoming = Pod.from_object(pod("p"))
     terms = {key: VENDORS[key].terms(incoming, "spread")}
     request = PodRequest(incoming, [{key: Request(1, FixedMemory(1), 0)}], terms)
     bare = Node.from_object({"metadata": {"name": "n"}})

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from builders import bound_pod, card, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 
-from .scenery import ALLOCATED, NOW, VENDORS, Scene, card, node, pod, running, with_limits
+from .scenery import ALLOCATED, NOW, VENDORS, Scene
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 REQUIRED = {**TOPOLOGY, "nvidia.com/require-nvlink": "true"}
@@ -43,7 +44,7 @@ def scored(name: str, table: Sequence[Sequence[int]]) -> JSON:
 
 def taken(name: str, cards: Sequence[int]) -> JSON:
     """A pod that holds whole cards of a node."""
-    return running(f"on-{name}", name, "".join(f"{name}{i},NVIDIA,40960,100:" for i in cards) + ";")
+    return bound_pod(f"on-{name}", name, "".join(f"{name}{i},NVIDIA,40960,100:" for i in cards) + ";")
 
 
 def placed(gpus: int, *objects: JSON, notes: dict[str, str] = TOPOLOGY) -> tuple[str, set[int]]:
@@ -52,7 +53,7 @@ def placed(gpus: int, *objects: JSON, notes: dict[str, str] = TOPOLOGY) -> tuple
     async def scenario() -> tuple[str, set[int]]:
         scene = Scene()
         await scene.add(*objects)
-        placement = await scene.placed(pod("p", with_limits(gpus, 1024), notes=notes))
+        placement = await scene.placed(pod("p", gpu=gpus, mem=1024, annotations=notes))
         text = scene.read("p").annotations[ALLOCATED]
         uuids = [entry.split(",")[0] for entry in text.rstrip(";").rstrip(":").split(":")]
         return placement.node, {int(uuid.removeprefix(placement.node)) for uuid in uuids}
@@ -174,7 +175,7 @@ def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
         best = oracle.best(count, required=notes is REQUIRED)
         if best is not None:
             expected.append((oracle.key(best), name, [f"{name}{card}" for card in best]))
-    request = read_pod_request(Pod.from_object(pod("p", with_limits(count, 1024), notes=notes)), VENDORS, "spread")
+    request = read_pod_request(Pod.from_object(pod("p", gpu=count, mem=1024, annotations=notes)), VENDORS, "spread")
     assert request is not None
     found = evaluate(list(state.views()), request, VENDORS, None, SchedulingPolicies())
     chosen = [(fit.node, [device.uuid for device in fit.fit.rows[0]["NVIDIA"].devices]) for fit in found.fits]
@@ -205,7 +206,7 @@ def test_the_log_has_the_documents_line_on_the_chosen_cards(
 async def test_a_required_link_refuses_the_nodes_without_and_an_event_names_them() -> None:
     scene = Scene()
     await scene.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
-    wants = pod("p", with_limits(4, 1024), notes=REQUIRED)
+    wants = pod("p", gpu=4, mem=1024, annotations=REQUIRED)
     assert await scene.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
     messages = [message for _, reason, message in scene.events("p") if reason == "FilteringFailed"]
     assert "3 nodes NVLinkNotFit(blind,pairs,pcie)" in messages
@@ -221,4 +222,4 @@ async def test_policy_can_require_links(part: str) -> None:
     scene.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
     await scene.add(grouped("pcie", 1, 1, 1, 1))
     own = {**TOPOLOGY, "nvidia.com/require-nvlink": "false"} if part == "enforce" else TOPOLOGY
-    assert await scene.refused(pod("p", with_limits(4, 1024), notes=own)) == {"pcie": "4/4 NVLinkNotFit"}
+    assert await scene.refused(pod("p", gpu=4, mem=1024, annotations=own)) == {"pcie": "4/4 NVLinkNotFit"}

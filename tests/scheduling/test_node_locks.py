@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
+from builders import node, pod
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
@@ -15,7 +16,7 @@ from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks
 
 from .front import turns
-from .scenery import NOW, node, pod, with_limits
+from .scenery import NOW
 
 
 class Yard:
@@ -54,7 +55,7 @@ class Yard:
         for namespace in ("a", "b"):
             await self.cluster.ensure_namespace(namespace)
         for name in pods:
-            await self.cluster.create(Kind.PODS, pod(name, with_limits(1), namespace="a"))
+            await self.cluster.create(Kind.PODS, pod(name, gpu=1, namespace="a"))
         if value is not None:
             await self.write(value)
 
@@ -73,7 +74,7 @@ class Yard:
 
 
 def a_pod(name: str, namespace: str = "b") -> Pod:
-    return Pod.from_object(pod(name, with_limits(1), namespace=namespace))
+    return Pod.from_object(pod(name, gpu=1, namespace=namespace))
 
 
 def at(seconds: float) -> str:

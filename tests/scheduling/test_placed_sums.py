@@ -6,6 +6,7 @@ from datetime import UTC
 from typing import Any
 
 import pytest
+from builders import bound_pod, pod, quota
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import CORES, GPU, MEM, NOW, VENDORS, pod, quota, running, with_limits
+from .scenery import GPU, MEM, NOW, VENDORS
 from .test_cluster_cache_any_order import World, apply, changes
 
 SCOPES: tuple[dict[str, Any], ...] = (
@@ -26,7 +27,7 @@ SCOPES: tuple[dict[str, Any], ...] = (
 )
 QUOTAS = [
     QuotaAccount.read(ResourceQuota.from_object({**raw, "spec": {**raw["spec"], **scopes}}), VENDORS)
-    for raw in (quota({GPU: 10, MEM: 10**6}), quota({CORES: 100}, name="cores"))
+    for raw in (quota("q", gpu=10, mem=10**6, used={}), quota("cores", cores=100, used={}))
     for scopes in SCOPES
 ]
 more = st.lists(
@@ -45,7 +46,7 @@ more = st.lists(
 
 def add(world: World, change: tuple[Any, ...]) -> None:
     _, uid, priority, deadline, phase, leaves, namespace = change
-    raw = running(f"p{uid}", "a", "G1,NVIDIA,700,3:;", namespace=namespace, priorityClassName=priority)
+    raw = bound_pod(f"p{uid}", "a", "G1,NVIDIA,700,3:;", namespace=namespace, priorityClassName=priority)
     raw["metadata"]["uid"] = uid
     raw["status"]["phase"] = phase
     if deadline:
@@ -58,7 +59,7 @@ def add(world: World, change: tuple[Any, ...]) -> None:
 
 def check(world: World) -> None:
     state = world.state
-    incoming = [Pod.from_object(pod("new", with_limits(mem=1), namespace=space)) for space in ("default", "other")]
+    incoming = [Pod.from_object(pod("new", gpu=1, mem=1, namespace=space)) for space in ("default", "other")]
     for one in (*incoming, *state.pods()):
         for books in QUOTAS:
             others = state.pods_in(one.namespace)
@@ -90,10 +91,10 @@ def test_settled_pods_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("hami_webhook.quota.placed_charges.charge_of", counting)
     state = ClusterCache(VENDORS)
     for number in range(50):
-        raw = running(f"p{number}", "n", f"G{number},NVIDIA,100,1:;")
+        raw = bound_pod(f"p{number}", "n", f"G{number},NVIDIA,100,1:;")
         raw["metadata"]["uid"] = str(number)
         state.set_pod(Pod.from_object(raw), NOW)
-    incoming = Pod.from_object(pod("new", with_limits(mem=1)))
+    incoming = Pod.from_object(pod("new", gpu=1, mem=1))
     for _ in range(3):
         assert state.placed_besides(incoming, QUOTAS[0], NOW) == {GPU: 50, MEM: 5000}
         assert len(looked_at) == 50

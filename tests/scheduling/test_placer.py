@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from builders import bound_pod, card, container, node, pod, quota
 
 from hami_webhook.cluster.api import ClusterError, Invalid, Kind, Unavailable
 from hami_webhook.devices.pod_preferences import GPU_POLICY
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .scenery import ALLOCATED, GPU, MEM, NOW, Scene, card, node, pod, quota, running, with_limits
+from .scenery import ALLOCATED, GPU, MEM, NOW, Scene
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
@@ -23,7 +24,7 @@ async def test_the_log_names_what_nodes_lack_of_a_vendor_that_none_has(caplog: p
     caplog.set_level("INFO")
     scene = Scene()
     names = [f"n{i:02}" for i in range(12)]
-    await scene.add(*(node(name, card(f"G-{name}")) for name in names), node("bare"))
+    await scene.add(*(node(name, card(f"G-{name}", 8000)) for name in names), node("bare"))
     chip = {"name": "main", "image": "x", "resources": {"limits": {"iluvatar.ai/BI-V150-vgpu": 1}}}
     refused = await scene.refused(pod("p", chip))
     assert refused == {"bare": "node unregistered"} | dict.fromkeys(names, "NodeInsufficientDevice")
@@ -55,8 +56,8 @@ def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], ob
 )
 async def test_the_node_becomes_a_label_only_where_its_name_is_one(name: str, label: str | None) -> None:
     scene = Scene()
-    await scene.add(node(name, card("G")))
-    placement = await scene.placed(pod("p", with_limits(1, 1000)))
+    await scene.add(node(name, card("G", 8000)))
+    placement = await scene.placed(pod("p", gpu=1, mem=1000))
     stored = scene.cluster.peek(Kind.PODS, "p", "default")
     assert stored is not None
     assert stored["spec"]["nodeName"] == placement.node == name
@@ -80,14 +81,14 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
         "hami.io/amd-cu-allocated": "the plugin's own",
         "team": "blue",
     }
-    raw = {**pod("p", with_limits(), notes=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
+    raw = {**pod("p", gpu=1, annotations=stale, labels={"hami.io/vgpu-node": "elsewhere"}), "metadata": {
         "name": "p", "namespace": "default", "uid": "u", "annotations": stale,
         "labels": {"hami.io/vgpu-node": "elsewhere", "app": "x"}}}  # fmt: skip
     read = Pod.from_object(raw)
     removed = {"hami.io/vgpu-mig-allocations": None, "hami.io/dcu-devices-allocated": None, "hami.io/bind-phase": None}
     assert stale_metadata(read, "n", {"hami.io/vgpu-node": "n"}) == {"annotations": removed}
     assert stale_metadata(read, LONG, {})["labels"] == {"hami.io/vgpu-node": None}
-    assert stale_metadata(Pod.from_object(pod("p", with_limits())), LONG, {}) == {}
+    assert stale_metadata(Pod.from_object(pod("p", gpu=1)), LONG, {}) == {}
 
 
 async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
@@ -96,30 +97,28 @@ async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
     places = [{"start": start, "size": 2} for start in (0, 2)]
     mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
     await scene.add(node("n", mig))
-    placement = await scene.placed(pod("p", with_limits(None), with_limits(2, 8000)))
+    placement = await scene.placed(pod("p", container(), container(gpu=2, mem=8000)))
     assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
     reported = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
     assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in reported] == [
         (1, 0, 0),
         (1, 1, 2),
     ]
-    assert await scene.refused(pod("q", with_limits(1, 8000))) == {"n": "1/1 CardMigTopologyInfeasible"}
+    assert await scene.refused(pod("q", gpu=1, mem=8000)) == {"n": "1/1 CardMigTopologyInfeasible"}
 
 
 async def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
-    assert await scene.place(pod("p", with_limits(None))) is None
+    await scene.add(node("n", card("G", 8000)))
+    assert await scene.place(pod("p")) is None
     assert scene.events("p") == []
 
 
 async def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
     scene = Scene()
-    await scene.add(node("n1", card("G")), node("n2", card("H")))
-    reported = "invalid nvidia.com/gpu value -1 in container c0: must be an integer between 0 and 2147483647"
-    assert await scene.refused(pod("p", with_limits(-1)), ["n1", "n2", "gone"]) == dict.fromkeys(
-        ("n1", "n2", "gone"), reported
-    )
+    await scene.add(node("n1", card("G", 8000)), node("n2", card("H", 8000)))
+    reported = "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647"
+    assert await scene.refused(pod("p", gpu=-1), ["n1", "n2", "gone"]) == dict.fromkeys(("n1", "n2", "gone"), reported)
     assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
 
 
@@ -137,17 +136,17 @@ async def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
 )
 async def test_bad_weights_end_the_call_and_are_told(weights: str, why: str) -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
+    await scene.add(node("n", card("G", 8000)))
     notes = {"hami.io/device-scoring-weights": weights}
     reported = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
-    assert await scene.place(pod("p", with_limits(), notes=notes)) == Unschedulable(error=reported)
+    assert await scene.place(pod("p", gpu=1, annotations=notes)) == Unschedulable(error=reported)
     assert scene.events("p") == [("Warning", "FilteringFailed", reported)]
 
 
 async def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered() -> None:
     scene = Scene()
-    await scene.add(node("a", card("A")), node("b", card("B")), node("empty"))
-    placement = await scene.placed(pod("p", with_limits(1, 10)), ["b", "empty", "gone"])
+    await scene.add(node("a", card("A", 8000)), node("b", card("B", 8000)), node("empty"))
+    placement = await scene.placed(pod("p", gpu=1, mem=10), ["b", "empty", "gone"])
     assert placement.node == "b"
     assert {n: str(why) for n, why in placement.failed.items()} == dict.fromkeys(("empty", "gone"), "node unregistered")
     assert scene.events("p")[0][2] == "find fit node(b), 2 nodes not fit, 1 nodes fit(b:0.00)"
@@ -155,14 +154,14 @@ async def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregist
 
 async def test_without_candidates_nothing_fits() -> None:
     scene = Scene()
-    assert await scene.refused(pod("p", with_limits())) == {}
+    assert await scene.refused(pod("p", gpu=1)) == {}
     assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 0 nodes do not meet")]
 
 
 async def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
-    wants = pod("p", with_limits(1, 8000, 100))
+    await scene.add(node("n", card("G", 8000)))
+    wants = pod("p", gpu=1, mem=8000, cores=100)
     await scene.assumed(wants)
     scene.now += 20
     placement = await scene.assumed(wants)
@@ -175,24 +174,24 @@ async def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew()
 
 async def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
-    await scene.assumed(pod("p", with_limits(1, 8000, 100)))
-    assert await scene.refused(pod("q", with_limits(1, 8000, 100))) == {"n": "1/1 CardInsufficientMemory"}
+    await scene.add(node("n", card("G", 8000)))
+    await scene.assumed(pod("p", gpu=1, mem=8000, cores=100))
+    assert await scene.refused(pod("q", gpu=1, mem=8000, cores=100)) == {"n": "1/1 CardInsufficientMemory"}
     scene.now += 300
-    await scene.placed(pod("q", with_limits(1, 8000, 100)))
+    await scene.placed(pod("q", gpu=1, mem=8000, cores=100))
 
 
 async def test_binding_is_told() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")))
-    await scene.placed(pod("p", with_limits(1, 10)))
+    await scene.add(node("n", card("G", 8000)))
+    await scene.placed(pod("p", gpu=1, mem=10))
     assert scene.read("p").node_name == "n"
     assert scene.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
 
 
 async def test_a_bound_pod_is_never_placed_again() -> None:
     scene = Scene()
-    await scene.add(node("n", card("G")), running("p", "n", "G,NVIDIA,4000,0:;"))
+    await scene.add(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,4000,0:;"))
     before = scene.read("p")
     assert await scene.placer.place(before) is None
     assert scene.read("p") == before
@@ -201,8 +200,8 @@ async def test_a_bound_pod_is_never_placed_again() -> None:
 
 async def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
     scene = Scene()
-    await scene.add(node("a", card("G0"), card("G1")), node("b", card("H")))
-    await scene.placed(pod("p", with_limits(1, 10), notes={GPU_POLICY: "topology-aware, fastest"}))
+    await scene.add(node("a", card("G0", 8000), card("G1", 8000)), node("b", card("H", 8000)))
+    await scene.placed(pod("p", gpu=1, mem=10, annotations={GPU_POLICY: "topology-aware, fastest"}))
     assert scene.events("p")[:2] == [
         ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
         ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
@@ -213,9 +212,11 @@ async def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is
     scene = Scene()
     declared = {GPU: 1, MEM: 4000}
     # another pod's placement on S makes L the fuller node, so binpack prefers it
-    await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)), quota({GPU: 4, MEM: 20000}, used=declared))
-    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
-    placement = await scene.placed(pod("p", with_limits(1, percent=50)))
+    await scene.add(
+        node("l", card("L", 24000)), node("s", card("S", 8000)), quota("q", gpu=4, mem=20000, used=declared)
+    )
+    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+    placement = await scene.placed(pod("p", gpu=1, percent=50))
     assert placement.node == "l"
     assert scene.quota_used() == {GPU: "1", MEM: "12k"}
 
@@ -223,17 +224,17 @@ async def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is
 async def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
     scene = Scene()
     await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
-    await scene.add(quota({MEM: 13000}, used={MEM: 4000}))
-    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+    await scene.add(quota("q", mem=13000, used={MEM: 4000}))
+    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
 
     async def spend(step: str) -> None:
         if step == "patch_status:before":  # before the charge is written somebody took 5000
             scene.cluster.pause = None
             await scene.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default")
 
-    await scene.add(pod("p", with_limits(1, percent=50)))
+    await scene.add(pod("p", gpu=1, percent=50))
     scene.cluster.pause = spend
-    placement = await scene.placed(pod("p", with_limits(1, percent=50)))
+    placement = await scene.placed(pod("p", gpu=1, percent=50))
     assert placement.node == "s"
     assert {n: str(why) for n, why in placement.failed.items()} == {"l": "1/1 ResourceQuotaNotFit"}
     assert scene.events("p") == [
@@ -245,7 +246,7 @@ async def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
 
 async def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> None:
     scene = Scene()
-    await scene.add(node("l", card("L", 24000), card("M", 24000)), quota({MEM: 25000}, used={MEM: 12000}))
+    await scene.add(node("l", card("L", 24000), card("M", 24000)), quota("q", mem=25000, used={MEM: 12000}))
 
     async def spend(step: str) -> None:
         if step == "get:before":
@@ -253,7 +254,7 @@ async def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> Non
             patch = {"spec": {"hard": {MEM: "100"}}}
             await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
 
-    wants = pod("p", with_limits(1, percent=60), notes={"hami.io/vgpu-mode": "x"})
+    wants = pod("p", gpu=1, percent=60, annotations={"hami.io/vgpu-mode": "x"})
     await scene.add(wants)
     # what the pod is charged inside used is a floor remembered in the ledger, smaller than the placement
     uid = scene.read("p").uid
@@ -271,8 +272,8 @@ async def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> Non
 async def growing(scene: Scene) -> None:
     """A namespace in which the pod `p` is charged 4000 and would cost 12000."""
     await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
-    await scene.add(quota({MEM: 20000}, used={MEM: 4000}))
-    await scene.add(running("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", with_limits(1, percent=50)))
+    await scene.add(quota("q", mem=20000, used={MEM: 4000}))
+    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", gpu=1, percent=50))
 
 
 async def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise, permutations
 
 import pytest
+from builders import bound_pod, card, node, pod
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import Allocation
@@ -24,7 +25,7 @@ from hami_webhook.scheduling.scoring import (
     success_message,
 )
 
-from .scenery import VENDORS, Scene, card, node, pod, running, with_limits
+from .scenery import VENDORS, Scene
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -33,20 +34,20 @@ NODE_POLICY = "hami.io/node-scheduler-policy"
 @pytest.mark.parametrize(
     ("cards", "taken", "score"),
     [
-        ([card("a"), card("b")], "", 0.0),
-        ([card("a"), card("b")], "a,NVIDIA,2000,25:;", 3.0),
-        ([card("a"), card("b")], "a,NVIDIA,6000,75:;", 8.0),
-        ([card("a"), card("b")], "a,NVIDIA,6000,75:;b,NVIDIA,2000,25:;", 11.0),
-        ([card("a", devcore=0)], "a,NVIDIA,6000,75:;", 0.0),
-        ([card("a", count=0)], "a,NVIDIA,6000,75:;", 0.0),
+        ([card("a", 8000), card("b", 8000)], "", 0.0),
+        ([card("a", 8000), card("b", 8000)], "a,NVIDIA,2000,25:;", 3.0),
+        ([card("a", 8000), card("b", 8000)], "a,NVIDIA,6000,75:;", 8.0),
+        ([card("a", 8000), card("b", 8000)], "a,NVIDIA,6000,75:;b,NVIDIA,2000,25:;", 11.0),
+        ([card("a", 8000, devcore=0)], "a,NVIDIA,6000,75:;", 0.0),
+        ([card("a", 8000, count=0)], "a,NVIDIA,6000,75:;", 0.0),
         ([card("a", 0)], "a,NVIDIA,6000,75:;", 0.0),
-        ([card("a")], "elsewhere,NVIDIA,6000,75:;", 0.0),
+        ([card("a", 8000)], "elsewhere,NVIDIA,6000,75:;", 0.0),
         ([], "", 0.0),
     ],
 )
 async def test_a_nodes_score_is_what_is_taken_of_all_its_cards(cards: list[JSON], taken: str, score: float) -> None:
     scene = Scene()
-    await scene.add(node("n", *cards), running("p", "n", taken))
+    await scene.add(node("n", *cards), bound_pod("p", "n", taken))
     view = scene.state.view("n")
     assert view is not None
     assert node_score(view) == pytest.approx(score)
@@ -61,7 +62,7 @@ def chosen(
         scene = Scene(policies)
         await scene.add(*nodes)
         for name, text in (taken or {}).items():
-            await scene.add(running(f"on-{name}", name, text))
+            await scene.add(bound_pod(f"on-{name}", name, text))
         return (await scene.placed(wants)).node
 
     return asyncio.run(scenario())
@@ -70,8 +71,8 @@ def chosen(
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 @pytest.mark.parametrize("order", list(permutations("abc")))
 def test_among_equals_the_lowest_name_wins(policy: str, order: tuple[str, ...]) -> None:
-    nodes = [node(name, card(f"card-{name}")) for name in order]
-    assert chosen(*nodes, wants=pod("p", with_limits(1, 100)), policies=SchedulingPolicies(policy)) == "a"
+    nodes = [node(name, card(f"card-{name}", 8000)) for name in order]
+    assert chosen(*nodes, wants=pod("p", gpu=1, mem=100), policies=SchedulingPolicies(policy)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,8 @@ def test_among_equals_the_lowest_name_wins(policy: str, order: tuple[str, ...]) 
     ],
 )
 def test_the_pods_node_policy_goes_before_the_default(own: str | None, default: str, name: str) -> None:
-    wants = pod("p", with_limits(1, 100), notes={} if own is None else {NODE_POLICY: own})
-    nodes = (node("full", card("x")), node("idle", card("y")))
+    wants = pod("p", gpu=1, mem=100, annotations={} if own is None else {NODE_POLICY: own})
+    nodes = (node("full", card("x", 8000)), node("idle", card("y", 8000)))
     assert chosen(*nodes, wants=wants, policies=SchedulingPolicies(default), taken={"full": "x,NVIDIA,100,1:;"}) == name
 
 
@@ -130,27 +131,27 @@ def four_of(name: str) -> str:
 def test_topology_aware_pods_rank_nodes_by_these_rules(
     nodes: list[tuple[str, int, int]], gpus: int, taken: dict[str, str], name: str
 ) -> None:
-    wants = pod("p", with_limits(gpus, 1024), notes=TOPOLOGY)
+    wants = pod("p", gpu=gpus, mem=1024, annotations=TOPOLOGY)
     assert chosen(*(linked_node(*each) for each in nodes), wants=wants, taken=taken) == name
 
 
 @pytest.mark.parametrize(("policy", "name"), [("binpack", "y"), ("spread", "x"), ("anything", "y")])
 def test_the_pods_own_node_policy_goes_before_topology(policy: str, name: str) -> None:
     nodes = (linked_node("x", 4, 100), linked_node("y", 6, 300))
-    wants = pod("p", with_limits(2, 1024), notes={**TOPOLOGY, NODE_POLICY: policy})
+    wants = pod("p", gpu=2, mem=1024, annotations={**TOPOLOGY, NODE_POLICY: policy})
     assert chosen(*nodes, wants=wants, taken={"y": "y0,NVIDIA,10,1:;"}) == name
 
 
 def test_topology_breaks_the_ties_of_the_pods_own_node_policy() -> None:
     nodes = (linked_node("a", 6, 300), linked_node("b", 4, 100))
-    assert chosen(*nodes, wants=pod("p", with_limits(2, 1024), notes={**TOPOLOGY, NODE_POLICY: "spread"})) == "b"
-    assert chosen(*nodes, wants=pod("q", with_limits(2, 1024))) == "a", "without topology-aware the name decides"
+    assert chosen(*nodes, wants=pod("p", gpu=2, mem=1024, annotations={**TOPOLOGY, NODE_POLICY: "spread"})) == "b"
+    assert chosen(*nodes, wants=pod("q", gpu=2, mem=1024)) == "a", "without topology-aware the name decides"
 
 
 def test_the_default_card_policy_may_be_topology_aware_too() -> None:
     nodes = (linked_node("a", 6, 300), linked_node("b", 4, 100))
     assert (
-        chosen(*nodes, wants=pod("p", with_limits(2, 1024)), policies=SchedulingPolicies(card="mutex, topology-aware"))
+        chosen(*nodes, wants=pod("p", gpu=2, mem=1024), policies=SchedulingPolicies(card="mutex, topology-aware"))
         == "b"
     )
 
@@ -158,7 +159,7 @@ def test_the_default_card_policy_may_be_topology_aware_too() -> None:
 def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
     scene = Scene()
 
-    scene.state.set_node(Node.from_object(node(name, card("x"))), 0)
+    scene.state.set_node(Node.from_object(node(name, card("x", 8000))), 0)
     view = scene.state.view(name)
     assert view is not None
     return ScoredNode(NodeFit(name, [{"NVIDIA": Allocation("NVIDIA", (), candidates)}]), view, score)
@@ -179,7 +180,7 @@ def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
 def test_scores_that_differ_by_less_than_a_millionth_are_equal(
     scores: dict[str, float], policy: str, order: str
 ) -> None:
-    ask = read_pod_request(Pod.from_object(pod("p", with_limits())), VENDORS, "spread")
+    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, "spread")
     assert ask is not None
     fits = [scored(name, score) for name, score in scores.items()]
     assert "".join(found.fit.node for found in ranked(fits, ask, VENDORS, policy)) == order
@@ -215,7 +216,7 @@ def test_failures_are_told_by_label_and_then_in_sum(failed: dict[str, Rejection]
 def test_of_nodes_as_good_a_busy_one_comes_last_and_a_better_one_first_though_it_is_busy(policy: str) -> None:
     scores = {"a": 1.0, "b": 1.0, "c": 2.0} if policy == "spread" else {"a": 2.0, "b": 2.0, "c": 1.0}
     fits = [NodeRank(name, score) for name, score in scores.items()]
-    ask = read_pod_request(Pod.from_object(pod("p", with_limits(1))), VENDORS, policy)
+    ask = read_pod_request(Pod.from_object(pod("p", gpu=1)), VENDORS, policy)
     assert ask is not None
     for busy, order in ((), "abc"), ("a", "bac"), ("ab", "abc"), ("c", "abc"):
         assert "".join(each.node for each in best_first(fits, ask, policy, set(busy))) == order

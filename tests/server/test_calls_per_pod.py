@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scheduling.scenery import ALLOCATED, GPU, MEM, NOW, card, node, pod, quota, with_limits
+from builders import card, node, pod, quota
+from scheduling.scenery import ALLOCATED, GPU, MEM, NOW
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -47,13 +48,13 @@ async def test_a_placed_pod_costs_three_calls(mode: str, limited: bool, policy: 
     for number in range(NODES):
         await memory.create(Kind.NODES, node(f"n{number}", card(f"G{number}", 80000, count=100)))
     if limited:
-        await memory.create(Kind.RESOURCE_QUOTAS, quota({GPU: 1000, MEM: 10**6}, used={GPU: PODS, MEM: 1000 * PODS}))
+        await memory.create(Kind.RESOURCE_QUOTAS, quota("q", gpu=1000, mem=10**6, used={GPU: PODS, MEM: 1000 * PODS}))
     cluster = Counted(memory)
     flags = "--extender-mode", mode, "--node-scheduler-policy", policy
     nodes = [f"n{number}" for number in range(NODES)]
     async with placing(memory, *flags, seen_as=cluster) as (core, extender):
         pods = [
-            await memory.create(Kind.PODS, pod(f"p{number}", with_limits(1, 1000), schedulerName="hami-scheduler"))
+            await memory.create(Kind.PODS, pod(f"p{number}", gpu=1, mem=1000, schedulerName="hami-scheduler"))
             for number in range(PODS)
         ]
         cluster.calls.clear()

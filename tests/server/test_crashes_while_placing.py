@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from scheduling.scenery import ALLOCATED, MEM, NOW, card, node, pod, quota, with_limits
+from builders import card, node, pod, quota
+from scheduling.scenery import ALLOCATED, MEM, NOW
 
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
@@ -59,11 +60,9 @@ def test_nothing_is_lost_or_done_twice(mode: str, step: str, nth: int) -> None:
         await cluster.ensure_namespace("default")
         await cluster.create(Kind.NODES, node("small", card("S", 8000)))
         await cluster.create(Kind.NODES, node("large", card("L", 80000)))
-        await cluster.create(Kind.RESOURCE_QUOTAS, quota({MEM: 30000}, used={MEM: 2400}))
+        await cluster.create(Kind.RESOURCE_QUOTAS, quota("q", mem=30000, used={MEM: 2400}))
         pods = [
-            await cluster.create(
-                Kind.PODS, pod(f"p{number}", with_limits(1, percent=10), schedulerName="hami-scheduler")
-            )
+            await cluster.create(Kind.PODS, pod(f"p{number}", gpu=1, percent=10, schedulerName="hami-scheduler"))
             for number in range(3)
         ]
         process = Ending(cluster, step, nth)

@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 from admission.scene import town
+from builders import card, node, pod
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ExtendedKeyUsageOID
 from scheduling.front import Front
-from scheduling.scenery import card, node, pod, with_limits
 from starlette.applications import Starlette
 
 from hami_webhook import pki
@@ -60,7 +60,7 @@ async def door(
 
 async def a_town() -> Front:
     front = Front("single")
-    await front.add(node("n", card("G")), node("m", card("M")), pod("p", with_limits(1, 1000)))
+    await front.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=1000))
     return front
 
 
@@ -89,7 +89,7 @@ async def test_a_pod_goes_through_filter_and_bind() -> None:
 
 async def test_grades_are_a_list_of_hosts() -> None:
     front = Front("cooperative")
-    await front.add(node("n", card("G")), pod("p", with_limits(1, 1000)))
+    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
     async with door(front) as client:
         sent = {"Pod": front.raw("p"), "NodeNames": ["n", "x"]}
         await client.post("/filter", json=sent)
@@ -101,7 +101,7 @@ async def test_grades_are_a_list_of_hosts() -> None:
 async def test_a_simulation_needs_whole_nodes() -> None:
     front = await a_town()
     async with door(front) as client:
-        sent = {"Pod": front.raw("p"), "Nodes": {"items": [node("z", card("Z"))]}}
+        sent = {"Pod": front.raw("p"), "Nodes": {"items": [node("z", card("Z", 8000))]}}
         answer = (await client.post("/filter-simulation", json=sent)).json()
         assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["z"]
         answer = (await client.post("/filter-simulation", json={"Pod": front.raw("p"), "NodeNames": ["n"]})).json()

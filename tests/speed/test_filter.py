@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import bound_pod, card, node, pod, quota
 from scheduling.front import Front
-from scheduling.scenery import GPU, MEM, card, node, pod, quota, running, with_limits
 
 from .counting import counted_calls
 
@@ -20,13 +20,13 @@ async def yard(mode: str, nodes: int, pods: int) -> Front:
         await front.add(node(f"n{number}", card(f"G{number}", 40000), card(f"H{number}", 40000)))
     for number in range(pods):
         on = number % nodes
-        await front.add(running(f"r{number}", f"n{on}", f"G{on},NVIDIA,{100 + number},1:;"))
-    await front.add(quota({GPU: 1000, MEM: 10**6}))
+        await front.add(bound_pod(f"r{number}", f"n{on}", f"G{on},NVIDIA,{100 + number},1:;"))
+    await front.add(quota("q", gpu=1000, mem=10**6, used={}))
     return front
 
 
 async def filtered(front: Front, name: str, nodes: int) -> Any:
-    await front.add(pod(name, with_limits(mem=1000)))
+    await front.add(pod(name, gpu=1, mem=1000))
     with counted_calls() as counts:
         answer = await front.filter(name, *(f"n{number}" for number in range(nodes)))
     assert answer["NodeNames"], answer
@@ -44,7 +44,7 @@ async def test_the_second_pod_of_a_shape_asks_no_node_that_did_not_change(mode: 
     front.state.set_pod(front.read("r7"), front.now)
     third = await filtered(front, "c", 30)
     assert third[FIT] == changed + again
-    await front.add(running("late", "n3", "H3,NVIDIA,500,1:;"))
+    await front.add(bound_pod("late", "n3", "H3,NVIDIA,500,1:;"))
     assert (await filtered(front, "d", 30))[FIT] == changed + again + 1
 
 

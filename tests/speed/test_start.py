@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scheduling.scenery import NOW, VENDORS, card, node, running
+from builders import bound_pod, card, node
+from scheduling.scenery import NOW, VENDORS
 
 from hami_webhook.assembly import Caches
 from hami_webhook.cluster.api import Kind
@@ -19,11 +20,11 @@ def taken_in(nodes: int, pods_each: int) -> tuple[int, int]:
     caches = Caches(ClusterCache(VENDORS), lambda: NOW)
     with counted_calls() as for_nodes:
         for number in range(nodes):
-            caches.put(Kind.NODES, node(f"n{number}", card(f"G{number}"), card(f"H{number}")))
+            caches.put(Kind.NODES, node(f"n{number}", card(f"G{number}", 8000), card(f"H{number}", 8000)))
     with counted_calls() as for_pods:
         for number in range(nodes * pods_each):
             on = number % nodes
-            raw = running(f"p{number}", f"n{on}", f"G{on},NVIDIA,10,1:;")
+            raw = bound_pod(f"p{number}", f"n{on}", f"G{on},NVIDIA,10,1:;")
             raw["metadata"]["uid"] = str(number)
             caches.put(Kind.PODS, raw)
     return sum(for_nodes.values()), sum(for_pods.values())

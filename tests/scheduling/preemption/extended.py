@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from builders import bound_pod, pod
+
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -15,7 +17,7 @@ from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
-from scheduling.scenery import ALLOCATED, NOW, VENDORS, pod, with_limits
+from scheduling.scenery import NOW, VENDORS
 
 
 class Extended:
@@ -154,8 +156,7 @@ async def _nap(seconds: float) -> None:
 
 def low(name: str, on: str, text: str, priority: int = 0, started: int = 0, **meta: object) -> JSON:
     """A pod that runs on a node and holds what `text` says, since so many seconds after midnight."""
-    notes = {"hami.io/vgpu-node": on, ALLOCATED: text}
-    made = pod(name, *[with_limits(None)] * text.count(";"), notes=notes, nodeName=on, priority=priority)
+    made = bound_pod(name, on, text, priority=priority)
     made["metadata"] |= {"uid": name, **meta}
     return {**made, "status": {"phase": "Running", "startTime": f"2026-01-01T00:00:{started:02}Z"}}
 

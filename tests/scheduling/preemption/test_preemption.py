@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders import card, node, pod, quota
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.scheduling.protocol import ExtenderArgs
-from scheduling.scenery import MEM, NOW, card, node, pod, quota, with_limits
+from scheduling.scenery import MEM, NOW
 
 from .extended import add, budget, extended, high, low
 
 both = pytest.mark.parametrize("mode", ["cooperative", "single"])
-ONE, TWO = node("n1", card("a")), node("n2", card("b"))
+ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
 FULL = low("x", "n1", "a,NVIDIA,8000,0:;")
 
 
 @both
 async def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
-    async with extended(ONE, FULL, high(with_limits(1, 4000)), mode=mode) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=4000), mode=mode) as each:
         answer = await each.filter("high")
         assert answer["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
         victim, uid = each.raw("x"), each.raw("high")["metadata"]["uid"]
@@ -49,16 +50,20 @@ async def test_a_pod_is_evicted_as_kube_scheduler_does_it(mode: str) -> None:
 @pytest.mark.parametrize(
     ("why", "objects", "outcome"),
     [
-        ("equal priority", [low("x", "n1", "a,NVIDIA,8000,0:;", 10), high(with_limits(1, 10))], {"no-candidates": 1}),
-        ("it may not", [FULL, high(with_limits(1, 10), preemptionPolicy="Never")], {"policy-never": 1}),
-        ("it wouldn't help", [FULL, high(with_limits(1, 9000))], {"no-candidates": 1}),
-        ("no card of the type", [FULL, high(with_limits(2, 10))], {"no-candidates": 1}),
         (
-            "its quota is used up",
-            [FULL, quota({MEM: 8100}, used={MEM: 8100}), high(with_limits(1, 4000))],
+            "equal priority",
+            [low("x", "n1", "a,NVIDIA,8000,0:;", 10), high(gpu=1, mem=10)],
             {"no-candidates": 1},
         ),
-        ("a node is free", [FULL, TWO, high(with_limits(1, 10))], {}),
+        ("it may not", [FULL, high(gpu=1, mem=10, preemptionPolicy="Never")], {"policy-never": 1}),
+        ("it wouldn't help", [FULL, high(gpu=1, mem=9000)], {"no-candidates": 1}),
+        ("no card of the type", [FULL, high(gpu=2, mem=10)], {"no-candidates": 1}),
+        (
+            "its quota is used up",
+            [FULL, quota("q", mem=8100, used={MEM: 8100}), high(gpu=1, mem=4000)],
+            {"no-candidates": 1},
+        ),
+        ("a node is free", [FULL, TWO, high(gpu=1, mem=10)], {}),
     ],
 )
 async def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outcome: dict[str, int]) -> None:
@@ -69,7 +74,7 @@ async def test_nobody_is_evicted(mode: str, why: str, objects: list[JSON], outco
 
 @both
 async def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: str) -> None:
-    async with extended(ONE, FULL, high(with_limits(1, 10), priority=0), mode=mode) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=10, priority=0), mode=mode) as each:
         forged = each.raw("high")
         forged["spec"]["priority"] = 10
         unknown = {**forged, "metadata": {**forged["metadata"], "uid": "unknown"}}
@@ -79,7 +84,7 @@ async def test_a_priority_that_the_api_server_does_not_show_evicts_nobody(mode: 
 
 
 async def test_a_dry_run_says_who_would_be_evicted() -> None:
-    async with extended(ONE, FULL, high(with_limits(1, 10)), preemption="dry-run") as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=10), preemption="dry-run") as each:
         await each.filter("high")
         assert (each.ending(), each.nominated("high")) == ([], "")
         assert each.events("high") == [("PreemptionDryRun", "would evict 1 pod from node n1: default/x")]
@@ -87,7 +92,7 @@ async def test_a_dry_run_says_who_would_be_evicted() -> None:
 
 async def test_who_ends_anyway_is_waited_for() -> None:
     there = [low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
-    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10))) as each:
+    async with extended(ONE, TWO, FULL, *there, high(gpu=1, mem=10)) as each:
         await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
         await each.filter("high")
         assert (each.ending(), each.nominated("high")) == (["y"], "n2"), "though its priority is the same"
@@ -96,7 +101,7 @@ async def test_who_ends_anyway_is_waited_for() -> None:
 async def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
     now = NOW
     there = [low("y", "n2", "b,NVIDIA,8000,0:;")]
-    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 10)), clock=lambda: now) as each:
+    async with extended(ONE, TWO, FULL, *there, high(gpu=1, mem=10), clock=lambda: now) as each:
         await each.cluster.delete(Kind.PODS, "y", "default", grace=30)
         now += 61
         await each.filter("high")
@@ -105,20 +110,18 @@ async def test_a_pod_that_should_have_ended_is_waited_for_no_more() -> None:
 
 @both
 async def test_the_freed_devices_are_kept_for_the_nominated_pod(mode: str) -> None:
-    others = [high(with_limits(1, 10), name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))]
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), *others, mode=mode) as each:
+    others = [high(gpu=1, mem=10, name=name, priority=priority) for name, priority in (("same", 10), ("lower", 5))]
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), *others, mode=mode) as each:
         await each.filter("high")
         await each.end("x")
         for name in ("same", "lower"):
             assert (await each.filter(name))["NodeNames"] is None, name
-        await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
+        await add(each.cluster, high(gpu=1, mem=8000, name="higher", priority=11))
         assert (await each.filter("higher"))["NodeNames"] == ["n1"]
 
 
 async def test_what_is_beside_the_kept_devices_is_free() -> None:
-    async with extended(
-        ONE, FULL, high(with_limits(1, 6000)), high(with_limits(1, 2000), name="small", priority=0)
-    ) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=6000), high(gpu=1, mem=2000, name="small", priority=0)) as each:
         await each.filter("high")
         await each.end("x")
         assert (await each.filter("small"))["NodeNames"] == ["n1"]
@@ -126,10 +129,10 @@ async def test_what_is_beside_the_kept_devices_is_free() -> None:
 
 async def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere() -> None:
     there = [low("y", "n2", "b,NVIDIA,8000,0:;", 1)]
-    async with extended(ONE, TWO, FULL, *there, high(with_limits(1, 8000))) as each:
+    async with extended(ONE, TWO, FULL, *there, high(gpu=1, mem=8000)) as each:
         await each.filter("high")
         assert (each.nominated("high"), each.ending()) == ("n1", ["x"])
-        await add(each.cluster, high(with_limits(1, 8000), name="higher", priority=11))
+        await add(each.cluster, high(gpu=1, mem=8000, name="higher", priority=11))
         await each.filter("higher")
         assert (each.nominated("higher"), each.ending()) == ("n1", ["x"]), "x is ending already"
         await each.filter("high")
@@ -139,8 +142,8 @@ async def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere
 @pytest.mark.parametrize("until", [0, 91])
 async def test_a_nomination_ends_with_its_time(until: int) -> None:
     now = NOW
-    other = high(with_limits(1, 10), name="lower", priority=5)
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), other, clock=lambda: now) as each:
+    other = high(gpu=1, mem=10, name="lower", priority=5)
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), other, clock=lambda: now) as each:
         await each.filter("high")
         await each.end("x")
         now += until
@@ -149,8 +152,8 @@ async def test_a_nomination_ends_with_its_time(until: int) -> None:
 
 @both
 async def test_a_nomination_ends_with_its_pod(mode: str) -> None:
-    other = high(with_limits(1, 10), name="lower", priority=5)
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), other, mode=mode) as each:
+    other = high(gpu=1, mem=10, name="lower", priority=5)
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), other, mode=mode) as each:
         await each.filter("high")
         await each.end("x", "high")
         assert (await each.filter("lower"))["NodeNames"] == ["n1"]
@@ -179,7 +182,7 @@ async def test_the_extender_may_end_at_any_step(step: str, nth: int) -> None:
         if seen >= nth:
             await over.wait()
 
-    async with extended(ONE, TWO, *there, *others, high(with_limits(1, 8000)), pause=pause) as each:
+    async with extended(ONE, TWO, *there, *others, high(gpu=1, mem=8000), pause=pause) as each:
         await each.filter("high")
         assert seen >= nth
     cluster = each.cluster
@@ -203,7 +206,7 @@ async def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None
             reached.set()
             await asyncio.Event().wait()
 
-    incoming = [high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower", priority=5)]
+    incoming = [high(gpu=1, mem=8000), high(gpu=1, mem=10, name="lower", priority=5)]
     async with extended(ONE, FULL, *incoming, mode=mode) as each:
         await each.filter("high")
         await each.end("x")
@@ -223,10 +226,10 @@ async def test_the_extender_may_end_while_it_binds(mode: str, step: str) -> None
 
 
 async def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
-    nodes = [node(f"n{i}", *(card(f"c{i}{j}") for j in range(4))) for i in range(5)]
+    nodes = [node(f"n{i}", *(card(f"c{i}{j}", 8000) for j in range(4))) for i in range(5)]
     there = [low(f"x{i}{j}", f"n{i}", f"c{i}{j},NVIDIA,8000,0:;", 0, j) for i in range(5) for j in range(4)]
-    incoming = [high(with_limits(1, 8000), name=f"high{i:02}") for i in range(20)]
-    async with extended(*nodes, *there, *incoming, high(with_limits(1, 10), name="late")) as each:
+    incoming = [high(gpu=1, mem=8000, name=f"high{i:02}") for i in range(20)]
+    async with extended(*nodes, *there, *incoming, high(gpu=1, mem=10, name="late")) as each:
         for number in range(20):
             await each.filter(f"high{number:02}")
             assert len(each.ending()) == number + 1
@@ -239,8 +242,8 @@ async def test_twenty_pods_on_five_nodes_evict_twenty() -> None:
 async def test_budgets_count_what_was_evicted_a_moment_ago() -> None:
     labels = {"labels": {"app": "a"}}
     there = [FULL | {"metadata": FULL["metadata"] | labels}, low("y", "n2", "b,NVIDIA,8000,0:;", **labels)]
-    third = [node("n3", card("c")), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
-    incoming = [high(with_limits(1, 8000), name=name) for name in ("first", "second")]
+    third = [node("n3", card("c", 8000)), low("z", "n3", "c,NVIDIA,8000,0:;", 9)]
+    incoming = [high(gpu=1, mem=8000, name=name) for name in ("first", "second")]
     async with extended(ONE, TWO, *there, *third, *incoming, budget(1)) as each:
         await each.filter("first")
         await each.filter("second")
@@ -255,7 +258,7 @@ async def test_what_fails_for_a_moment_is_tried_again(step: str) -> None:
         if at == step and failures:
             raise failures.pop()
 
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
         await each.filter("high")
         assert (each.ending(), each.nominated("high")) == (["x"], "n1")
 
@@ -265,7 +268,7 @@ async def test_who_cannot_be_evicted_leaves_no_nomination() -> None:
         if at == "delete_pod:before":
             raise Forbidden("pods is forbidden")
 
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
         await each.filter("high")
         assert (each.ending(), each.nominated("high")) == ([], "")
         assert each.events("high") == [("PreemptionFailed", "pods is forbidden")]
@@ -281,7 +284,7 @@ async def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it
             taken = True
             await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": None}}, "default")
 
-    async with extended(ONE, FULL, high(with_limits(1, 8000)), pause=pause) as each:
+    async with extended(ONE, FULL, high(gpu=1, mem=8000), pause=pause) as each:
         await each.filter("high")
         assert taken
         assert each.nominated("high") == "n1"
@@ -290,7 +293,7 @@ async def test_nominated_node_name_is_written_again_where_kube_scheduler_took_it
 async def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_there_is() -> None:
     """kube-scheduler tries the nominated node alone before it offers the others."""
     there = [low("y", "n2", "b,NVIDIA,8000,0:;", 0, 9)]
-    async with extended(ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(with_limits(1, 8000))) as each:
+    async with extended(ONE, TWO, low("x", "n1", "a,NVIDIA,8000,0:;", 5), *there, high(gpu=1, mem=8000)) as each:
         await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n1"}}, "default")
         await each.filter("high", ["n1"])
         assert each.ending() == []
@@ -301,12 +304,8 @@ async def test_the_nominated_node_that_is_offered_by_itself_first_is_not_all_the
 async def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
     """Mixed requests: kube-scheduler knows who has to go for CPU, and asks."""
     there = [low("y", "n2", "b,NVIDIA,4000,0:;"), low("z", "n2", "b,NVIDIA,4000,0:;", 10)]
-    cpu = [
-        pod("cpu", with_limits(None), nodeName=name, priority=0) | {"status": {"phase": "Running"}} for name in ("n1",)
-    ]
-    async with extended(
-        ONE, TWO, FULL, *there, *cpu, high(with_limits(1, 4000)), high(with_limits(1, 8000), name="all")
-    ) as each:
+    cpu = [pod("cpu", nodeName=name, priority=0) | {"status": {"phase": "Running"}} for name in ("n1",)]
+    async with extended(ONE, TWO, FULL, *there, *cpu, high(gpu=1, mem=4000), high(gpu=1, mem=8000, name="all")) as each:
         uid = each.raw("cpu")["metadata"]["uid"]
         assert await each.preempt("high", n1=[uid], n2=["y"]) == {"n1": [uid, "x"], "n2": ["y"]}
         assert await each.preempt("high", n1=["x"]) == {"n1": ["x"]}, "nobody else has to go"
@@ -318,10 +317,8 @@ async def test_what_kube_scheduler_proposes_is_completed_by_devices() -> None:
 
 
 async def test_who_waits_for_kube_schedulers_victims_evicts_nobody_else() -> None:
-    there = [pod("cpu", with_limits(None), nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
-    async with extended(
-        ONE, TWO, FULL, *there, high(with_limits(1, 8000)), high(with_limits(1, 10), name="lower")
-    ) as each:
+    there = [pod("cpu", nodeName="n2", priority=0, terminationGracePeriodSeconds=30)]
+    async with extended(ONE, TWO, FULL, *there, high(gpu=1, mem=8000), high(gpu=1, mem=10, name="lower")) as each:
         await each.cluster.patch_status(Kind.PODS, "high", {"status": {"nominatedNodeName": "n2"}}, "default")
         await each.cluster.delete_pod("default", "cpu", each.raw("cpu")["metadata"]["uid"])
         await each.filter("high", ["n1"])

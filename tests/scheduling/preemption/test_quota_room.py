@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain, combinations
 
 import pytest
+from builders import card, node, pod, quota
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,19 +16,19 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.quota_room import quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, card, node, pod, quota, with_limits
+from scheduling.scenery import GPU, MEM, NOW, VENDORS
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key
 from .test_preemption import both
 
-FREE, TAKEN = node("n1", card("a", 16000)), node("n2", card("b"))
+FREE, TAKEN = node("n1", card("a", 16000)), node("n2", card("b", 8000))
 X = low("x", "n2", "b,NVIDIA,8000,0:;")
 
 
 def giving_room(hard: int, used: int, says: str = "true", of: str = MEM) -> JSON:
     """A quota with the annotation."""
-    found = quota({of: hard}, used={of: used})
+    found = quota("q", used={of: used}, **{of: hard})
     found["metadata"]["annotations"] = {"hami.io/quota-preemption": says}
     return found
 
@@ -44,8 +45,8 @@ async def used(each: Extended) -> str:
 @both
 async def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
     """The pod waits with the smallest card's 8000 MiB; the free card costs 16000, and x holds 8000 of 20000."""
-    nodes, offered = [FREE, TAKEN, node("n3", card("c"))], ["n1", "n3"]
-    pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(with_limits(1, percent=100))]
+    nodes, offered = [FREE, TAKEN, node("n3", card("c", 8000))], ["n1", "n3"]
+    pods = [X, low("other", "n3", "c,NVIDIA,8000,0:;", 10, namespace="b"), high(gpu=1, percent=100)]
     async with extended(*nodes, giving_room(20000, 16000), *pods, mode=mode) as each:
         assert (await each.filter("high", offered))["FailedNodes"]["n1"] == "1/1 ResourceQuotaNotFit"
         assert (each.ending(), each.nominated("high")) == (["x"], "n1")
@@ -64,7 +65,7 @@ async def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
     ("why", "objects", "expected"),
     [
         ("it says so", [giving_room(15000, 18000), X], ["x"]),
-        ("it doesn't say so", [quota({MEM: 15000}, used={MEM: 18000}), X], []),
+        ("it doesn't say so", [quota("q", mem=15000, used={MEM: 18000}), X], []),
         ("it says something else", [giving_room(15000, 18000, "yes"), X], []),
         ("equal priority", [giving_room(15000, 18000), low("x", "n2", "b,NVIDIA,8000,0:;", 10)], []),
         ("another namespace's", [giving_room(9000, 10000), low("x", "n2", "b,NVIDIA,8000,0:;", namespace="b")], []),
@@ -77,13 +78,13 @@ async def test_a_larger_card_than_the_charge_was_for(mode: str) -> None:
         ),
         (
             "another quota is exceeded too, and says nothing",
-            [giving_room(15000, 18000), {**quota({GPU: 1}, name="r", used={GPU: 2})}, X],
+            [giving_room(15000, 18000), {**quota("r", gpu=1, used={GPU: 2})}, X],
             [],
         ),
     ],
 )
 async def test_who_is_evicted_for_room(why: str, objects: list[JSON], expected: list[str]) -> None:
-    async with extended(FREE, TAKEN, *objects, high(with_limits(1, 10000))) as each:
+    async with extended(FREE, TAKEN, *objects, high(gpu=1, mem=10000)) as each:
         await each.filter("high", ["n1"])
         assert each.ending() == expected, why
 
@@ -91,19 +92,19 @@ async def test_who_is_evicted_for_room(why: str, objects: list[JSON], expected: 
 async def test_room_and_devices_at_once() -> None:
     """y holds the card, x and y the quota: y alone is enough for both."""
     there = [X, low("y", "n1", "a,NVIDIA,10000,0:;", 5)]
-    async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(with_limits(1, 10000))) as each:
+    async with extended(FREE, TAKEN, giving_room(20000, 28000), *there, high(gpu=1, mem=10000)) as each:
         await each.filter("high")
         assert each.ending() == ["y"]
 
 
 async def test_room_in_a_quota_of_some_cards() -> None:
     """x holds the one card that the quota allows of this type, y a card that the quota doesn't count."""
-    large = node("n1", card("a", type="NVIDIA H100"), card("c", type="NVIDIA H100"))
+    large = node("n1", card("a", 8000, type="NVIDIA H100"), card("c", 8000, type="NVIDIA H100"))
     there = [low("x", "n1", "c,NVIDIA,8000,0:;", 5), low("y", "n2", "b,NVIDIA,8000,0:;")]
     limit = giving_room(1, 1, of=GPU)
     selects = {"hami.io/quota-device-types": "H100", "hami.io/quota-counted-cards": "types h100"}
     limit["metadata"]["annotations"] |= selects
-    async with extended(large, TAKEN, limit, *there, high(with_limits(1, 8000))) as each:
+    async with extended(large, TAKEN, limit, *there, high(gpu=1, mem=8000)) as each:
         await each.filter("high", ["n1"])
         assert (each.ending(), each.nominated("high")) == (["x"], "n1")
         await each.end("x")
@@ -113,9 +114,9 @@ async def test_room_in_a_quota_of_some_cards() -> None:
 
 async def test_kube_scheduler_evicts_nobody_while_room_is_made() -> None:
     """The small card of n2 would do, where kube-scheduler has found a victim for CPU."""
-    nodes = [FREE, node("n2", card("b")), node("n3", card("c"))]
-    there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", with_limits(None), nodeName="n2", priority=0)]
-    async with extended(*nodes, giving_room(20000, 16000), *there, high(with_limits(1, percent=100))) as each:
+    nodes = [FREE, node("n2", card("b", 8000)), node("n3", card("c", 8000))]
+    there = [low("x", "n3", "c,NVIDIA,8000,0:;"), pod("cpu", nodeName="n2", priority=0)]
+    async with extended(*nodes, giving_room(20000, 16000), *there, high(gpu=1, percent=100)) as each:
         await each.filter("high", ["n1"])
         assert (each.ending(), each.nominated("high")) == (["x"], "n1")
         assert await each.preempt("high", n2=[each.raw("cpu")["metadata"]["uid"]]) == {}
@@ -135,7 +136,7 @@ def test_no_smaller_set_gives_the_room(data: st.DataObject) -> None:
         Pod.from_object(low(f"p{i}", "n2", f"b,NVIDIA,{1000 * mem},0:;", priority, i))
         for i, (mem, priority) in enumerate(holds)
     ]
-    incoming = Pod.from_object(high(with_limits(1, 4000)))
+    incoming = Pod.from_object(high(gpu=1, mem=4000))
     for each in (*pods, incoming):
         state.set_pod(each, NOW)
     held = dict(zip((each.uid for each in pods), (1000 * mem for mem, _ in holds), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pytest
+from builders import card, node
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import DeviceReservation
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import MalformedObject, Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import NOW, VENDORS, card, node, with_limits
+from scheduling.scenery import NOW, VENDORS
 
 from .extended import budget, high, low
 
@@ -45,7 +46,7 @@ def victims(
     return None if found is None else (found.node, *(each.name for each in found.pods))
 
 
-ONE, TWO = node("n1", card("a")), node("n2", card("b"))
+ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
 A = {"labels": {"app": "a"}}
 
 
@@ -70,15 +71,15 @@ A = {"labels": {"app": "a"}}
 )
 def test_on_one_node(why: str, objects: list[JSON], expected: tuple[str, ...] | str | None) -> None:
     wanted = ("n1", expected) if isinstance(expected, str) else expected
-    assert victims(high(with_limits(1, 4000)), ONE, *objects) == wanted, why
+    assert victims(high(gpu=1, mem=4000), ONE, *objects) == wanted, why
 
 
 def test_cores_slots_and_whole_cards() -> None:
     cores = [low("x", "n1", "a,NVIDIA,10,60:;"), low("y", "n1", "a,NVIDIA,10,30:;")]
-    assert victims(high(with_limits(1, 10, 50)), ONE, *cores) == ("n1", "x")
+    assert victims(high(gpu=1, mem=10, cores=50), ONE, *cores) == ("n1", "x")
     slots = [low(f"p{i}", "n1", "a,NVIDIA,10,0:;", 0, i) for i in range(10)]
-    assert victims(high(with_limits(1, 10)), ONE, *slots) == ("n1", "p9"), "all ten slots are taken; the youngest goes"
-    assert victims(high(with_limits(1, 10, 100)), ONE, *slots) == ("n1", *(f"p{i}" for i in range(10)))
+    assert victims(high(gpu=1, mem=10), ONE, *slots) == ("n1", "p9"), "all ten slots are taken; the youngest goes"
+    assert victims(high(gpu=1, mem=10, cores=100), ONE, *slots) == ("n1", *(f"p{i}" for i in range(10)))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,14 @@ def test_cores_slots_and_whole_cards() -> None:
     ],
 )
 def test_the_node_is_kube_schedulers_choice(why: str, objects: list[JSON], expected: str) -> None:
-    found = victims(high(with_limits(1, 8000)), ONE, TWO, *objects)
+    found = victims(high(gpu=1, mem=8000), ONE, TWO, *objects)
     assert found is not None, why
     assert found[0] == expected, why
 
 
 def test_budgets_hold_where_there_is_another_choice() -> None:
     there = [low("x", "n1", "a,NVIDIA,8000,0:;", **A), low("y", "n2", "b,NVIDIA,8000,0:;", 5)]
-    incoming = high(with_limits(1, 8000))
+    incoming = high(gpu=1, mem=8000)
     assert victims(incoming, ONE, TWO, *there) == ("n1", "x")
     assert victims(incoming, ONE, TWO, *there, budgets=[budget(0)]) == ("n2", "y"), "though its priority is higher"
     assert victims(incoming, ONE, TWO, *there, budgets=[budget(1)]) == ("n1", "x")
@@ -142,11 +143,11 @@ def test_a_budget_that_cannot_be_read(spec: object) -> None:
 
 def test_who_is_ending_costs_nothing_and_is_no_victim() -> None:
     there = [low("x", "n1", "a,NVIDIA,8000,0:;"), low("y", "n2", "b,NVIDIA,8000,0:;", 10)]
-    assert victims(high(with_limits(1, 4000)), ONE, TWO, *there, ending=["y"]) == ("n2",)
+    assert victims(high(gpu=1, mem=4000), ONE, TWO, *there, ending=["y"]) == ("n2",)
 
 
 def test_what_is_kept_for_nominated_pods_is_taken() -> None:
     there = [low("x", "n1", "a,NVIDIA,4000,0:;"), low("y", "n1", "a,NVIDIA,4000,0:;", 5)]
-    incoming = high(with_limits(1, 4000))
+    incoming = high(gpu=1, mem=4000)
     assert victims(incoming, ONE, *there, reserved={"n1": ("a", 4000)}) == ("n1", "y", "x")
     assert victims(incoming, ONE, *there, reserved={"n1": ("a", 4001)}) is None
