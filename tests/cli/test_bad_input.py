@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulate.files import JSON, MEM, Simulate, card, container, node, pod, quota
+from builders import card, container, node
+from simulate.files import JSON, MEM, Simulate, pod, quota
 
 NODE = node("n1", card("GPU-1"), card("GPU-2"))
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: main}]}\n"
@@ -55,11 +56,11 @@ UNUSABLE = [
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {replicas: 1000000000, template: {}}",
         "{path}:1: Deployment 'd': spec.replicas must be at most 100000, not 1000000000",
     ),
-    ("a negative limit", "cluster", json.dumps(quota({MEM: "-1"})), "{path}:1: ResourceQuota "),
-    ("a limit that is no quantity", "cluster", json.dumps(quota({MEM: "lots"})), "{path}:1: ResourceQuota "),
-    ("a fractional limit", "cluster", json.dumps(quota({MEM: "1500m"})), "{path}:1: ResourceQuota "),
+    ("a negative limit", "cluster", json.dumps(quota(mem="-1")), "{path}:1: ResourceQuota "),
+    ("a limit that is no quantity", "cluster", json.dumps(quota(mem="lots")), "{path}:1: ResourceQuota "),
+    ("a fractional limit", "cluster", json.dumps(quota(mem="1500m")), "{path}:1: ResourceQuota "),
     ("scopes that are no list", "cluster",
-     json.dumps({**quota({}), "spec": {"scopes": "x"}}),
+     json.dumps({**quota(), "spec": {"scopes": "x"}}),
      "{path}:1: ResourceQuota 'gpu-quota': spec.scopes must be a list, not a string"),
     (
         "annotations that are a list",
@@ -170,7 +171,7 @@ DENIED = [
     ("bad amounts in requests",
      with_spec(containers=[{"name": "main", "resources": {"requests": {"nvidia.com/gpu": -2}}}]),
      422, COUNT.format(-2)),
-    ("bad cores in an init container", pod("p", container(), inits=[container("main", gpu=1, cores=-3)]), 422,
+    ("bad cores in an init container", pod("p", container("app"), init=[container("main", gpu=1, cores=-3)]), 422,
      "invalid nvidia.com/gpucores value -3 in container main: must be an integer between 0 and 2147483647"),
     ("no containers", with_spec(containers=[]), 403, "pod has no containers"),
     ("containers that are text", with_spec(containers="x"), 400,
@@ -181,14 +182,14 @@ DENIED = [
      "the pod can't be read: spec.containers[0].resources.limits must be an object, not a number"),
     ("a spec that is text", {**pod("p"), "spec": "x"}, 400,
      "the pod can't be read: spec must be an object, not a string"),
-    ("annotations that are numbers", pod("p", container(gpu=1), notes={"a": 1}), 400,
+    ("annotations that are numbers", pod("p", gpu=1, annotations={"a": 1}), 400,
      "the pod can't be read: metadata.annotations[a] must be a string, not a number"),
     ("a privileged container", pod("p", container(gpu=1), container("x", securityContext={"privileged": True})), 403,
      "container x is privileged"),
-    ("a node of its own choice", pod("p", container(gpu=1), nodeName="n1"), 403, "pod has node assigned"),
-    ("a forged placement", pod("p", container(), notes={"hami.io/vgpu-node": "n1"}), 403,
+    ("a node of its own choice", pod("p", gpu=1, nodeName="n1"), 403, "pod has node assigned"),
+    ("a forged placement", pod("p", annotations={"hami.io/vgpu-node": "n1"}), 403,
      "annotation hami.io/vgpu-node is written by the scheduler only; remove it from the pod"),
-    ("bad weights", pod("p", container(gpu=1), notes={"hami.io/device-scoring-weights": "slot=1"}), 403,
+    ("bad weights", pod("p", gpu=1, annotations={"hami.io/device-scoring-weights": "slot=1"}), 403,
      'invalid hami.io/device-scoring-weights annotation "slot=1": expected slot, core, and memory weights for pod p'),
 ]  # fmt: skip
 
@@ -197,7 +198,7 @@ DENIED = [
 def test_a_pod_that_cannot_be_meant_is_denied_with_a_sentence(
     command: Simulate, manifest: JSON, code: int, message: str
 ) -> None:
-    run = command([NODE, quota({MEM: "100000"})], manifest)
+    run = command([NODE, quota(mem="100000")], manifest)
     assert (run.status, run.err) == (0, "")
     (found,) = run.pods
     assert (found["allowed"], found["code"], found["message"]) == (False, code, message)
@@ -240,7 +241,7 @@ def test_a_malformed_registration_takes_only_its_node_out_and_says_so(
 ) -> None:
     bad = node("n0")
     bad["metadata"]["annotations"]["hami.io/node-nvidia-register"] = text
-    run = command([bad, NODE], pod("p", container(gpu=1, mem=1)))
+    run = command([bad, NODE], pod("p", gpu=1, mem=1))
     assert run.status == 0
     (line,) = run.err.splitlines()
     assert line.startswith(f"hami-webhook: warning: node n0: hami.io/node-nvidia-register: {expected}")
@@ -250,7 +251,7 @@ def test_a_malformed_registration_takes_only_its_node_out_and_says_so(
 
 def test_an_unknown_key_of_a_configuration_is_a_warning(command: Simulate) -> None:
     config = command.file("c.yaml", "nvidia: {resourceCountName: nvidia.com/gpu, deviceSplitCuont: 3}\nnvidea: {}\n")
-    run = command([NODE], pod("p", container(gpu=1)), flags=["--config", config])
+    run = command([NODE], pod("p", gpu=1), flags=["--config", config])
     assert run.status == 0
     assert all(line.startswith("hami-webhook: warning: ") for line in run.err.splitlines())
     assert "deviceSplitCuont" in run.err

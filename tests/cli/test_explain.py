@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import card, node
 from kubectl.apiserver import KINDS, ApiServer, serving
-from simulate.files import GPU, JSON, MEM, Simulate, card, container, listed, node, pod, quota
+from simulate.files import GPU, JSON, MEM, Simulate, listed, pod, quota
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 CLUSTER = str(EXAMPLES / "cluster.yaml")
 PODS = str(EXAMPLES / "pods.yaml")
-BIG = pod("big", container(gpu=1, mem=30000), schedulerName="hami-scheduler")
+BIG = pod("big", gpu=1, mem=30000, schedulerName="hami-scheduler")
 HELD = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,20000,10:;"}
-BUSY = pod("busy", container(gpu=1, mem=20000), notes=HELD, nodeName="n1")
+BUSY = pod("busy", gpu=1, mem=20000, annotations=HELD, nodeName="n1")
 BUSY["metadata"]["labels"] = {"app": "busy"}
 NODE = node("n1", card("GPU-1", 40960))
 
@@ -40,7 +41,7 @@ def test_a_denial_is_the_explanation(command: Simulate) -> None:
 
 
 def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) -> None:
-    requested = command.file("p.json", pod("p", container(gpu=2, mem=30000)))
+    requested = command.file("p.json", pod("p", gpu=2, mem=30000))
     run = command.main("explain", "--cluster", CLUSTER, "-f", requested, "-o", "json")
     (change,) = run.result["changes"]
     (step,) = change["steps"]
@@ -51,7 +52,7 @@ def test_a_denial_for_quota_says_how_far_it_must_be_raised(command: Simulate) ->
 def test_pods_of_other_namespaces_leave_less_of_a_quota_above_them(command: Simulate) -> None:
     spec = {"namespaceSelector": {}, "hard": {MEM: 45000}}
     above = {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "all"}, "spec": spec}
-    waiting = pod("big", container(gpu=1, mem=30000), namespace="team-b", schedulerName="hami-scheduler")
+    waiting = pod("big", gpu=1, mem=30000, namespace="team-b", schedulerName="hami-scheduler")
     objects = command.file("cluster.json", listed(NODE, node("n2", card("GPU-2", 40960)), BUSY, waiting, above))
     run = command.main("explain", "--cluster", objects, "-o", "json", "team-b/big")
     reasons = {each["name"]: each["reason"] for each in run.result["nodes"]}
@@ -61,7 +62,7 @@ def test_pods_of_other_namespaces_leave_less_of_a_quota_above_them(command: Simu
 
 
 def cluster(command: Simulate) -> str:
-    kept = quota({MEM: "60000"}, used={MEM: "50000"})
+    kept = quota(mem="60000", used={MEM: "50000"})
     return command.file("cluster.json", listed(NODE, BUSY, BIG, kept))
 
 
@@ -129,7 +130,7 @@ def test_a_kubeconfig_that_is_not_there_is_told(command: Simulate) -> None:
 
 
 API_OBJECTS: list[JSON] = [
-    *(NODE, BUSY, BIG, quota({MEM: "60000"}, used={MEM: "50000"})),
+    *(NODE, BUSY, BIG, quota(mem="60000", used={MEM: "50000"})),
     {"kind": "Namespace", "metadata": {"name": "team-a"}},
     {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 10},
     {
@@ -168,7 +169,7 @@ def test_an_api_server_is_listed_once_and_only_read(command: Simulate, api: ApiS
 
 def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig: str) -> None:
     """It would evict the pod that is there, whose budget allows no disruption."""
-    incoming = pod("p", container(gpu=1, mem=30000), namespace="b", priorityClassName="high")
+    incoming = pod("p", gpu=1, mem=30000, namespace="b", priorityClassName="high")
     run = command.main("explain", "--kubeconfig", kubeconfig, "-f", command.file("p.json", incoming), "-o", "json")
     assert "preemption, where it is on, evicts 1 pod from node n1: team-a/busy, of which 1 against a " in str(
         run.result["notes"]
@@ -176,7 +177,7 @@ def test_a_new_pod_gets_the_priority_of_its_class(command: Simulate, kubeconfig:
 
 
 def test_a_new_pod_can_be_tried_on_a_live_cluster(command: Simulate, api: ApiServer, kubeconfig: str) -> None:
-    requested = command.file("p.json", pod("p", container(gpu=1, mem=20000)))
+    requested = command.file("p.json", pod("p", gpu=1, mem=20000))
     run = command.main("explain", "--kubeconfig", kubeconfig, "-f", requested, "-o", "json")
     assert run.result["verdict"].startswith("is denied at admission (403): exceeding resource quota")
     assert sorted(api.asked) == sorted(REQUESTS)

@@ -8,7 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from simulate.files import GPU, MEM, Run, Simulate, card, container, listed, node, pod, quota
+from builders import card, container, node
+from simulate.files import GPU, MEM, Run, Simulate, listed, pod, quota
 from terminals import on_terminal
 
 from hami_webhook.terminal import formatted
@@ -16,9 +17,9 @@ from hami_webhook.terminal import formatted
 PODS = formatted(
     listed(
         node("n1", card("GPU-0")),
-        quota({GPU: "2", MEM: "9000"}),
-        pod("small", container(gpu=1, mem=1000)),
-        pod("large", container(gpu=1, mem=10000)),
+        quota(gpu="2", mem="9000"),
+        pod("small", gpu=1, mem=1000),
+        pod("large", gpu=1, mem=10000),
     ),
     "yaml",
 )
@@ -184,9 +185,9 @@ def test_the_files_of_a_folder_count(folder: Folder) -> None:
 def test_settings_are_those_of_the_flags_of_simulate(folder: Folder, settings: str, expected: str) -> None:
     """Each changes what becomes of a pod."""
     name = "urgent" if "preemption" in settings else "p"
-    held = pod("held", container(gpu=1, mem=1000), nodeName="n1")
-    full = pod("full", container(gpu=1, mem=40960), priority=1, nodeSelector={"kubernetes.io/hostname": "n3"})
-    urgent = pod("urgent", container(gpu=1, mem=40960), priority=9, nodeSelector={"kubernetes.io/hostname": "n3"})
+    held = pod("held", gpu=1, mem=1000, nodeName="n1")
+    full = pod("full", gpu=1, mem=40960, priority=1, nodeSelector={"kubernetes.io/hostname": "n3"})
+    urgent = pod("urgent", gpu=1, mem=40960, priority=9, nodeSelector={"kubernetes.io/hostname": "n3"})
     held["metadata"]["annotations"] = {
         "hami.io/vgpu-node": "n1",
         "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,0:;",
@@ -196,7 +197,7 @@ def test_settings_are_those_of_the_flags_of_simulate(folder: Folder, settings: s
         node("n2", card("GPU-2")),
         node("n3", card("GPU-3"), labels={"kubernetes.io/hostname": "n3"}),
         *(held, full, urgent),
-        pod("p", container(gpu=1, mem=1000)),
+        pod("p", gpu=1, mem=1000),
     )
     text = f"expected: {{pods: [{{name: {name}, {expected}}}]}}\n"
     path = folder.add("one", text, formatted(objects, "yaml"))
@@ -207,14 +208,14 @@ def test_settings_are_those_of_the_flags_of_simulate(folder: Folder, settings: s
 
 def test_a_test_needs_no_pods_and_may_be_the_folder_itself(folder: Folder) -> None:
     text = f"pods: []\ncluster: [pods.yaml]\nexpected: {{quotas: [{{name: gpu-quota, used: {{{MEM}: 1}}}}]}}\n"
-    folder.add("", text, formatted(listed(quota({MEM: "9"}), pod("p", container(gpu=1, mem=1), nodeName="n")), "yaml"))
+    folder.add("", text, formatted(listed(quota(mem="9"), pod("p", gpu=1, mem=1, nodeName="n")), "yaml"))
     assert folder.test().out == "ok    .\n1 passed, 0 failed\n"
 
 
 def test_quotas_above_namespaces_are_expected_by_their_kind(folder: Folder) -> None:
     meta = {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": "all"}}
     shared = {**meta, "spec": {"namespaceSelector": {}, "hard": {MEM: "5000"}}}
-    pods = pod("small", container(gpu=1, mem=1000)), pod("large", container(gpu=1, mem=10000))
+    pods = pod("small", gpu=1, mem=1000), pod("large", gpu=1, mem=10000)
     quotas = f"quotas: [{{name: AcceleratorQuota/all, used: {{{MEM}: 1000}}}}]"
     expected = f"expected: {{pods: [{{name: large, message: {{contains: AcceleratorQuota all}}}}], {quotas}}}"
     folder.add("shared", expected, formatted(listed(shared, node("n1", card("GPU-0")), *pods), "yaml"))

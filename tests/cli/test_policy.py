@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulate.files import JSON, Simulate, card, container, listed, node, pod
+from builders import card, node
+from simulate.files import JSON, Simulate, listed, pod
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NO_GPU_1 = "policies: [{name: no-gpu-1, devices: {NVIDIA: {denyUUIDs: [GPU-1]}}}]"
@@ -11,7 +12,7 @@ ONLY_GPU_2 = "policies: [{name: only-gpu-2, devices: {NVIDIA: {allowUUIDs: [GPU-
 
 def explained(command: Simulate, policies: str, notes: JSON, *cards: str) -> JSON:
     """How a pod of the cluster with these annotations is explained, on a node with these cards."""
-    waits = pod("p", container(gpu=1, mem=1000), notes=notes, schedulerName="hami-scheduler")
+    waits = pod("p", gpu=1, mem=1000, annotations=notes, schedulerName="hami-scheduler")
     cluster = command.file("cluster.json", listed(node("n1", *(card(uuid) for uuid in cards)), waits))
     policy = command.file("policy.yaml", policies)
     run = command.main("explain", "--cluster", cluster, "--policy-file", policy, "-o", "json", "team-a/p")

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from builders import card, node
 from quota.right_quotas import RIGHT
-from simulate.files import Simulate, card, node
+from simulate.files import Simulate
 
 JSON = dict[str, object]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import card, node
 from cryptography import x509
-from simulate.files import Simulate, card, container, node, pod
+from simulate.files import Simulate, pod
 
 from hami_webhook import __version__, cli
 
@@ -142,7 +143,7 @@ def test_an_interrupted_run_ends_quietly(command: Simulate, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "start_of", interrupted)
-    run = command([node("n1", card("GPU-1"))], pod("p", container(gpu=1)))
+    run = command([node("n1", card("GPU-1"))], pod("p", gpu=1))
     assert (run.status, run.out, run.err) == (130, "", "")
 
 

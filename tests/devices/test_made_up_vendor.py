@@ -47,7 +47,7 @@ def command(acme: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> S
 
 def pod_with_limits(name: str, notes: JSON | None = None, **amounts: int) -> JSON:
     limits = {COUNT: 1, **{f"acme.example/{word}": amount for word, amount in amounts.items()}}
-    return pod(name, {"name": "main", "image": "x", "resources": {"limits": limits}}, notes=notes)
+    return pod(name, {"name": "main", "image": "x", "resources": {"limits": limits}}, annotations=notes)
 
 
 def cluster() -> list[JSON]:
@@ -57,7 +57,7 @@ def cluster() -> list[JSON]:
     ]
     meta = {"name": "n1", "annotations": {"hami.io/node-acme-register": json.dumps(cards)}}
     hard = {f"limits.{name}": amount for name, amount in ((COUNT, "3"), (MEMORY, "20000"), (CORES, "150"))}
-    return [{"apiVersion": "v1", "kind": "Node", "metadata": meta}, quota(hard)]
+    return [{"apiVersion": "v1", "kind": "Node", "metadata": meta}, quota(**hard)]
 
 
 def test_config_check_says_what_its_section_means(command: Simulate) -> None:

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from simulate.files import GPU, MEM, card, node, quota
+from builders import card, node
+from simulate.files import GPU, MEM, quota
 
 from hami_webhook import pki
 from hami_webhook.cluster.api import JSON
@@ -84,7 +85,7 @@ class Installation:
             lease("n1", "kube-node-lease", -9.0),
             {"kind": "Namespace", "metadata": {"name": "team-a", "uid": "a"}},
             node("n1", card("GPU-1")),
-            quota({GPU: "4", MEM: "60000"}, used={GPU: "0", MEM: "0"}),
+            quota(gpu="4", mem="60000", used={GPU: "0", MEM: "0"}),
         ]
         self.api = ApiServer(self.objects, now=NOW, pod=reviewed)
 

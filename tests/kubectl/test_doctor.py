@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from simulate.files import GPU, JSON, MEM, container, pod, quota
+from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hack.render_rights import TARGET, render
 from hami_webhook import pki
@@ -97,7 +97,7 @@ def refuse_pods(installation: Installation, code: int, message: str) -> None:
 
 def bound_without_reading(installation: Installation) -> None:
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,much,0:;"}
-    bad = pod("bad", container(gpu=1, mem=1000), notes=notes, nodeName="n1")
+    bad = pod("bad", gpu=1, mem=1000, annotations=notes, nodeName="n1")
     bad["metadata"]["uid"] = "bad"
     installation.objects.append(bad)
     installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1000"}
@@ -191,10 +191,10 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
     ("managers", volcano, "node n1", "more than one GPU"),
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-900)},team-a,gone"), "node n1", "was taken 900 s ago"),
     ("node-locks", lambda i: annotate(i, lock=f"{stamp(-60)},team-a,gone"), "node n1", "pod team-a/gone, which isn't"),
-    ("quota-limits", lambda i: replace(i, quota({GPU: "4Ki"}, used={GPU: "0"})), "ResourceQuota", "4Ki means 4096"),
+    ("quota-limits", lambda i: replace(i, quota(gpu="4Ki", used={GPU: "0"})), "ResourceQuota", "4Ki means 4096"),
     (
         "quota-limits",
-        lambda i: replace(i, quota({"limits.nvidia.com/gpumen": "4"})),
+        lambda i: replace(i, quota(**{"limits.nvidia.com/gpumen": "4"})),
         "ResourceQuota team-a/gpu-quota",
         "limits.nvidia.com/gpumen has no effect",
     ),
@@ -206,7 +206,7 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "CustomResourceDefinition acceleratorquotas.hami.io",
         "is another version's: it has no status.ledger",
     ),
-    ("quota-drift", lambda i: replace(i, quota({GPU: "4"}, used={GPU: "3"})), "ResourceQuota", "is 3, its pods cost 0"),
+    ("quota-drift", lambda i: replace(i, quota(gpu="4", used={GPU: "3"})), "ResourceQuota", "is 3, its pods cost 0"),
     ("allocations", bound_without_reading, "pod team-a/bad", "can't be read"),
 ]  # fmt: skip
 

@@ -26,7 +26,7 @@ INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_
 
 def test_watching_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     paths: queue.Queue[str] = queue.Queue()
-    api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})], on_request=paths.put)
+    api = ApiServer([quota(gpu="4", used={GPU: "1"})], on_request=paths.put)
     with serving(api, tmp_path) as kubeconfig:
         process = subprocess.Popen(
             [sys.executable, "-c", f"{INTERRUPTIBLE}; {IMPATIENT}; {PROGRAM}", "quota", "--watch"],
@@ -47,7 +47,7 @@ def test_watching_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> No
             for _ in range(2):
                 while paths.get(timeout=60) != "/api/v1/resourcequotas":
                     pass
-            api.objects[:] = [quota({GPU: "4"}, used={GPU: "3"})]
+            api.objects[:] = [quota(gpu="4", used={GPU: "3"})]
             heading, second = (process.stdout.readline().split() for _ in range(2))
             assert (heading[3], second[3]) == ("USED", "3")
             process.send_signal(signal.SIGINT)
@@ -62,7 +62,7 @@ def test_watching_shows_a_change_once_and_ends_with_ctrl_c(tmp_path: Path) -> No
 def test_a_terminal_gets_colours_unless_it_wants_none(
     tmp_path: Path, variables: dict[str, str], coloured: bool
 ) -> None:
-    api = ApiServer([quota({GPU: "4"}, used={GPU: "1"})])
+    api = ApiServer([quota(gpu="4", used={GPU: "1"})])
     with serving(api, tmp_path) as kubeconfig:
         variables = {"NO_COLOR": "", "KUBECONFIG": str(kubeconfig), **variables}
         shown = on_terminal([sys.executable, "-c", PROGRAM, "quota"], "stdout", variables)

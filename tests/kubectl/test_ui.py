@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from simulate.files import GPU, MEM, START, card, container, node, pod, quota
+from builders import card, node
+from simulate.files import GPU, MEM, START, pod, quota
 
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.doctor.installation import assumed
@@ -152,7 +153,7 @@ def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
-        manifest = yaml.safe_dump(pod("new", container(gpu=1, mem=2000)))
+        manifest = yaml.safe_dump(pod("new", gpu=1, mem=2000))
         form = {"manifest": manifest, "copies": "2"}
         page = client.post("/what-if", data=form, headers={"Origin": str(client.base_url)})
         assert page.status_code == 200
@@ -172,8 +173,8 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
 
 def test_html_in_names_is_text(tmp_path: Path) -> None:
     spoiled = [
-        with_uid(pod(HTML, container(gpu=1, mem=30000), namespace="team-a")),
-        quota({GPU: "4", MEM: "60000"}, namespace=HTML, used={GPU: "2", MEM: "50000"}),
+        with_uid(pod(HTML, gpu=1, mem=30000, namespace="team-a")),
+        quota(gpu="4", mem="60000", namespace=HTML, used={GPU: "2", MEM: "50000"}),
         placed(f"placed{HTML}"),
     ]
     with entered(ApiServer(cluster(*spoiled)), tmp_path) as client:

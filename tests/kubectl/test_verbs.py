@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from simulate.files import GPU, JSON, MEM, card, container, node, pod, quota
+from builders import card, node
+from simulate.files import GPU, JSON, MEM, pod, quota
 
 from .apiserver import ApiServer
 from .conftest import Hami
@@ -23,7 +24,7 @@ SPACES = [{"kind": "Namespace", "metadata": {"name": name, "uid": name}} for nam
 
 def placed(name: str, namespace: str = "team-a", memory: int = 20000, **spec: str) -> JSON:
     notes = {**HELD, "hami.io/vgpu-devices-allocated": f"GPU-1,NVIDIA,{memory},10:;"}
-    found = pod(name, container(gpu=1, mem=memory, cores=10), namespace=namespace, notes=notes, nodeName="n1", **spec)
+    found = pod(name, gpu=1, mem=memory, cores=10, namespace=namespace, annotations=notes, nodeName="n1", **spec)
     return with_uid(found)
 
 
@@ -39,10 +40,10 @@ def cluster(*more: JSON) -> list[JSON]:
         {**node("cpu"), "kind": "Node"},
         placed("busy"),
         placed("other", "team-b", memory=4000),
-        with_uid(pod("waiting", container(gpu=1, mem=30000), schedulerName="hami-scheduler")),
-        with_uid(pod("web", container())),
-        quota({GPU: "4", MEM: "60000", "pods": "10"}, used={GPU: "2", MEM: "50000", "pods": "3"}),
-        quota({GPU: "1"}, namespace="team-b", used={GPU: "1"}),
+        with_uid(pod("waiting", gpu=1, mem=30000, schedulerName="hami-scheduler")),
+        with_uid(pod("web")),
+        quota(gpu="4", mem="60000", used={GPU: "2", MEM: "50000", "pods": "3"}, pods="10"),
+        quota(gpu="1", namespace="team-b", used={GPU: "1"}),
         *SPACES,
         *more,
     ]
@@ -146,12 +147,12 @@ def test_pods_without_accelerators_are_left_out(hami: Hami) -> None:
 
 def test_a_pod_is_simulated_on_the_live_cluster_and_not_created(hami: Hami, tmp_path: Path) -> None:
     path = tmp_path / "pod.json"
-    path.write_text(json.dumps(pod("new", container(gpu=1, mem=9000), namespace=None)))
+    path.write_text(json.dumps(pod("new", gpu=1, mem=9000, namespace=None)))
     api = ApiServer(cluster(*DEPLOYED))
     run = hami(api, "simulate", str(path), "-o", "json")
     (found,) = run.result["pods"]
     assert (found["namespace"], found["placement"]["node"]) == ("team-a", "n1")
-    too_large = {**pod("new", container(gpu=1, mem=11000), namespace=None)}
+    too_large = {**pod("new", gpu=1, mem=11000, namespace=None)}
     path.write_text(json.dumps(too_large))
     run = hami(api, "simulate", "--strict", str(path), "-o", "json")
     assert (run.status, run.result["pods"][0]["code"]) == (1, 403)
@@ -177,7 +178,7 @@ def test_the_installation_may_be_that_of_hamis_chart(hami: Hami) -> None:
     deployment = {"kind": "Deployment", "metadata": meta, "spec": {"template": {"spec": spec}}}
     data = {"device-config.yaml": RENAMED}
     config = {"kind": "ConfigMap", "metadata": {"name": "devices", "namespace": "kube-system"}, "data": data}
-    renamed = quota({"limits.acme.com/gpu": "3"}, namespace="team-a", name="renamed")
+    renamed = quota("renamed", namespace="team-a", **{"limits.acme.com/gpu": "3"})
     api = ApiServer(cluster(deployment, config, renamed))
     run = hami(api, "quota", "--system-namespace", "kube-system", "-o", "json")
     assert [each["name"] for each in run.result] == ["renamed"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 
 from hami_webhook import cli
@@ -33,54 +35,8 @@ PROFILES = [
 """MIG profiles of a card of 40 GiB, as its plugin registers them."""
 
 
-def card(uuid: str, memory: int = 40960, **fields: Any) -> JSON:
-    fixed = {"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA A100-SXM4-40GB"}
-    return {**fixed, "mode": "hami-core", "health": True, **fields}
-
-
-def node(name: str, *cards: JSON, scores: JSON | None = None, labels: JSON | None = None) -> JSON:
-    notes = {"hami.io/node-nvidia-register": json.dumps(cards)} if cards else {}
-    if scores:
-        notes["hami.io/node-nvidia-score"] = json.dumps([{"uuid": u, "score": s} for u, s in scores.items()])
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "annotations": notes, "labels": labels or {}},
-        "status": {"allocatable": {"nvidia.com/gpu": str(10 * len(cards))}},
-    }
-
-
-def limits(gpu: Any = None, mem: Any = None, cores: Any = None, percent: Any = None, **more: Any) -> JSON:
-    named = {"nvidia.com/gpu": gpu, "nvidia.com/gpumem": mem, "nvidia.com/gpucores": cores}
-    named["nvidia.com/gpumem-percentage"] = percent
-    return {key: value for key, value in {**named, **more}.items() if value is not None}
-
-
-def container(name: str = "main", **fields: Any) -> JSON:
-    spec = {key: fields.pop(key) for key in ("restartPolicy", "securityContext") if key in fields}
-    return {"name": name, "image": "cuda", "resources": {"limits": limits(**fields)}, **spec}
-
-
-def pod(
-    name: str,
-    *apps: JSON,
-    namespace: str | None = "team-a",
-    notes: JSON | None = None,
-    inits: Sequence[JSON] = (),
-    **spec: Any,
-) -> JSON:
-    meta = {
-        "name": name,
-        **({"namespace": namespace} if namespace else {}),
-        **({"annotations": notes} if notes else {}),
-    }
-    containers = {"containers": list(apps), **({"initContainers": list(inits)} if inits else {})}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**containers, **spec}}
-
-
-def quota(hard: JSON, name: str = "gpu-quota", namespace: str = "team-a", **status: Any) -> JSON:
-    meta = {"name": name, "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}, "status": status}
+pod = functools.partial(builders.pod, namespace="team-a")
+quota = functools.partial(builders.quota, namespace="team-a")
 
 
 def listed(*objects: JSON) -> JSON:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .files import GPU, JSON, MEM, Simulate, card, container, node, pod, quota
+from builders import card, node
+
+from .files import GPU, JSON, MEM, Simulate, pod, quota
 
 
 def namespace(name: str, **labels: str) -> JSON:
@@ -15,7 +17,7 @@ def accelerator_quota(name: str, hard: JSON, selector: JSON | None = None) -> JS
 
 
 def gpu(name: str, team: str, memory: int) -> JSON:
-    return pod(name, container(gpu=1, mem=memory), namespace=team)
+    return pod(name, gpu=1, mem=memory, namespace=team)
 
 
 def test_pods_of_several_namespaces_share_a_quota(simulate: Simulate) -> None:
@@ -26,7 +28,7 @@ def test_pods_of_several_namespaces_share_a_quota(simulate: Simulate) -> None:
         namespace("team-c"),
         accelerator_quota("research", {MEM: 10_000}, {"matchLabels": {"group": "research"}}),
         accelerator_quota("all", {GPU: 4}),
-        quota({MEM: 9000}),
+        quota(mem=9000),
     ]
     pods = [
         gpu("a1", "team-a", 6000),

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from builders import card, container, node
 
-from .files import CORES, GPU, JSON, MEM, START, Run, Simulate, card, container, listed, node, pod, quota
+from .files import CORES, GPU, JSON, MEM, START, Run, Simulate, listed, pod, quota
 
 ONE_NODE = [node("n1", card("GPU-1"))]
 KEYS = ["namespace", "name", "allowed", "code", "message", "warnings", "patch", "pod"]
@@ -21,8 +22,8 @@ KEYS += ["placement", "failed", "debits", "victims", "preempted_by"]
 def test_the_result_of_a_placed_pod_has_every_key_as_documented(simulate: Simulate) -> None:
     run = simulate(
         [node("node-1", card("GPU-1")), node("node-2", card("GPU-2", 1000), card("GPU-3", type="NVIDIA T4")),
-         quota({GPU: "4", MEM: "3000"})],
-        pod("train-0", container(gpu=1, mem=2000, cores=30), notes={"nvidia.com/use-gputype": "A100"}),
+         quota(gpu="4", mem="3000")],
+        pod("train-0", gpu=1, mem=2000, cores=30, annotations={"nvidia.com/use-gputype": "A100"}),
     )  # fmt: skip
     assert run.status == 0
     assert run.err == ""
@@ -70,7 +71,7 @@ def test_the_result_of_a_placed_pod_has_every_key_as_documented(simulate: Simula
 
 
 def test_a_denied_pod_has_its_code_its_sentence_and_nothing_else(simulate: Simulate) -> None:
-    run = simulate([*ONE_NODE, quota({GPU: "2", MEM: "3000"})], pod("p", container(gpu=2, mem=2000)))
+    run = simulate([*ONE_NODE, quota(gpu="2", mem="3000")], pod("p", gpu=2, mem=2000))
     (denied,) = run.pods
     assert denied == {
         "namespace": "team-a",
@@ -92,7 +93,7 @@ def test_a_denied_pod_has_its_code_its_sentence_and_nothing_else(simulate: Simul
 
 
 def test_a_pod_that_asks_for_nothing_passes_unchanged(simulate: Simulate) -> None:
-    plain = pod("p", container(cpu="1"), namespace=None)
+    plain = pod("p", cpu="1", namespace=None)
     (found,) = simulate(ONE_NODE, plain).pods
     assert (found["namespace"], found["allowed"], found["patch"], found["placement"]) == ("default", True, [], None)
     assert (found["failed"], found["debits"]) == ({}, {})
@@ -104,7 +105,7 @@ def test_init_containers_come_first_and_a_sidecar_is_one(simulate: Simulate) -> 
         "p",
         container("app", gpu=1, mem=1000),
         container("idle", cpu="1"),
-        inits=[container("load", gpu=1, mem=3000), container("side", gpu=1, mem=500, restartPolicy="Always")],
+        init=[container("load", gpu=1, mem=3000), container("side", gpu=1, mem=500, restartPolicy="Always")],
     )
     (found,) = simulate(ONE_NODE, wants).pods
     containers = found["placement"]["containers"]
@@ -124,7 +125,7 @@ def test_a_mig_profile_is_named_and_booked(simulate: Simulate) -> None:
     places = [{"start": start, "size": 2} for start in (0, 2, 4)]
     profile = {"name": "2g.10gb", "memoryMB": 10240, "core": 28, "sliceCount": 2, "placements": places}
     mig = card("GPU-m", mode="mig", count=7, migProfiles=[profile])
-    (found,) = simulate([node("n1", mig)], pod("p", container(gpu=2, mem=8000))).pods
+    (found,) = simulate([node("n1", mig)], pod("p", gpu=2, mem=8000)).pods
     (main,) = found["placement"]["containers"]
     device = {"vendor": "NVIDIA", "uuid": "GPU-m", "memory": 10240, "cores": 28, "profile": "2g.10gb"}
     assert main["devices"] == [device, device]
@@ -139,8 +140,8 @@ def test_topology_aware_pods_get_the_linked_cards_in_the_order_chosen(simulate: 
     four = node("n1", *(card(f"g{i}", index=i) for i in range(4)), scores=scores)
     topology = {"hami.io/gpu-scheduler-policy": "topology-aware"}
     pair, single = (
-        pod("pair", container(gpu=2, mem=1024), notes=topology),
-        pod("one", container(gpu=1, mem=1), notes=topology),
+        pod("pair", gpu=2, mem=1024, annotations=topology),
+        pod("one", gpu=1, mem=1, annotations=topology),
     )
     (found,) = simulate([four], pair).pods
     assert [d["uuid"] for d in found["placement"]["containers"][0]["devices"]] == ["g3", "g2"]
@@ -149,16 +150,14 @@ def test_topology_aware_pods_get_the_linked_cards_in_the_order_chosen(simulate: 
 
 
 def test_each_pod_sees_what_the_earlier_ones_did(simulate: Simulate) -> None:
-    run = simulate(
-        ONE_NODE, *(pod(name, container(gpu=1, mem=30000)) for name in "ab"), pod("c", container(gpu=1, mem=9))
-    )
+    run = simulate(ONE_NODE, *(pod(name, gpu=1, mem=30000) for name in "ab"), pod("c", gpu=1, mem=9))
     assert [bool(found["placement"]) for found in run.pods] == [True, False, True]
     assert run.pod("b")["failed"] == {"n1": "1/1 CardInsufficientMemory"}
     assert run.pod("c")["placement"]["score"] == pytest.approx(10 * (1 / 10 + 30000 / 40960))
 
 
 def test_a_waiting_pod_stays_charged(simulate: Simulate) -> None:
-    run = simulate([*ONE_NODE, quota({MEM: "100000"})], pod("big", container(gpu=1, mem=50000)))
+    run = simulate([*ONE_NODE, quota(mem="100000")], pod("big", gpu=1, mem=50000))
     (found,) = run.pods
     assert (found["allowed"], found["placement"], found["debits"]) == (True, None, {})
     assert run.used == {MEM: 50000}
@@ -166,10 +165,8 @@ def test_a_waiting_pod_stays_charged(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("scheduler", ["volcano", "my-scheduler"])
 def test_a_pod_of_another_scheduler_is_charged_and_not_placed(simulate: Simulate, scheduler: str) -> None:
-    wants = pod("p", container(gpu=2, mem=1000, cores=10), schedulerName=scheduler)
-    run = simulate(
-        [*ONE_NODE, quota({MEM: "2000", GPU: "9"})], wants, pod("q", container(gpu=1, mem=1)), flags=["--strict"]
-    )
+    wants = pod("p", gpu=2, mem=1000, cores=10, schedulerName=scheduler)
+    run = simulate([*ONE_NODE, quota(mem="2000", gpu="9")], wants, pod("q", gpu=1, mem=1), flags=["--strict"])
     found = run.pod("p")
     assert (found["allowed"], found["patch"], found["placement"], found["failed"]) == (True, [], None, {})
     assert run.used == {MEM: 2000, GPU: 2}
@@ -178,8 +175,8 @@ def test_a_pod_of_another_scheduler_is_charged_and_not_placed(simulate: Simulate
 
 def test_pods_in_the_cluster_files_hold_cards_and_quota(simulate: Simulate) -> None:
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,40000,10:;"}
-    existing = {**pod("old", container(gpu=1), notes=notes, nodeName="n1"), "status": {"phase": "Running"}}
-    run = simulate([*ONE_NODE, quota({MEM: "41000"}), existing], pod("p", container(gpu=1, mem=961)))
+    existing = {**pod("old", gpu=1, annotations=notes, nodeName="n1"), "status": {"phase": "Running"}}
+    run = simulate([*ONE_NODE, quota(mem="41000"), existing], pod("p", gpu=1, mem=961))
     assert run.used == {MEM: 40961}
     assert run.pod("p")["failed"] == {"n1": "1/1 CardInsufficientMemory"}
     assert [found["name"] for found in run.pods] == ["p"]
@@ -187,8 +184,8 @@ def test_pods_in_the_cluster_files_hold_cards_and_quota(simulate: Simulate) -> N
 
 @pytest.mark.parametrize("written", ["0", "5000", "999999"])
 def test_used_in_the_cluster_files_is_ignored_for_managed_keys(simulate: Simulate, written: str) -> None:
-    stale = quota({MEM: "3000", "requests.cpu": "4"}, used={MEM: written, "requests.cpu": "1"})
-    run = simulate([*ONE_NODE, stale], pod("p", container(gpu=1, mem=3000)))
+    stale = quota(mem="3000", used={MEM: written, "requests.cpu": "1"}, **{"requests.cpu": "4"})
+    run = simulate([*ONE_NODE, stale], pod("p", gpu=1, mem=3000))
     assert run.pods[0]["allowed"]
     assert run.result["quotas"][0] == {
         "namespace": "team-a",
@@ -199,8 +196,9 @@ def test_used_in_the_cluster_files_is_ignored_for_managed_keys(simulate: Simulat
 
 
 def test_every_quota_is_listed_with_its_managed_keys_only(simulate: Simulate) -> None:
-    quotas = [quota({"cpu": "1"}, "b"), quota({GPU: "3k"}, "a"), quota({"requests.nvidia.com/gpu": "1"}, "c", "other")]
-    run = simulate([*ONE_NODE, *quotas], pod("p", container(gpu=1, mem=1)))
+    requested = quota("c", namespace="other", **{"requests.nvidia.com/gpu": "1"})
+    quotas = [quota("b", cpu="1"), quota("a", gpu="3k"), requested]
+    run = simulate([*ONE_NODE, *quotas], pod("p", gpu=1, mem=1))
     assert run.result["quotas"] == [
         {"namespace": "other", "name": "c", "hard": {}, "used": {}},
         {"namespace": "team-a", "name": "a", "hard": {GPU: 3000}, "used": {GPU: 1}},
@@ -231,7 +229,7 @@ def workload(kind: str, api: str, name: str, template: JSON, **spec: Any) -> JSO
 )
 def test_a_workload_becomes_its_numbered_pods(simulate: Simulate, kind: str, api: str, spec: JSON, count: int) -> None:
     template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container(gpu=1, mem=100)]}}
-    run = simulate([*ONE_NODE, quota({MEM: "1000"})], workload(kind, api, "work", template, **spec))
+    run = simulate([*ONE_NODE, quota(mem="1000")], workload(kind, api, "work", template, **spec))
     assert [found["name"] for found in run.pods] == [f"work-{index}" for index in range(count)]
     assert all(found["placement"] and found["namespace"] == "team-a" for found in run.pods)
     assert run.used == {MEM: 100 * count}
@@ -240,13 +238,13 @@ def test_a_workload_becomes_its_numbered_pods(simulate: Simulate, kind: str, api
 def test_pods_are_read_from_several_files_lists_and_standard_input_in_order(
     simulate: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = simulate.file("a.yaml", "\n---\n".join(json.dumps(pod(name, container())) for name in ("a", "b")))
-    stdin = json.dumps({**listed(pod("c", container())), "kind": "PodList"})
+    first = simulate.file("a.yaml", "\n---\n".join(json.dumps(pod(name)) for name in ("a", "b")))
+    stdin = json.dumps({**listed(pod("c")), "kind": "PodList"})
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin.encode())))
-    last = simulate.file("d.json", pod("d", container()))
+    last = simulate.file("d.json", pod("d"))
     nodes = [simulate.file(f"{name}.json", node(name, card(f"card-{name}"))) for name in ("n1", "n2")]
-    placed = simulate.file("p.json", pod("p", container(gpu=1, cores=100)))
-    more = simulate.file("q.json", pod("q", container(gpu=1, cores=100)))
+    placed = simulate.file("p.json", pod("p", gpu=1, cores=100))
+    more = simulate.file("q.json", pod("q", gpu=1, cores=100))
     clusters = [part for path in nodes for part in ("--cluster", path)]
     run = simulate.main("simulate", *clusters, "-o", "json", first, "-", last, placed, more)
     assert [found["name"] for found in run.pods] == ["a", "b", "c", "d", "p", "q"]
@@ -276,11 +274,11 @@ def test_kinds_that_do_not_count_are_skipped_with_one_warning_each(simulate: Sim
 @pytest.mark.parametrize(
     ("pods", "status"),
     [
-        ([pod("p", container(gpu=1, mem=1)), pod("q", container())], 0),
-        ([pod("p", container(gpu=1, mem=50000))], 1),
-        ([pod("p", container(gpu=-1))], 1),
-        ([pod("p", container(gpu=1, mem=1), nodeSelector={"no": "where"})], 1),
-        ([pod("p", container(gpu=1, mem=1), schedulingGates=[{"name": "wait"}])], 1),
+        ([pod("p", gpu=1, mem=1), pod("q")], 0),
+        ([pod("p", gpu=1, mem=50000)], 1),
+        ([pod("p", gpu=-1)], 1),
+        ([pod("p", gpu=1, mem=1, nodeSelector={"no": "where"})], 1),
+        ([pod("p", gpu=1, mem=1, schedulingGates=[{"name": "wait"}])], 1),
         ([], 0),
     ],
     ids=["all well", "no node", "denied", "no node suits", "gated", "no pods"],
@@ -293,7 +291,7 @@ def test_strict_fails_where_a_pod_was_denied_or_found_no_node(
 
 
 def test_strict_fails_where_there_is_no_node_at_all(simulate: Simulate) -> None:
-    run = simulate([quota({GPU: "4"})], pod("p", container(gpu=1, mem=1)), flags=["--strict"])
+    run = simulate([quota(gpu="4")], pod("p", gpu=1, mem=1), flags=["--strict"])
     assert run.status == 1
     assert run.pods[0]["failed"] == {}
 
@@ -301,31 +299,31 @@ def test_strict_fails_where_there_is_no_node_at_all(simulate: Simulate) -> None:
 def test_yaml_and_json_are_the_same_result(simulate: Simulate) -> None:
     twice = {"labels": {"a": "b"}}
     template = {"metadata": twice, "spec": {"containers": [container(gpu=1, mem=100)], "nodeSelector": {}}}
-    pods = workload("Deployment", "apps/v1", "d", template, replicas=2), pod("no", container(gpu=-1))
-    cluster = [*ONE_NODE, quota({MEM: "1000"})]
+    pods = workload("Deployment", "apps/v1", "d", template, replicas=2), pod("no", gpu=-1)
+    cluster = [*ONE_NODE, quota(mem="1000")]
     as_json, as_yaml = simulate(cluster, *pods), simulate(cluster, *pods, flags=["-o", "yaml"])
     assert yaml.safe_load(as_yaml.out) == as_json.result
     assert "&id" not in as_yaml.out
 
 
 def test_a_second_pod_of_the_same_name_is_refused_and_not_charged(simulate: Simulate) -> None:
-    same = pod("p", container(gpu=1, mem=100))
-    run = simulate([*ONE_NODE, quota({MEM: "1000"})], same, same, {**same, "metadata": {"name": "p", "namespace": "b"}})
+    same = pod("p", gpu=1, mem=100)
+    run = simulate([*ONE_NODE, quota(mem="1000")], same, same, {**same, "metadata": {"name": "p", "namespace": "b"}})
     assert [(found["allowed"], found["code"]) for found in run.pods] == [(True, 200), (False, 409), (True, 200)]
     assert run.pods[1]["message"] == 'pods "p" already exists'
     assert run.used == {MEM: 100}
 
 
 def test_a_pod_the_api_server_would_refuse_is_not_charged(simulate: Simulate) -> None:
-    huge = pod("p", container(gpu=1, mem=100), notes={"note": "x" * 300_000})
-    run = simulate([*ONE_NODE, quota({MEM: "1000"})], huge)
+    huge = pod("p", gpu=1, mem=100, annotations={"note": "x" * 300_000})
+    run = simulate([*ONE_NODE, quota(mem="1000")], huge)
     assert (run.pods[0]["allowed"], run.pods[0]["code"]) == (False, 422)
     assert "may not be more than 262144 bytes" in run.pods[0]["message"]
     assert run.used == {MEM: 0}
 
 
 def test_what_only_the_api_server_sets_is_dropped_from_new_pods(simulate: Simulate) -> None:
-    raw = pod("p", container(gpu=1, mem=100))
+    raw = pod("p", gpu=1, mem=100)
     raw["metadata"] |= {
         "uid": "mine",
         "creationTimestamp": "2020-01-01T00:00:00Z",
@@ -334,7 +332,7 @@ def test_what_only_the_api_server_sets_is_dropped_from_new_pods(simulate: Simula
         "resourceVersion": "7",
         "managedFields": [{}],
     }
-    run = simulate([*ONE_NODE, quota({MEM: "1000"})], {**raw, "status": {"phase": "Succeeded"}})
+    run = simulate([*ONE_NODE, quota(mem="1000")], {**raw, "status": {"phase": "Succeeded"}})
     assert run.pods[0]["pod"]["metadata"] == {"name": "p", "namespace": "team-a"}
     assert "status" not in run.pods[0]["pod"]
     assert run.pods[0]["debits"] == {GPU: 1, MEM: 100}
@@ -343,20 +341,20 @@ def test_what_only_the_api_server_sets_is_dropped_from_new_pods(simulate: Simula
 
 def test_only_nodes_that_match_the_node_selector_are_candidates(simulate: Simulate) -> None:
     nodes = [node("n1", card("a")), node("n2", card("b"), labels={"zone": "x"}), node("n3", labels={"zone": "x"})]
-    (found,) = simulate(nodes, pod("p", container(gpu=1, mem=1), nodeSelector={"zone": "x"})).pods
+    (found,) = simulate(nodes, pod("p", gpu=1, mem=1, nodeSelector={"zone": "x"})).pods
     assert found["placement"]["node"] == "n2"
     assert found["failed"] == {"n1": "node didn't match the pod's nodeSelector", "n3": "node unregistered"}
 
 
 def test_a_gated_pod_is_charged_and_waits(simulate: Simulate) -> None:
-    wants = pod("p", container(gpu=1, mem=100), schedulingGates=[{"name": "wait"}])
-    run = simulate([*ONE_NODE, quota({MEM: "1000"})], wants)
+    wants = pod("p", gpu=1, mem=100, schedulingGates=[{"name": "wait"}])
+    run = simulate([*ONE_NODE, quota(mem="1000")], wants)
     assert (run.pods[0]["placement"], run.pods[0]["failed"]) == (None, {"n1": "the pod has scheduling gates"})
     assert run.used == {MEM: 100}
 
 
 def test_a_generated_name_is_completed(simulate: Simulate) -> None:
-    raw = pod("x", container(gpu=1, mem=1))
+    raw = pod("x", gpu=1, mem=1)
     raw["metadata"] = {"generateName": "job-", "namespace": "team-a"}
     names = [found["name"] for found in simulate(ONE_NODE, raw, raw).pods]
     assert len(set(names)) == 2
@@ -368,8 +366,8 @@ def test_with_a_configuration_that_file_alone_counts(simulate: Simulate) -> None
         "config.yaml", "nvidia: {resourceCountName: example.com/card, resourceMemoryName: example.com/mem}"
     )
     theirs = pod("theirs", container(**{"example.com/card": 1, "example.com/mem": 100}))
-    cluster = [*ONE_NODE, quota({"limits.example.com/mem": "1000", MEM: "1"})]
-    run = simulate(cluster, theirs, pod("ours", container(gpu=2, mem=99999)), flags=["--config", renamed])
+    cluster = [*ONE_NODE, quota(mem="1", **{"limits.example.com/mem": "1000"})]
+    run = simulate(cluster, theirs, pod("ours", gpu=2, mem=99999), flags=["--config", renamed])
     assert run.pod("theirs")["debits"] == {"limits.example.com/card": 1, "limits.example.com/mem": 100}
     assert (run.pod("ours")["allowed"], run.pod("ours")["placement"]) == (True, None)
     assert run.used == {"limits.example.com/mem": 100}
@@ -378,10 +376,10 @@ def test_with_a_configuration_that_file_alone_counts(simulate: Simulate) -> None
 def test_policies_of_a_file_act_and_are_told(simulate: Simulate) -> None:
     rules = "policies: [{name: spreading, enforce: {hami.io/node-scheduler-policy: spread}}]"
     flags = ["--policy-file", simulate.file("policy.yaml", rules)]
-    run = simulate([*ONE_NODE, node("n2", card("b"))], *(pod(p, container(gpu=1, mem=1)) for p in "ab"), flags=flags)
+    run = simulate([*ONE_NODE, node("n2", card("b"))], *(pod(p, gpu=1, mem=1) for p in "ab"), flags=flags)
     assert [found["placement"]["node"] for found in run.pods] == ["n1", "n2"]
     assert run.pods[0]["warnings"] == ["hami.io/node-scheduler-policy set to spread by policy spreading"]
-    assert simulate([*ONE_NODE, node("n2", card("b"))], pod("a", container(gpu=1, mem=1))).pods[0]["warnings"] == []
+    assert simulate([*ONE_NODE, node("n2", card("b"))], pod("a", gpu=1, mem=1)).pods[0]["warnings"] == []
 
 
 @pytest.mark.parametrize(
@@ -398,15 +396,15 @@ def test_the_default_policies_are_flags(simulate: Simulate, flags: list[str], no
     cluster = [
         node("n1", card("a"), card("b")),
         node("n2", card("c"), card("d")),
-        pod("x", container(), notes=notes, nodeName="n1"),
+        pod("x", annotations=notes, nodeName="n1"),
     ]
-    (found,) = simulate(cluster, pod("p", container(gpu=1, mem=1)), flags=flags).pods
+    (found,) = simulate(cluster, pod("p", gpu=1, mem=1), flags=flags).pods
     assert (found["placement"]["node"], found["placement"]["containers"][0]["devices"][0]["uuid"]) == (node_name, uuid)
 
 
 @pytest.mark.parametrize("name", ["hami-scheduler", "mine", ""])
 def test_the_schedulers_name_is_a_flag(simulate: Simulate, name: str) -> None:
-    (found,) = simulate(ONE_NODE, pod("p", container(gpu=1, mem=1)), flags=["--scheduler-name", name]).pods
+    (found,) = simulate(ONE_NODE, pod("p", gpu=1, mem=1), flags=["--scheduler-name", name]).pods
     assert found["placement"]["node"] == "n1"
     assert found["pod"]["spec"].get("schedulerName") == (name or None)
 
@@ -427,7 +425,7 @@ def test_a_run_starts_at_the_newest_time_of_its_cluster(
     conditions = [{"type": "Ready", "lastHeartbeatTime": time} for time in times]
     only = ONE_NODE[0]
     cluster = [{**only, "status": {**only["status"], "conditions": conditions}}]
-    (found,) = simulate(cluster, pod("p", container(gpu=1, mem=1)), flags=flags).pods
+    (found,) = simulate(cluster, pod("p", gpu=1, mem=1), flags=flags).pods
     assert found["placement"]["annotations"]["hami.io/vgpu-time"] == str(start)
 
 
@@ -435,9 +433,9 @@ def test_unbound_placements_and_handshakes_are_judged_at_the_start(simulate: Sim
     def cluster(written: int) -> list[JSON]:
         notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-time": str(written)}
         notes["hami.io/vgpu-devices-allocated"] = "GPU-1,NVIDIA,40960,0:;"
-        return [*ONE_NODE, pod("old", container(gpu=1), notes=notes)]
+        return [*ONE_NODE, pod("old", gpu=1, annotations=notes)]
 
-    wants, flags = pod("p", container(gpu=1, mem=1)), ["--now", "2026-01-01T00:00:00Z"]
+    wants, flags = pod("p", gpu=1, mem=1), ["--now", "2026-01-01T00:00:00Z"]
     assert simulate(cluster(START - 10), wants, flags=flags).pods[0]["failed"] == {"n1": "1/1 CardInsufficientMemory"}
     assert simulate(cluster(START - 400), wants, flags=flags).pods[0]["placement"] is not None
     assert simulate(cluster(START - 400), wants).pods[0]["placement"] is None, "as of when it was written"
@@ -446,11 +444,11 @@ def test_unbound_placements_and_handshakes_are_judged_at_the_start(simulate: Sim
 def test_what_cannot_be_read_takes_only_that_object_out_and_is_told(simulate: Simulate) -> None:
     bad = node("n2", card("x"))
     bad["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "GPU-1,10"
-    unreadable = pod("torn", container(), nodeName="n1")
+    unreadable = pod("torn", nodeName="n1")
     unreadable["spec"]["containers"] = "many"
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,lots,0:;"}
-    garbled = pod("garbled", container(), notes=notes, nodeName="n1")
-    run = simulate([*ONE_NODE, bad, unreadable, garbled], pod("p", container(gpu=1, mem=1)))
+    garbled = pod("garbled", annotations=notes, nodeName="n1")
+    run = simulate([*ONE_NODE, bad, unreadable, garbled], pod("p", gpu=1, mem=1))
     assert run.pods[0]["placement"]["node"] == "n1"
     assert run.pods[0]["failed"] == {"n2": "node unregistered"}
     torn, register, allocated = run.err.splitlines()
@@ -467,7 +465,7 @@ def test_a_quota_many_placements_deep_stays_right(simulate: Simulate) -> None:
     template = {"spec": {"containers": [container(gpu=1, percent=1)]}}
     many = workload("Deployment", "apps/v1", "d", template, replicas=120)
     cluster = [*(node(f"n{i}", *(card(f"c{i}-{j}", 40960) for j in range(8))) for i in range(2))]
-    run = simulate([*cluster, quota({GPU: "110", MEM: "100000"})], many)
+    run = simulate([*cluster, quota(gpu="110", mem="100000")], many)
     assert sum(bool(found["placement"]) for found in run.pods) == 110
     assert run.used == {GPU: 110, MEM: 110 * 409}
 
@@ -478,17 +476,17 @@ def test_what_a_placement_costs_less_than_its_charge_is_there_for_the_next_pod(s
     small = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "mt"}, "status": {"capacity": capacity}}
     with_limits = container(**{"mthreads.com/vgpu": 1})
     units = "limits.mthreads.com/sgpu-memory"
-    run = simulate([small, quota({units: "160"})], pod("a", with_limits), pod("b", with_limits))
+    run = simulate([small, quota(**{units: "160"})], pod("a", with_limits), pod("b", with_limits))
     assert [outcome["allowed"] for outcome in run.pods] == [True, True]
     assert run.used == {units: 128}
 
 
 def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:
     run: Run = simulate(
-        [*ONE_NODE, quota({MEM: "45000"})],
-        pod("fits", container(gpu=1, mem=2000)),
-        pod("toomuch", container(gpu=1, mem=44000)),
-        pod("wide", container(gpu=3, mem=1)),
+        [*ONE_NODE, quota(mem="45000")],
+        pod("fits", gpu=1, mem=2000),
+        pod("toomuch", gpu=1, mem=44000),
+        pod("wide", gpu=3, mem=1),
         flags=["-o", "table"],
     )
     for message in (
@@ -496,5 +494,5 @@ def test_the_table_tells_the_same_to_people(simulate: Simulate) -> None:
         "no node: NodeInsufficientDevice (n1)", "3 pods: 1 placed, 1 denied, 1 without a node", "45000",
     ):  # fmt: skip
         assert message in run.out, message
-    empty = simulate([], pod("p", container(gpu=1, mem=1)), flags=["-o", "table"])
+    empty = simulate([], pod("p", gpu=1, mem=1), flags=["-o", "table"])
     assert "no node: the cluster has none" in empty.out

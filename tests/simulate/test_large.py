@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import card, container, node
 
-from .files import CORES, GPU, JSON, MEM, PROFILES, card, container, listed, node, pod, quota
+from .files import CORES, GPU, JSON, MEM, PROFILES, listed, pod, quota
 
 NAMESPACES = ("team-a", "team-b", "team-c")
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
@@ -33,7 +34,7 @@ def a_cluster(pick: random.Random) -> list[JSON]:
         }
         nodes.append(node(name, *cards, scores=scores))
     hard = {GPU: "150", MEM: "2000000", CORES: "6000"}
-    return [*nodes, *(quota(hard, namespace=namespace) for namespace in NAMESPACES), quota({MEM: "1500000"}, "second")]
+    return [*nodes, *(quota(namespace=namespace, **hard) for namespace in NAMESPACES), quota("second", mem="1500000")]
 
 
 def some_pods(pick: random.Random) -> Iterator[JSON]:
@@ -50,7 +51,7 @@ def some_pods(pick: random.Random) -> Iterator[JSON]:
             case 2:
                 apps = [container("main", gpu=1)]
             case 3:
-                apps, more = [container("main", gpu=4, mem=5000, cores=20)], {"notes": TOPOLOGY}
+                apps, more = [container("main", gpu=4, mem=5000, cores=20)], {"annotations": TOPOLOGY}
             case 4:
                 inits = [container("load", gpu=2, mem=6000), container("side", gpu=1, mem=300, restartPolicy="Always")]
                 apps = [
@@ -63,12 +64,12 @@ def some_pods(pick: random.Random) -> Iterator[JSON]:
             case 6:
                 more = {"schedulerName": "volcano"}
             case 7:
-                more = {"notes": {"nvidia.com/use-gputype": "H100"}}
+                more = {"annotations": {"nvidia.com/use-gputype": "H100"}}
             case 8:
-                apps, more = [container("main", gpu=2, mem=9000)], {"notes": {"nvidia.com/vgpu-mode": "mig"}}
+                apps, more = [container("main", gpu=2, mem=9000)], {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
             case 9:
                 apps = [container("main", gpu=pick.choice((-1, "1500m")), mem=10)]
-        yield pod(f"pod-{number:03}", *apps, inits=inits, namespace=pick.choice(NAMESPACES), **more)
+        yield pod(f"pod-{number:03}", *apps, init=inits, namespace=pick.choice(NAMESPACES), **more)
 
 
 @pytest.fixture(scope="module")

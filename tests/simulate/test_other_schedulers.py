@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import card, container, node
 from integrations.volcanoes import (
     CORES,
     IDS,
@@ -21,7 +22,7 @@ from integrations.volcanoes import (
     t4,
 )
 
-from .files import GPU, JSON, START, Simulate, card, container, node, pod, quota
+from .files import GPU, JSON, START, Simulate, pod, quota
 
 BLOCKS = f"limits.{MEMORY}"
 A30 = "NVIDIA-NVIDIA A30"
@@ -99,7 +100,7 @@ def test_why_no_node_takes_a_pod(simulate: Simulate) -> None:
 @pytest.mark.parametrize(("scheduler", "placed"), [("volcano", True), (None, True), ("mine", False)])
 def test_only_pods_of_volcanos_schedulers_are_placed(simulate: Simulate, scheduler: str | None, placed: bool) -> None:
     spec = {"schedulerName": scheduler} if scheduler else {}
-    run = simulate([volcano_node("n1", t4("GPU-a")), quota({BLOCKS: "5000"})], vgpus("p", 1, 3000, **spec))
+    run = simulate([volcano_node("n1", t4("GPU-a")), quota(**{BLOCKS: "5000"})], vgpus("p", 1, 3000, **spec))
     found = run.pod("p")
     assert (found["placement"] is not None, found["failed"]) == (placed, {})
     assert run.used == {BLOCKS: 3000}
@@ -114,7 +115,7 @@ def test_10_3_the_pages_quota(simulate: Simulate) -> None:
     """B's cards differ in size, so its percentage is charged for where it runs; C is judged with that."""
     cluster = [
         volcano_node("n1", f"GPU-1,10,24576,{A30},true,hami-core", a40("GPU-2", "hami-core")),
-        quota({BLOCKS: "40000"}),
+        quota(**{BLOCKS: "40000"}),
     ]
     run = simulate(cluster, vgpus("a", 2, 3000), vgpus("b", 2, percent=50), vgpus("c", 1, 2000))
     assert run.pod("a")["debits"][BLOCKS] == 6000
@@ -122,21 +123,21 @@ def test_10_3_the_pages_quota(simulate: Simulate) -> None:
     assert run.pod("c")["code"] == 403
     assert f"{BLOCKS}=2000, used: {BLOCKS}=38768" in run.pod("c")["message"]
     assert run.used == {BLOCKS: 38768}
-    mig = simulate([volcano_node("n1", a40("GPU-m")), quota({BLOCKS: "10239"})], vgpus("d", 1, 8000, mode="mig"))
+    mig = simulate([volcano_node("n1", a40("GPU-m")), quota(**{BLOCKS: "10239"})], vgpus("d", 1, 8000, mode="mig"))
     assert (mig.pod("d")["code"], f"requested: {BLOCKS}=10240" in mig.pod("d")["message"]) == (403, True)
 
 
 @pytest.mark.parametrize(("memory", "allowed"), [(2000, False), (1760, True)])
 def test_example_8_observed_debit(simulate: Simulate, memory: int, allowed: bool) -> None:
     there = running("r", "n1", "GPU-m[group2-0],NVIDIA,8000,0:", 1, 8000)
-    run = simulate([volcano_node("n1", a40("GPU-m")), quota({BLOCKS: "12000"}), there], vgpus("p", 1, memory))
+    run = simulate([volcano_node("n1", a40("GPU-m")), quota(**{BLOCKS: "12000"}), there], vgpus("p", 1, memory))
     assert run.pod("p")["allowed"] is allowed
     assert run.used == {BLOCKS: 10240 + (5120 if allowed else 0)}  # the smallest instance of its group has 5120
 
 
 def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
     run = simulate(
-        [volcano_node("n1", t4("GPU-a")), quota({f"limits.{NUMBER}": "3"})],
+        [volcano_node("n1", t4("GPU-a")), quota(**{f"limits.{NUMBER}": "3"})],
         vgpus("wide", 2, 100),
         vgpus("a", 1, 100),
         vgpus("b", 1, 100),
@@ -146,7 +147,7 @@ def test_quota_is_held_while_a_pod_waits(simulate: Simulate) -> None:
 
 
 def test_a_percentage_is_no_quota_key(simulate: Simulate) -> None:
-    run = simulate([quota({f"limits.{PERCENTAGE}": "5", BLOCKS: "5"})], vgpus("p", 1, 3))
+    run = simulate([quota(**{f"limits.{PERCENTAGE}": "5", BLOCKS: "5"})], vgpus("p", 1, 3))
     assert run.result["quotas"][0]["hard"] == {BLOCKS: 5}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from builders import card, node
 
-from .files import GPU, JSON, MEM, Run, Simulate, card, container, listed, node, pod, quota
+from .files import GPU, JSON, MEM, Run, Simulate, listed, pod, quota
 
 ONE_NODE = [node("n1", card("GPU-1"))]
 
@@ -44,7 +45,7 @@ HIGH = priority_class("high", 1000)
 def test_a_pod_gets_the_priority_of_its_class(
     simulate: Simulate, classes: list[JSON], spec: JSON, expected: tuple[object, ...]
 ) -> None:
-    (found,) = simulate([*ONE_NODE, *classes], pod("p", container(gpu=1, mem=1), **spec)).pods
+    (found,) = simulate([*ONE_NODE, *classes], pod("p", gpu=1, mem=1, **spec)).pods
     stored = found["pod"]["spec"]
     assert tuple(stored.get(key) for key in ("priorityClassName", "priority", "preemptionPolicy")) == expected
 
@@ -61,22 +62,22 @@ def test_a_pod_gets_the_priority_of_its_class(
     ],
 )
 def test_what_the_api_server_refuses_is_refused(simulate: Simulate, spec: JSON, message: str) -> None:
-    (found,) = simulate([*ONE_NODE, HIGH], pod("p", container(gpu=1, mem=1), **spec)).pods
+    (found,) = simulate([*ONE_NODE, HIGH], pod("p", gpu=1, mem=1, **spec)).pods
     assert (found["code"], found["message"]) == (403, f'pods "p" is forbidden: {message}')
 
 
 def test_a_class_that_cannot_be_read_is_named(simulate: Simulate) -> None:
-    run = simulate([*ONE_NODE, priority_class("high", "much")], pod("p", container(gpu=1, mem=1)))
+    run = simulate([*ONE_NODE, priority_class("high", "much")], pod("p", gpu=1, mem=1))
     assert run.status == 2
     assert "PriorityClass 'high': value must be" in run.err
 
 
-CLUSTER = [node("n1", card("GPU-1", 8000)), HIGH, quota({MEM: "20000", GPU: "10"})]
-LOW = [pod(f"low{number}", container(gpu=1, mem=4000)) for number in (0, 1)]
+CLUSTER = [node("n1", card("GPU-1", 8000)), HIGH, quota(mem="20000", gpu="10")]
+LOW = [pod(f"low{number}", gpu=1, mem=4000) for number in (0, 1)]
 
 
 def pod_with_limits(memory: int, **spec: object) -> JSON:
-    return pod("asking", container(gpu=1, mem=memory), **{"priorityClassName": "high", **spec})
+    return pod("asking", gpu=1, mem=memory, **{"priorityClassName": "high", **spec})
 
 
 def evictions(run: Run) -> dict[str, tuple[list[str], str, bool]]:
@@ -98,7 +99,7 @@ def test_a_pod_of_high_priority_is_placed_and_lists_its_victims(simulate: Simula
 
 def test_bound_pods_of_the_files_are_evicted_too(simulate: Simulate) -> None:
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,8000,0:;"}
-    there = pod("there", container(gpu=1, mem=8000), namespace="b", notes=notes, nodeName="n1", priority=5)
+    there = pod("there", gpu=1, mem=8000, namespace="b", annotations=notes, nodeName="n1", priority=5)
     run = simulate([*CLUSTER, there], pod_with_limits(4000))
     assert evictions(run) == {"asking": (["b/there"], "", True)}
 
@@ -132,7 +133,7 @@ def test_a_budget_holds_once_it_is_spent(simulate: Simulate) -> None:
     }
     others = [
         node("n2", card("GPU-2", 4000), labels={"zone": "x"}),
-        pod("other", container(gpu=1, mem=4000), priority=9, nodeSelector={"zone": "x"}),
+        pod("other", gpu=1, mem=4000, priority=9, nodeSelector={"zone": "x"}),
     ]
     second = {**pod_with_limits(4000), "metadata": {"name": "second", "namespace": "team-a"}}
     run = simulate([*CLUSTER, budget, others[0]], *labelled, others[1], pod_with_limits(4000), second)
@@ -141,13 +142,13 @@ def test_a_budget_holds_once_it_is_spent(simulate: Simulate) -> None:
 
 def test_room_in_a_quota_that_says_so(simulate: Simulate) -> None:
     """Half of the one free card costs 10000, and was charged with half of the smaller one's 8000."""
-    limit = quota({MEM: "16000"})
+    limit = quota(mem="16000")
     limit["metadata"]["annotations"] = {"hami.io/quota-preemption": "true"}
     nodes = [node(f"n{i}", card(f"GPU-{i}", size), labels={"of": f"{i}"}) for i, size in ((1, 8000), (2, 20000))]
     cluster = [*nodes, HIGH, limit]
-    low = pod("low", container(gpu=1, mem=8000), nodeSelector={"of": "2"})
-    full = pod("full", container(gpu=1, mem=8000), nodeSelector={"of": "1"}, namespace="b", priority=5000)
-    half = pod("asking", container(gpu=1, percent=50), priorityClassName="high")
+    low = pod("low", gpu=1, mem=8000, nodeSelector={"of": "2"})
+    full = pod("full", gpu=1, mem=8000, nodeSelector={"of": "1"}, namespace="b", priority=5000)
+    half = pod("asking", gpu=1, percent=50, priorityClassName="high")
     run = simulate(cluster, full, low, half)
     assert run.pod("asking")["placement"]["node"] == "n2"
     assert evictions(run)["asking"] == (["team-a/low"], "", True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 
+from builders import card, container, node
 from kubectl.test_verbs import HELD, SPACES, placed, with_uid
-from simulate.files import GPU, JSON, MEM, card, container, node, pod, quota
+from simulate.files import GPU, JSON, MEM, pod, quota
 
 CHROMIUM = shutil.which("chromium")
 HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -24,12 +25,14 @@ def objects() -> list[JSON]:
     }
     spoilt = node(f"spoilt{HTML}", card(f"GPU{HTML}", type=f"Model{HTML}"), labels={f"label{HTML}": HTML})
     spoilt["metadata"]["annotations"] |= {HTML: HTML, "hami.io/mutex.lock": HTML}
-    noted = pod(WAITING, container(f"main{HTML}", gpu=1, mem=30000), notes={HTML: HTML}, schedulerName="hami-scheduler")
+    noted = pod(
+        WAITING, container(f"main{HTML}", gpu=1, mem=30000), annotations={HTML: HTML}, schedulerName="hami-scheduler"
+    )
     noted["metadata"]["labels"] = {HTML: HTML}
     noted["spec"]["containers"][0]["image"] = HTML
     placement = {**HELD, "hami.io/vgpu-node": spoilt["metadata"]["name"]}
     placement["hami.io/vgpu-devices-allocated"] = f"GPU{HTML},NVIDIA,1000,10:;"
-    held = pod("held", container(gpu=1, mem=1000), notes=placement, nodeName=spoilt["metadata"]["name"])
+    held = pod("held", gpu=1, mem=1000, annotations=placement, nodeName=spoilt["metadata"]["name"])
     return [
         node("n1", *cards, scores=scores, labels={"pool": "training"}),
         {**node("cpu"), "kind": "Node"},
@@ -38,7 +41,7 @@ def objects() -> list[JSON]:
         placed("other", "team-b", memory=4000),
         with_uid(noted),
         with_uid(held),
-        quota({GPU: "4", MEM: "60000", "pods": "10"}, used={GPU: "2", MEM: "50000", "pods": "3"}),
-        quota({GPU: "1"}, namespace="team-b", name=f"quota{HTML}", used={GPU: "1"}),
+        quota(gpu="4", mem="60000", used={GPU: "2", MEM: "50000", "pods": "3"}, pods="10"),
+        quota(f"quota{HTML}", gpu="1", namespace="team-b", used={GPU: "1"}),
         *SPACES,
     ]

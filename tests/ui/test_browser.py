@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from kubectl.test_verbs import placed
 from playwright.sync_api import Page, expect
-from simulate.files import container, pod
+from simulate.files import pod
 
 from .conftest import Ui
 from .scene import CHROMIUM, HTML, WAITING, objects
@@ -101,7 +101,7 @@ def test_teams_and_pods_show_the_quotas_and_pods(ui: Ui) -> None:
 
 def test_what_if_tries_a_pasted_pod(ui: Ui) -> None:
     page = ui.page("/what-if")
-    page.get_by_label("Pods or workloads").fill(str(pod("new", container(gpu=1, mem=2000))))
+    page.get_by_label("Pods or workloads").fill(str(pod("new", gpu=1, mem=2000)))
     page.get_by_label("Copies").fill("2")
     page.get_by_role("button", name="Try").click()
     expect(page.get_by_role("region", name="Pods")).to_contain_text("new-1")
