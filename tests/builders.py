@@ -122,7 +122,7 @@ def quota(
     **hard: object,
 ) -> JSON:
     """A ResourceQuota; `gpu`, `mem` and `cores` are keys such as `limits.nvidia.com/gpu`, in `used` too."""
-    keys = _quota_keys(hard)
+    keys = {key: str(amount) for key, amount in _quota_keys(hard).items()}
     made: JSON = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -130,7 +130,8 @@ def quota(
         "spec": {"hard": keys, **(spec or {})},
     }
     if used is not None:
-        made["status"] = {"hard": keys, "used": dict.fromkeys(keys, "0") | _quota_keys(used)}
+        shown = dict.fromkeys(keys, 0) | _quota_keys(used)
+        made["status"] = {"hard": keys, "used": {key: str(amount) for key, amount in shown.items()}}
     return made
 
 
@@ -165,8 +166,8 @@ def _renamed(amounts: Mapping[str, object]) -> JSON:
     return {_SHORT.get(key, key): amount for key, amount in amounts.items()}
 
 
-def _quota_keys(amounts: Mapping[str, object]) -> dict[str, str]:
-    return {f"limits.{_SHORT[key]}" if key in _SHORT else key: str(amount) for key, amount in amounts.items()}
+def _quota_keys(amounts: Mapping[str, object]) -> JSON:
+    return {f"limits.{_SHORT[key]}" if key in _SHORT else key: amount for key, amount in amounts.items()}
 
 
 def _numbered(containers: Sequence[JSON], others: Iterable[JSON]) -> list[JSON]:

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import builders
+
 from hami_webhook.cluster.api import JSON, Cluster, Kind, WatchEvent, WatchType
 
 GPU, MEM = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem"
@@ -56,12 +58,12 @@ def case(function: Case) -> Case:
 
 
 def pod(namespace: str, name: str = "p", **meta: Any) -> JSON:
-    container = {"name": "main", "image": "registry.invalid/none"}
-    return {"metadata": {"namespace": namespace, "name": name, **meta}, "spec": {"containers": [container]}}
+    made = builders.pod(name, namespace=namespace)
+    return {**made, "metadata": {**made["metadata"], **meta}}
 
 
 def quota(namespace: str, hard: JSON | None = None, name: str = "q") -> JSON:
-    return {"metadata": {"namespace": namespace, "name": name}, "spec": {"hard": hard or {GPU: "4", MEM: "20000"}}}
+    return builders.quota(name, namespace=namespace, **(hard or {GPU: "4", MEM: "20000"}))
 
 
 def lease(name: str, holder: str, **meta: Any) -> JSON:

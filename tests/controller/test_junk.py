@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders import card, node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, card, node, pod, quota
+from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, pod, quota
 from quota.world import World
 
 from hami_webhook.assembly import Core, Options
@@ -201,9 +202,7 @@ class Controller:
 
 
 GOOD_NODE = node("n1", card("GPU-a", LARGE))
-GOOD_POD = pod(
-    "p1", gpu=1, mem=1000, uid="u1", annotations={ALLOCATED: "GPU-a,NVIDIA,1000,0:;"}, spec={"nodeName": "n1"}
-)
+GOOD_POD = pod("p1", gpu=1, mem=1000, uid="u1", annotations={ALLOCATED: "GPU-a,NVIDIA,1000,0:;"}, nodeName="n1")
 GOOD_QUOTA = {**quota(mem=9000), "metadata": {**quota()["metadata"], "name": "q", "uid": "q", "resourceVersion": "6"}}
 
 

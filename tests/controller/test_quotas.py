@@ -7,7 +7,8 @@ import itertools
 import json
 
 import pytest
-from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, card, container, full, node, pod, quota
+from builders import card, container, node
+from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
 from quota.world import World, no_sleep
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
@@ -238,7 +239,7 @@ async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
 
 async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misread() -> None:
     key = "requests.nvidia.com/gpumem"
-    async with World(quota(keys={key: "16000"}), quota("plain", keys={"requests.nvidia.com/gpu": "4"})) as world:
+    async with World(quota(**{key: "16000"}), quota("plain", **{"requests.nvidia.com/gpu": "4"})) as world:
         await world.run(2)
         [message] = world.events("QuotaMisread")
         assert message.startswith(f"{key} is counted by Kubernetes")
@@ -252,11 +253,11 @@ async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misre
 
 async def test_a_quota_of_both_kinds_earns_one_event() -> None:
     keys = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
-    async with World(quota(mem=9, keys=keys)) as world:
+    async with World(quota(mem=9, **keys)) as world:
         await world.run(700)
         [message] = world.events("QuotaMixed")
         assert message.startswith("also limits pods, requests.nvidia.com/gpu, which Kubernetes counts")
-    async with World(quota("plain", keys={"pods": "3"})) as world:
+    async with World(quota("plain", pods="3")) as world:
         await world.run(10)
         assert world.cluster.events == []
 
@@ -341,7 +342,7 @@ async def test_six_lost_races_are_a_failure() -> None:
 
 
 async def test_keys_that_leave_hard_leave_the_books() -> None:
-    async with World(L, quota(mem=20000, gpu=4, keys={"pods": "5"})) as world:
+    async with World(L, quota(mem=20000, gpu=4, pods="5")) as world:
         await world.create(pod(gpu=1, percent=50))
         await world.run(2)
         item = world.quota()

@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import builders
+
 from .deployment import Kubectl
 
 JSON = dict[str, Any]
@@ -28,44 +30,24 @@ def define_devices(kubectl: Kubectl) -> None:
 
 
 def quota(namespace: str, name: str = "gpu-quota", **hard: int | str) -> JSON:
-    names = {"gpu": GPU, "mem": MEM, "cores": CORES}
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"hard": {names.get(key, key): str(value) for key, value in hard.items()}},
-    }
+    return builders.quota(name, namespace=namespace, **hard)
 
 
-def accelerator_quota(name: str, selector: JSON, **spec: Any) -> JSON:
+def accelerator_quota(name: str, selector: JSON, hard: JSON | None = None, **spec: Any) -> JSON:
     """A quota of the namespaces that a LabelSelector selects; `spec` is the rest of its spec."""
-    spec = {"namespaceSelector": selector, **spec}
-    return {"apiVersion": "hami.io/v1alpha1", "kind": "AcceleratorQuota", "metadata": {"name": name}, "spec": spec}
+    return builders.accelerator_quota(name, selector, spec, **(hard or {}))
 
 
 def pod(namespace: str, name: str, **asked: int | str) -> JSON:
     """A pod with one container; `gpu`, `gpumem`, `gpucores` and so on are NVIDIA's resources."""
     limits = {f"nvidia.com/{key.replace('_', '-')}": str(value) for key, value in asked.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"containers": [{"name": "main", "image": "registry.invalid/none", "resources": {"limits": limits}}]},
-    }
+    return builders.pod(name, namespace=namespace, **limits)
 
 
 def gpu_node(name: str, *memories: int) -> JSON:
-    """A node with cards of these sizes in MiB."""
-    cards = [
-        {"id": f"{name}-{i}", "index": i, "count": 10, "devmem": memory, "devcore": 100, "type": "NVIDIA A10",
-         "mode": "hami-core", "health": True}
-        for i, memory in enumerate(memories)
-    ]  # fmt: skip
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": json.dumps(cards)}},
-    }
+    """A node with cards of these sizes in MiB, of which its kubelet has said nothing yet."""
+    cards = [builders.card(f"{name}-{i}", memory, type="NVIDIA A10") for i, memory in enumerate(memories)]
+    return builders.node(name, *cards, capacity={})
 
 
 def add_node(kubectl: Kubectl, node: JSON, **amounts: int) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 
+import builders
 import pytest
 
 from hack.devcluster.plane import ControlPlane
@@ -31,9 +32,7 @@ def program(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def pod(space: str, name: str, **limits: str) -> JSON:
-    container = {"name": "main", "image": "registry.invalid/none", "resources": {"limits": limits}}
-    meta = {"name": name, "namespace": space}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+    return builders.pod(name, namespace=space, **limits)
 
 
 def vgpu(space: str, name: str, memory: int = 20000) -> JSON:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import builders
 import pytest
 from quota.right_quotas import RIGHT
 
@@ -38,8 +39,7 @@ def installed(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def quota(space: str, name: str, hard: JSON, **spec: Any) -> JSON:
-    meta = {"name": name, "namespace": space}
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard, **spec}}
+    return builders.quota(name, namespace=space, spec=spec, **hard)
 
 
 def applied(kubectl: Kubectl, item: JSON) -> list[str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import jsonpatch
+from builders import card, container, node
 from cluster import native
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,7 +33,7 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, card, container, creation, node, pod, quota, vendors
+from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, creation, pod, quota, vendors
 from .test_interleavings import rest_of
 
 VENDORS = vendors()
@@ -250,7 +251,7 @@ class QuotaModel(RuleBasedStateMachine):
             await self.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
             zero = dict.fromkeys(KEYS.values(), "0")
             for made in (
-                quota("all", gpu=6, mem=20000, keys={"pods": "50", "requests.nvidia.com/gpu": "40"}),
+                quota("all", gpu=6, mem=20000, **{"pods": "50", "requests.nvidia.com/gpu": "40"}),
                 quota("low", mem=9000, spec=LOW),
             ):
                 kept = {k: v for k, v in zero.items() if k in made["spec"]["hard"]}
@@ -280,9 +281,9 @@ class QuotaModel(RuleBasedStateMachine):
         name = f"p{self.names}"
         spec = {"priorityClassName": "low"} if low else {}
         if kind == "init":
-            manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), spec=spec)
+            manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), **spec)
         else:
-            manifest = pod(name, spec=spec, **KINDS_OF_POD[kind])
+            manifest = pod(name, **spec, **KINDS_OF_POD[kind])
         gate = self.replicas[replica].core.admission
         versions = [item["metadata"]["resourceVersion"] for item in self.quotas()]
 

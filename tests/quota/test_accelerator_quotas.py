@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from builders import accelerator_quota, card, node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, SMALL, accelerator_quota, books, card, node, pod, quota
+from .objects import KEYS, LARGE, SMALL, books, pod, quota
 from .world import World
 
 A, B, C = "team-a", "team-b", "team-c"

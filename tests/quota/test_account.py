@@ -30,7 +30,7 @@ SECRET = reservation_id("s")
 def read(
     used: JSON | None = None, ledger: dict[str, Entry] | None = None, name: str = "q", **hard: object
 ) -> QuotaAccount:
-    made = quota(name, keys={"pods": "9", "requests.nvidia.com/gpu": "1"}, **hard)
+    made = quota(name, **{"pods": "9", "requests.nvidia.com/gpu": "1"}, **hard)
     made["metadata"] |= {
         "resourceVersion": "7",
         "annotations": {"mine": "x", **({LEDGER: encode(ledger)} if ledger else {})},
@@ -72,7 +72,7 @@ def test_only_limits_of_configured_resources_are_managed() -> None:
         "limits.NVIDIA.com/gpu",
         "pods",
     ]
-    assert books(quota(mem=1, keys=dict.fromkeys(keys, "1"))).hard == {MEM: 1}
+    assert books(quota(mem=1, **dict.fromkeys(keys, "1"))).hard == {MEM: 1}
 
 
 @pytest.mark.parametrize("key", ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpu", "limits.nvidia.com/gpucores"])

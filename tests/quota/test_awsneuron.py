@@ -6,12 +6,13 @@ Source: docs/spec/quota.md#13, scenario 30; docs/spec/awsneuron.md#5, #10 and #1
 from __future__ import annotations
 
 import pytest
+from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Pod
 
-from .objects import TEAM, books, container, pod, quota
+from .objects import TEAM, books, pod, quota
 from .world import World
 
 CORES, DEVICES = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
@@ -31,7 +32,7 @@ INF2, INF1 = instance("inf2", "inf2.48xlarge", 12), instance("inf1", "inf1.xlarg
 
 def limited(**hard: int) -> JSON:
     """A quota of `cores` and `devices`."""
-    return quota(keys={{"cores": CORES_KEY, "devices": DEVICES_KEY}[key]: str(most) for key, most in hard.items()})
+    return quota(**{{"cores": CORES_KEY, "devices": DEVICES_KEY}[key]: str(most) for key, most in hard.items()})
 
 
 def used(world: World) -> dict[str, int]:

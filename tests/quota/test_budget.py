@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders import card, node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from hami_webhook.devices.model import Claim
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import Entry, State
 
-from .objects import LARGE, MEM, NOON, SMALL, books, card, full, node, quota, read_pod, vendors
+from .objects import LARGE, MEM, NOON, SMALL, books, full, quota, read_pod, vendors
 from .test_account import read
 from .test_pricing import state
 from .test_recompute import derivable, half
@@ -37,7 +38,7 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
     mine = read_pod(gpu=1, mem=5, uid="mine")
     scoped = books({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
-    native = books(quota("n", keys={"pods": "1"}))
+    native = books(quota("n", pods="1"))
     many = [read({}, name="a", mem=50), read({"mem": 20}, name="b", mem=30, gpu=2), scoped, native]
     found = pod_budget(mine, many, [mine], vendors(), CARDS, NOON, 300)
     assert found is not None

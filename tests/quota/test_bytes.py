@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from builders import card, node
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -32,7 +33,7 @@ from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_c
 from hami_webhook.quota.recompute import Times, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
-from .objects import GPU, LARGE, MEM, NOON, TEAM, books, card, node, pod, quota, read_pod
+from .objects import GPU, LARGE, MEM, NOON, TEAM, books, pod, quota, read_pod
 from .world import World
 
 GIB, MIB = 2**30, 2**20

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from builders import card, container, node
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, books, card, container, node, pod, quota
+from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, books, pod, quota
 from .test_misread import judged
 from .world import World
 
@@ -145,8 +146,8 @@ async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed()
 async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
     nodes = node_of("t", A10, pool="train"), node_of("s", A10, pool="serve")
     async with World(*nodes, counting("q", selector="pool=train", gpu=0)) as world:
-        await world.create(pod("s", gpu=1, mem=1, spec={"nodeSelector": {"pool": "serve"}}))
-        await world.refused(pod("t", gpu=1, mem=1, spec={"nodeSelector": {"pool": "train"}}))
+        await world.create(pod("s", gpu=1, mem=1, nodeSelector={"pool": "serve"}))
+        await world.refused(pod("t", gpu=1, mem=1, nodeSelector={"pool": "train"}))
         await world.create(pod("any", gpu=1, mem=1))
         assert await world.node_of("any") == "s"
 
@@ -360,7 +361,7 @@ class Crowd:
             if cost and cost + sum_ > limit
         ]
         with suppress(Denied):
-            await self.world.create(pod(name, container(**amounts), annotations=notes, spec=spec))
+            await self.world.create(pod(name, container(**amounts), annotations=notes, **spec))
             self.names.append(name)
             self.wants[name] = want
         assert (name in self.wants) == (not over)

@@ -140,7 +140,7 @@ async def concurrently(
     stage = Stage(script)
     await stage.cluster.ensure_namespace(TEAM)
     for number, hard in enumerate(hards):
-        made = quota(f"q{number}", mem=hard, keys={"pods": "9"})
+        made = quota(f"q{number}", mem=hard, pods="9")
         made["status"] = {"used": {MEM: "0", "pods": "0"} if known else {"pods": "0"}}
         await stage.cluster.create(Kind.RESOURCE_QUOTAS, made)
     stage.history.append(stage.quotas())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import card, node
 
 from hami_webhook.config.devices import DeviceConfig
 from hami_webhook.device_config import builtin_device_config, builtin_vendors, enabled_vendors
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import Node, ResourceQuota
 from hami_webhook.quota.misread import misreadings
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .objects import CORES, GPU, LARGE, MEM, NOON, SMALL, card, node
+from .objects import CORES, GPU, LARGE, MEM, NOON, SMALL
 from .right_quotas import RIGHT
 
 NVIDIA = "limits.nvidia.com/gpu, limits.nvidia.com/gpucores, limits.nvidia.com/gpumem"

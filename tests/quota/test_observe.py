@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from builders import card, node
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
@@ -19,7 +20,7 @@ from hami_webhook.quota.ledger import Entry, State, decode, encode
 from hami_webhook.scheduling.placer import Placement
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
-from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, books, card, full, node, pod, quota
+from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, books, full, pod, quota
 from .test_account import ask, read
 from .test_admission_charger import Desk, desk
 from .test_admission_charger import ask as request_of

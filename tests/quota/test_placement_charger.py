@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from builders import card, node
 
 from hami_webhook.cluster.api import ClusterError, Conflict, Forbidden, Kind, Unavailable
 from hami_webhook.kube.objects import Pod
@@ -14,7 +15,7 @@ from hami_webhook.quota.placement_charger import PlacementCharge, PlacementCharg
 from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import LARGE, MEM, NOON, SMALL, TEAM, card, full, node, pod, quota
+from .objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
 from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))

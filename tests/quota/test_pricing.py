@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import card, container, node
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.debit import Debit
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import Node
 from hami_webhook.quota.pricing import NoCapacity, charge_of, in_units, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .objects import ALLOCATED, LARGE, MEM, NOON, SMALL, allocation, card, container, full, node, read_pod, vendors
+from .objects import ALLOCATED, LARGE, MEM, NOON, SMALL, allocation, full, read_pod, vendors
 
 LAPSE = 300.0
 
@@ -60,10 +61,10 @@ def test_declared_amounts_follow_from_the_pod_alone(pod: Any, amounts: dict[str,
         (read_pod(gpu=1), SMALL),
         (read_pod(gpu=1, percent=33), 5406),
         (read_pod(gpu=1, percent=50, annotations={"nvidia.com/use-gpuuuid": "GPU-L"}), LARGE // 2),
-        (read_pod(gpu=1, percent=50, annotations={"nvidia.com/nouse-gputype": "NVIDIA-A"}), 1),
-        (read_pod(gpu=1, percent=50, spec={"nodeSelector": {"zone": "b"}}), SMALL // 2),
-        (read_pod(gpu=1, percent=50, spec={"nodeSelector": {"zone": "c"}}), 1),
-        (read_pod(gpu=3, percent=50, spec={"nodeSelector": {"zone": "c"}}), 3),
+        (read_pod(gpu=1, percent=50, annotations={"nvidia.com/nouse-gputype": "NVIDIA A100"}), 1),
+        (read_pod(gpu=1, percent=50, nodeSelector={"zone": "b"}), SMALL // 2),
+        (read_pod(gpu=1, percent=50, nodeSelector={"zone": "c"}), 1),
+        (read_pod(gpu=3, percent=50, nodeSelector={"zone": "c"}), 3),
     ],
 )
 def test_an_open_memory_is_charged_as_on_the_smallest_eligible_card(pod: Any, memory: int) -> None:
@@ -117,7 +118,7 @@ def placed(*rows: list[tuple[str, int, int]], age: float = 0, bound: bool = Fals
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-time": str(int(NOON - age)), ALLOCATED: allocation(*rows)}
     spec = {"nodeName": "n1"} if bound else {}
     return how.pop("containers", None) or read_pod(
-        "p", *how.pop("apps", [container(gpu=1, percent=50)]), annotations=notes, spec=spec, **how
+        "p", *how.pop("apps", [container(gpu=1, percent=50)]), annotations=notes, **spec, **how
     )
 
 
@@ -193,7 +194,7 @@ def test_a_placement_without_a_bind_lapses(pod: Any, counts: bool) -> None:
 @pytest.mark.parametrize("text", ["A,NVIDIA,x,0:;", "A,NVIDIA,5:;", "A,NVIDIA,-1,0:;"])
 def test_an_unreadable_allocation_costs_what_is_declared(text: str) -> None:
     notes = {"hami.io/vgpu-node": "n1", ALLOCATED: text}
-    pod = read_pod(gpu=1, mem=2000, annotations=notes, spec={"nodeName": "n1"})
+    pod = read_pod(gpu=1, mem=2000, annotations=notes, nodeName="n1")
     charge = charge_of(pod, vendors(), BOTH, NOON)
     assert charge.amounts == full(gpu=1, mem=2000)
     assert len(charge.problems) == 1
@@ -217,9 +218,9 @@ def test_no_vendor_is_called_for_a_pod_that_names_nothing_of_theirs(monkeypatch:
         monkeypatch.setattr(Vendor, name, called)
     theirs = container(**{"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 300})
     on_n1 = {"nodeName": "n1"}
-    charge = charge_of(read_pod("p", theirs, spec=on_n1), known, NoCapacity(), NOON)
+    charge = charge_of(read_pod("p", theirs, **on_n1), known, NoCapacity(), NOON)
     assert charge.amounts == {"limits.volcano.sh/vgpu-number": 2, "limits.volcano.sh/vgpu-memory": 600}
     with pytest.raises(AssertionError, match="was called"):
         charge_of(read_pod(gpu=1, mem=2000), known, NoCapacity(), NOON)
     with pytest.raises(AssertionError, match="was called"):
-        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, spec=on_n1), known, NoCapacity(), NOON)
+        charge_of(read_pod("p", theirs, annotations={ALLOCATED: "x"}, **on_n1), known, NoCapacity(), NOON)

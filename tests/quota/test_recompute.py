@@ -6,28 +6,13 @@ import random
 from typing import Any
 
 import pytest
+from builders import card, node
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
 from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
 
-from .objects import (
-    ALLOCATED,
-    CORES,
-    LARGE,
-    MEM,
-    NOON,
-    SMALL,
-    allocation,
-    books,
-    card,
-    full,
-    node,
-    pod,
-    quota,
-    read_pod,
-    vendors,
-)
+from .objects import ALLOCATED, CORES, LARGE, MEM, NOON, SMALL, allocation, books, full, pod, quota, read_pod, vendors
 from .test_account import read
 from .test_pricing import state
 
@@ -49,7 +34,7 @@ def half(uid: str = "u", mem: int = 0, *, bound: bool = False, age: int = 0, **h
         ALLOCATED: allocation([("A", mem, 0)]),
     }
     spec = {"nodeName": "n1"} if bound else {}
-    return read_pod(uid, gpu=1, percent=50, uid=uid, annotations=notes if mem else {}, spec=spec, **how)
+    return read_pod(uid, gpu=1, percent=50, uid=uid, annotations=notes if mem else {}, **spec, **how)
 
 
 def again(ledger: dict[str, Entry], *pods: Any, lost: dict[str, Entry] | None = None, **hard: int) -> Recomputed:
@@ -133,7 +118,7 @@ def test_a_reservation_is_matched_once_and_never_by_an_id() -> None:
 
 def test_pods_out_of_scope_or_ended_do_not_count() -> None:
     one = books({**quota(mem=9), "spec": {"hard": {MEM: "9"}, "scopes": ["Terminating"]}})
-    pods = [derivable("a"), derivable("b", spec={"activeDeadlineSeconds": 5})]
+    pods = [derivable("a"), derivable("b", activeDeadlineSeconds=5)]
     assert recompute(one, pods, vendors(), CARDS, NOON, TIMES).after.used == full(mem=2000)
     leaving = pod("p", gpu=1, mem=2000, uid="p")
     leaving["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "deletionGracePeriodSeconds": 30}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from builders import card, container, node
+
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import LARGE, SMALL, TEAM, card, container, node, pod, quota
+from .objects import LARGE, SMALL, TEAM, pod, quota
 from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
@@ -197,4 +199,4 @@ async def test_scenario_16_scopes_are_honoured() -> None:
         await world.create(pod("a", gpu=1, mem=5000))
         await world.run(3)
         assert world.mem() == 0
-        assert (await world.refused(pod("b", gpu=1, mem=3000, spec={"priorityClassName": "low"}))).code == 403
+        assert (await world.refused(pod("b", gpu=1, mem=3000, priorityClassName="low"))).code == 403

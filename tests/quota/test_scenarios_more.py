@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders import card, node
 from cluster import native
 
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import State, reservation_id
 
-from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, card, node, pod, quota
+from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, pod, quota
 from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
@@ -36,7 +37,7 @@ async def test_scenario_17_a_lowered_limit_blocks_until_used_falls() -> None:
 async def test_scenario_18_pods_let_in_while_the_webhook_was_down() -> None:
     async with World(L, quota(mem=2000)) as world:
         for name in "abc":
-            await world.add(pod(name, gpu=1, mem=1000, spec={"schedulerName": "hami-scheduler"}))
+            await world.add(pod(name, gpu=1, mem=1000, schedulerName="hami-scheduler"))
         await world.run(2)
         assert world.mem() == 3000
         assert world.events("QuotaExceeded") == [f"{MEM}: used 3000, limited 2000"]
@@ -82,7 +83,7 @@ async def test_scenario_20_a_generated_name_clashes_once() -> None:
 
 
 async def test_scenario_21_the_native_plugin_refuses_after_we_charged() -> None:
-    async with World(L, quota(mem=3000, keys={"pods": "1"})) as world:
+    async with World(L, quota(mem=3000, pods="1")) as world:
         await world.cluster.create(Kind.PODS, pod("other"))
         items = (await world.cluster.list(Kind.PODS, TEAM)).items
         await native.recompute(world.cluster, world.quota(), items, world.now)
@@ -110,8 +111,8 @@ async def test_scenario_22_a_dry_run_gets_the_verdict_and_leaves_nothing() -> No
 async def test_scenario_23_a_foreign_scheduler_is_no_way_around() -> None:
     volcano = {"schedulerName": "volcano"}
     async with World(L, quota(mem=2000)) as world:
-        assert (await world.refused(pod("a", gpu=1, mem=3000, spec=volcano))).code == 403
-        manifest = pod("b", gpu=1, mem=1000, spec=volcano)
+        assert (await world.refused(pod("a", gpu=1, mem=3000, **volcano))).code == 403
+        manifest = pod("b", gpu=1, mem=1000, **volcano)
         assert not (await world.core.admission.mutate(world.review(manifest))).patch
         created = await world.create(manifest)
         assert created.scheduler_name == "volcano"
@@ -155,7 +156,7 @@ async def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there
     mig = {**MIG, "metadata": {**MIG["metadata"], "name": "mig"}}
     cardless = {"metadata": {"name": "cardless"}, "status": {}}
     async with World(L, S, mig, cardless, quota(gpu=9, mem=90000, cores=900)) as world:
-        created = await world.create(pod(**amounts, spec={"schedulerName": "default-scheduler-2"}))
+        created = await world.create(pod(schedulerName="default-scheduler-2", **amounts))
         await world.cluster.bind(TEAM, "p", created.uid, where)
         await world.run(400)
         assert {key: amount for key, amount in world.used().items() if amount} == debit
@@ -172,7 +173,7 @@ async def test_a_pod_that_somebody_else_put_on_a_node_costs_what_fit_books_there
 async def test_what_others_wrote_on_a_pod_outranks_what_fit_would_book() -> None:
     async with World(L, quota(gpu=9, mem=90000)) as world:
         written = {ALLOCATED: "GPU-L,NVIDIA,5000,0:;"}
-        raw = pod(gpu=1, percent=50, annotations=written, uid="by-hand", spec={"nodeName": "n1"})
+        raw = pod(gpu=1, percent=50, annotations=written, uid="by-hand", nodeName="n1")
         await world.cluster.create(Kind.PODS, raw)  # while the webhook was down
         await world.run(400)
         assert world.used() == {"gpu": 1, "mem": 5000}
