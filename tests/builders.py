@@ -84,7 +84,7 @@ def pod(
     status: JSON | None = None,
     **fields: Any,
 ) -> JSON:
-    """A pod of these containers, or of one with the amounts given; other fields are its spec's.
+    """A pod of these containers, or of one with the amounts given; other fields are its spec's, unless they are "".
 
     Containers of the same name are numbered.
     """
@@ -95,7 +95,7 @@ def pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {key: value for key, value in meta.items() if value},
-        "spec": {"containers": apps, **spec},
+        "spec": {"containers": apps, **{key: value for key, value in spec.items() if value != ""}},
     }
     if init:
         made["spec"]["initContainers"] = _numbered(init, apps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from admission.reviews import GPU, MEM, gpu, parsed, pod, review
+from admission.reviews import GPU, MEM, parsed, pod, review
 from admission.scene import FULL, NOW, Broken, Recorder, core_on, spent, town
 
 from hami_webhook.admission.denial import Denied
@@ -46,7 +46,7 @@ def test_scheduler_owned_keys_on_a_namespace_are_logged_once_and_counted(caplog)
         await cluster.create(Kind.NAMESPACES, {"metadata": {"name": "team-a", "annotations": notes}})
         core = core_on(cluster)
         for _ in range(3):
-            await core.admission.mutate(parsed(review(pod(gpu()))))
+            await core.admission.mutate(parsed(review(pod(gpu=1, mem=3000))))
         return core, cluster.events
 
     core, events = asyncio.run(reported())
@@ -68,7 +68,9 @@ def test_a_pod_is_refused_while_its_reservation_cant_be_looked_up():
     async def refused():
         core = core_on(Broken())
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
-        await core.admission.webhook(parsed(review(pod(gpu(), annotations={"hami.io/quota-reservation": "s"}))))
+        await core.admission.webhook(
+            parsed(review(pod(gpu=1, mem=3000, annotations={"hami.io/quota-reservation": "s"})))
+        )
 
     with pytest.raises(Denied) as caught:
         asyncio.run(refused())
@@ -90,7 +92,7 @@ def quota_object(**meta):
             {"metadata": {"name": "n"}, "status": []},
             lambda c: bool(list(c.state.views())),
         ),
-        (Kind.PODS, pod(gpu(), uid="u"), {**pod(uid="u"), "spec": []}, lambda c: bool(list(c.state.pods()))),
+        (Kind.PODS, pod(gpu=1, mem=3000, uid="u"), {**pod(uid="u"), "spec": []}, lambda c: bool(list(c.state.pods()))),
     ],
     ids=lambda value: value.value if isinstance(value, Kind) else "",
 )
@@ -130,7 +132,7 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         core.caches.current_within = lambda seconds: True
         core.caches.accelerator_quotas.alive_within = lambda seconds: True
-        await core.admission.validate(parsed(review(pod(gpu(), uid="u"))))
+        await core.admission.validate(parsed(review(pod(gpu=1, mem=3000, uid="u"))))
         return cluster.calls
 
     assert asyncio.run(calls()) == []
@@ -140,7 +142,7 @@ def test_the_secret_of_a_reservation_is_a_uuid():
     async def reserved():
         cluster = await town(FULL)
         core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
-        answer = await core.admission.webhook(parsed(review(pod(gpu()))))
+        answer = await core.admission.webhook(parsed(review(pod(gpu=1, mem=3000))))
         return answer.patch, spent(cluster)
 
     patch, used = asyncio.run(reserved())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import builders
 import jsonpatch
 import orjson
+from builders import CORES, GPU, MEM, PERCENT, PRIORITY
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler, PodEstimate
@@ -24,8 +27,6 @@ from hami_webhook.quota.admission_charger import Charged
 from hami_webhook.quota.ledger import RESERVATION
 
 JSON = dict[str, Any]
-GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
-PERCENT, PRIORITY = "nvidia.com/gpumem-percentage", "nvidia.com/priority"
 SCHEDULER = "hami-scheduler"
 RULES = AdmissionRules(scheduler_name=SCHEDULER)
 
@@ -48,38 +49,12 @@ def vendors(**more: object) -> Vendors:
 VENDORS = vendors()
 
 
-def container(name: str = "main", limits: object = None, requests: object = None, **more: object) -> JSON:
-    resources = {key: value for key, value in (("limits", limits), ("requests", requests)) if value is not None}
-    return {"name": name, "image": "cuda", **({"resources": resources} if resources else {}), **more}
+pod = functools.partial(builders.pod, namespace="team-a")
 
 
-def gpu(name: str = "main", count: object = 1, memory: object = 3000, **more: object) -> JSON:
-    return container(name, {GPU: count, MEM: memory}, **more)
-
-
-def cpu(name: str = "main", **more: object) -> JSON:
-    return container(name, {"cpu": "1", "memory": "256Mi"}, **more)
-
-
-def pod(
-    *containers: JSON,
-    init: list[JSON] | None = None,
-    annotations: object = None,
-    labels: object = None,
-    name: str = "p",
-    uid: str = "",
-    node: str = "",
-    scheduler: str = "",
-    **spec: object,
-) -> JSON:
-    meta: JSON = {"name": name, "namespace": "team-a"}
-    for key, value in (("annotations", annotations), ("labels", labels), ("uid", uid)):
-        if value:
-            meta[key] = value
-    for key, text in (("nodeName", node), ("schedulerName", scheduler), ("initContainers", init)):
-        if text:
-            spec[key] = text
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [*containers], **spec}}
+def cpu(name: str = "main", **fields: object) -> JSON:
+    """A container that asks for no accelerator."""
+    return builders.container(name, cpu="1", memory="256Mi", **fields)
 
 
 def review(obj: object, operation: str = "CREATE", *, version: str = "v1", **more: object) -> JSON:

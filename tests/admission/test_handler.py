@@ -8,13 +8,14 @@ import itertools
 
 import orjson
 import pytest
+from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import Kind
 from hami_webhook.policy.rules import PolicyRules, Rule
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
-from .reviews import GPU, MEM, SCHEDULER, cpu, gpu, parsed, patched, pod, review, vendors
+from .reviews import GPU, MEM, SCHEDULER, cpu, parsed, patched, pod, review, vendors
 from .scene import FULL, NOW, Broken, Recorder, core_on, ledger, spent, town, version
 
 
@@ -34,7 +35,11 @@ async def denial(call):
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 @pytest.mark.parametrize(
     "obj",
-    [pod(cpu()), pod(cpu(), scheduler="volcano"), pod(cpu(securityContext={"privileged": True}), node="n", uid="u")],
+    [
+        pod("p", cpu()),
+        pod("p", cpu(), schedulerName="volcano"),
+        pod("p", cpu(securityContext={"privileged": True}), nodeName="n", uid="u"),
+    ],
     ids=["plain", "foreign", "privileged"],
 )
 async def test_q7_cpu_pods_are_allowed_without_io_whatever_is_broken(path, obj):
@@ -49,7 +54,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
     for path in ("mutate", "validate", "webhook"):
         cluster = Broken()
         core = core_on(cluster, synced=lambda: False)
-        await getattr(core.admission, path)(create(pod(gpu(count=0))))
+        await getattr(core.admission, path)(create(pod(gpu=0, mem=3000)))
         assert cluster.calls == []
 
 
@@ -60,14 +65,14 @@ async def test_mutate_never_looks_at_quota():
     cluster = Recorder(await town({GPU: 0}))
     core = core_on(cluster, synced=lambda: False)
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    answer = await core.admission.mutate(create(pod(gpu())))
+    answer = await core.admission.mutate(create(pod(gpu=1, mem=3000)))
     assert cluster.calls == []
     assert answer.audit == {}
 
 
 async def test_a_namespace_that_isnt_cached_is_read_live():
     cluster = Recorder(await town())
-    await core_on(cluster).admission.mutate(create(pod(gpu())))
+    await core_on(cluster).admission.mutate(create(pod(gpu=1, mem=3000)))
     assert cluster.calls == ["get namespaces"]
 
 
@@ -76,7 +81,7 @@ async def test_a_namespace_that_isnt_cached_is_read_live():
 
 async def test_validate_charges_under_the_pods_uid():
     cluster = await town(FULL)
-    answer = await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1")))
+    answer = await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000, uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
     assert answer.audit == {"quota": "gpu-quota:limits.nvidia.com/gpu=1,limits.nvidia.com/gpumem=3000"}
@@ -87,11 +92,11 @@ async def test_the_charge_is_the_last_step():
     cluster = await town(FULL)
     core = core_on(cluster, policies=lambda: PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
     for obj in (
-        pod(gpu(), uid="u", annotations={"hami.io/bind-phase": "x"}),
-        pod(gpu(), uid="u", node="n"),
-        pod(gpu(), cpu("b", securityContext={"privileged": True}), uid="u"),
-        pod(gpu(), uid="u", annotations={"hami.io/device-scoring-weights": "x"}),
-        pod(gpu(), uid="u"),
+        pod(gpu=1, mem=3000, uid="u", annotations={"hami.io/bind-phase": "x"}),
+        pod(gpu=1, mem=3000, uid="u", nodeName="n"),
+        pod("p", container(gpu=1, mem=3000), cpu("b", securityContext={"privileged": True}), uid="u"),
+        pod(gpu=1, mem=3000, uid="u", annotations={"hami.io/device-scoring-weights": "x"}),
+        pod(gpu=1, mem=3000, uid="u"),
     ):
         assert (await denial(core.admission.validate(create(obj)))).code == 403
     assert spent(cluster) == {GPU: 0, MEM: 0}
@@ -101,20 +106,20 @@ async def test_one_pod_is_charged_once_however_often_it_comes():
     cluster = await town(FULL)
     core = core_on(cluster)
     for _ in range(3):
-        await core.admission.validate(create(pod(gpu(), uid="u1")))
+        await core.admission.validate(create(pod(gpu=1, mem=3000, uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
 
 
 async def test_a_pod_without_a_uid_is_charged_under_the_calls():
     cluster = await town(FULL)
-    await core_on(cluster).admission.validate(create(pod(gpu()), uid="call-1"))
+    await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000), uid="call-1"))
     assert list(ledger(cluster)) == ["call-1"]
 
 
 async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
     cluster = await town(FULL)
     core = core_on(cluster)
-    obj = pod(gpu(), scheduler="volcano")
+    obj = pod(gpu=1, mem=3000, schedulerName="volcano")
     assert list((await core.admission.mutate(create(obj))).patch) == []
     assert spent(cluster)[MEM] == 0
     stamped = patched(obj, await core.admission.webhook(create(obj)))
@@ -129,7 +134,7 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
 async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
     cluster = await town({GPU: 2, MEM: 3000}, {GPU: 1})
     before = version(cluster)
-    found = await denial(getattr(core_on(cluster).admission, path)(create(pod(gpu(count=1, memory=4000), uid="u"))))
+    found = await denial(getattr(core_on(cluster).admission, path)(create(pod(gpu=1, mem=4000, uid="u"))))
     assert (found.code, found.reason, found.retry_after) == (403, "Forbidden", None)
     assert found.message == (
         "exceeding resource quota: exceeded quota: gpu-quota, requested: limits.nvidia.com/gpumem=4000, "
@@ -141,7 +146,9 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 @pytest.mark.parametrize("path", ["validate", "webhook"])
 async def test_caches_that_arent_synced_refuse_for_now(path):
     cluster = await town(FULL)
-    found = await denial(getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(
+        getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu=1, mem=3000, uid="u")))
+    )
     assert (found.code, found.reason, found.retry_after) == (503, "ServiceUnavailable", 1)
     assert found.message == "quota: can't charge namespace team-a now: caches not synced; try again"
     assert ledger(cluster) == {}
@@ -149,7 +156,7 @@ async def test_caches_that_arent_synced_refuse_for_now(path):
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 async def test_a_namespace_nobody_knows_refuses_for_now(path):
-    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(gpu=1, mem=3000, uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
     assert found.message == "namespace team-a isn't known yet; try again"
 
@@ -158,14 +165,14 @@ async def test_a_namespace_nobody_knows_refuses_for_now(path):
 async def test_an_api_server_that_is_down_refuses_for_now(path):
     core = core_on(Broken())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    found = await denial(getattr(core.admission, path)(create(pod(gpu(), uid="u"))))
+    found = await denial(getattr(core.admission, path)(create(pod(gpu=1, mem=3000, uid="u"))))
     assert (found.code, found.retry_after) == (503, 1)
     assert found.message == "quota: can't charge namespace team-a now: connection refused; try again"
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 async def test_a_review_without_any_namespace_is_malformed(path):
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     del obj["metadata"]["namespace"]
     core = core_on(await town(FULL))
     found = await denial(getattr(core.admission, path)(create(obj, namespace="")))
@@ -180,7 +187,7 @@ async def test_a_review_without_any_namespace_is_malformed(path):
 async def test_a_dry_run_is_judged_and_writes_nothing(path):
     cluster = await town({MEM: 2000})
     core, before = core_on(cluster), version(cluster)
-    fits, not_so = pod(gpu(memory=2000), uid="u"), pod(gpu(memory=3000), uid="u")
+    fits, not_so = pod(gpu=1, mem=2000, uid="u"), pod(gpu=1, mem=3000, uid="u")
     answer = await getattr(core.admission, path)(create(fits, dryRun=True))
     assert answer.audit["quota"] == "gpu-quota:limits.nvidia.com/gpumem=2000"
     assert RESERVATION not in patched(fits, answer)["metadata"].get("annotations", {})
@@ -194,7 +201,7 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
 async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
     cluster = await town(FULL)
-    obj = pod(gpu(), annotations=annotations)
+    obj = pod(gpu=1, mem=3000, annotations=annotations)
     answer = await core_on(cluster).admission.webhook(create(obj))
     after = patched(obj, answer)
     assert after["metadata"]["annotations"] == {**(annotations or {}), RESERVATION: "secret-1"}
@@ -206,7 +213,7 @@ async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(anno
 async def test_the_reservation_and_policys_annotations_go_into_one_patch():
     cluster = await town(FULL)
     policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     del obj["metadata"]
     answer = await core_on(cluster, policies=lambda: policies).admission.webhook(create(obj))
     assert patched(obj, answer)["metadata"]["annotations"] == {"nvidia.com/vgpu-mode": "mig", RESERVATION: "secret-1"}
@@ -215,14 +222,14 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
 
 async def test_no_reservation_where_no_quota_concerns_the_pod():
     cluster = await town()
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     assert "annotations" not in patched(obj, await core_on(cluster).admission.webhook(create(obj)))["metadata"]
 
 
 async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more():
     cluster = await town(FULL)
     core = core_on(cluster)
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
     again = patched(after, await core.admission.webhook(create(after)))
     assert again == {**after, "metadata": {**after["metadata"], "annotations": {RESERVATION: "secret-2"}}}
@@ -243,7 +250,7 @@ def entry(state=State.ADMITTED, memory=3000):
 
 
 def carrier(uid, stamp=None):
-    obj = pod(gpu(), name="other", uid=uid, annotations={RESERVATION: stamp} if stamp else None)
+    obj = pod("other", gpu=1, mem=3000, uid=uid, annotations={RESERVATION: stamp} if stamp else None)
     return copy.deepcopy(obj)
 
 
@@ -270,7 +277,7 @@ async def test_q5_a_reservation_that_a_pod_brings_pays_for_it_only_if_it_is_unus
     core = core_on(cluster)
     if other is not None:
         await cluster.create(Kind.PODS, other)
-    obj = pod(gpu(), uid="u1" if path == "validate" else "", annotations={RESERVATION: "s"})
+    obj = pod(gpu=1, mem=3000, uid="u1" if path == "validate" else "", annotations={RESERVATION: "s"})
     answer = await getattr(core.admission, path)(create(obj))
     assert spent(cluster) == {GPU: slots, MEM: memory}
     secret = patched(obj, answer)["metadata"]["annotations"][RESERVATION]
@@ -284,7 +291,7 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
     secrets = (f"secret-{number}" for number in itertools.count())
     cores = [core_on(cluster, new_id=lambda: next(secrets)) for _ in range(2)]
     pods = [
-        pod(gpu(), name=f"p{i}", uid=f"u{i}" if path == "validate" else "", annotations={RESERVATION: "s"})
+        pod(f"p{i}", gpu=1, mem=3000, uid=f"u{i}" if path == "validate" else "", annotations={RESERVATION: "s"})
         for i in range(3)
     ]
     await asyncio.gather(*(getattr(cores[i % 2].admission, path)(create(each)) for i, each in enumerate(pods)))
@@ -294,16 +301,18 @@ async def test_q5_of_many_that_bring_one_reservation_one_is_paid_for(path):
 
 async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
     cluster = Recorder(await with_ledger(**{SECRET: entry()}))
-    await core_on(cluster).admission.validate(create(pod(gpu(), uid="u1", annotations={RESERVATION: "invented"})))
+    await core_on(cluster).admission.validate(
+        create(pod(gpu=1, mem=3000, uid="u1", annotations={RESERVATION: "invented"}))
+    )
     assert "list pods" not in cluster.calls
-    await core_on(cluster).admission.validate(create(pod(gpu(), uid="u2", annotations={RESERVATION: "s"})))
+    await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000, uid="u2", annotations={RESERVATION: "s"})))
     assert "list pods" in cluster.calls
 
 
 async def test_validate_after_the_webhook_renames_the_charge():
     cluster = await town(FULL)
     core = core_on(cluster)
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
     after["metadata"]["uid"] = "u1"
     answer = await core.admission.validate(create(after))
@@ -315,7 +324,7 @@ async def test_validate_after_the_webhook_renames_the_charge():
 async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made():
     cluster = await town(FULL)
     core = core_on(cluster)
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
     after["metadata"]["uid"] = "u1"
     after["spec"]["containers"][0]["resources"]["limits"][MEM] = 4000
@@ -327,7 +336,7 @@ async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator
 async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
     cluster = await with_ledger(**{SECRET: entry()})
     core = core_on(cluster)
-    obj = pod(gpu(), uid="u1", annotations={RESERVATION: "s"})
+    obj = pod(gpu=1, mem=3000, uid="u1", annotations={RESERVATION: "s"})
     core.caches.put(Kind.PODS, obj)
     await core.admission.validate(create(obj))
     assert list(ledger(cluster)) == ["u1"]
@@ -343,26 +352,26 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
     node = {"metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(cards).decode()}}}
     core.caches.put(Kind.NODES, node)
     half = {"limits": {GPU: 1, "nvidia.com/gpumem-percentage": 50}}
-    found = await denial(core.admission.validate(create(pod({"name": "c", "resources": half}, uid="u"))))
+    found = await denial(core.admission.validate(create(pod("p", {"name": "c", "resources": half}, uid="u"))))
     assert "requested: limits.nvidia.com/gpumem=12288 (smallest eligible card), used" in found.message
 
 
 async def test_memory_is_charged_in_the_quotas_units():
     cluster = await town({MEM: 12})
     core = core_on(cluster, vendors=vendors(memoryFactor=1024))
-    await core.admission.validate(create(pod(gpu(memory=12), uid="u")))
+    await core.admission.validate(create(pod(gpu=1, mem=12, uid="u")))
     assert spent(cluster)[MEM] == 12
 
 
 async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
     cluster = await town({GPU: 2**62})
     core = core_on(cluster)
-    found = await denial(core.admission.validate(create(pod(gpu(count="9223372036854775807"), uid="u"))))
+    found = await denial(core.admission.validate(create(pod(gpu="9223372036854775807", mem=3000, uid="u"))))
     assert found.code == 422
     assert spent(cluster)[GPU] == 0
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate", "webhook"])
 async def test_another_kind_is_a_mistake_in_the_configuration(path):
-    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod(cpu()), kind={"kind": "Node"})))
+    found = await denial(getattr(core_on(Broken()).admission, path)(create(pod("p", cpu()), kind={"kind": "Node"})))
     assert found.code == 400

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from builders import container
 
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import SCHEDULER, NoTouch, container, cpu, gate, gpu, parsed, pod, refusal, review, update
+from .reviews import SCHEDULER, NoTouch, cpu, gate, parsed, pod, refusal, review, update
 
 CHART = enabled_vendors(builtin_device_config().config)
 VOLCANO, KOORDINATOR, OURS, OPERATOR = "volcano-scheduler", "koord-scheduler", "hami-scheduler", "operator"
@@ -78,15 +79,17 @@ def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any
     )
 
 
-@pytest.mark.parametrize("one", [gpu(), vgpu(), share(), cpu()], ids=["gpu", "volcano", "koordinator", "cpu"])
+@pytest.mark.parametrize(
+    "one", [container(gpu=1, mem=3000), vgpu(), share(), cpu()], ids=["gpu", "volcano", "koordinator", "cpu"]
+)
 @pytest.mark.parametrize("subresource", ["", "status"])
 @pytest.mark.parametrize(("user", "groups"), MAY)
 def test_each_identity_changes_the_allocations_of_its_own_scheduler_only(
     user: str, groups: tuple[str, ...], subresource: str, one: Any
 ) -> None:
     for key in EVERYTHING:
-        without, having = pod(one, node="n1"), pod(one, node="n1", annotations={key: "1"})
-        other = pod(one, node="n1", annotations={key: "2"})
+        without, having = pod("p", one, nodeName="n1"), pod("p", one, nodeName="n1", annotations={key: "1"})
+        other = pod("p", one, nodeName="n1", annotations={key: "2"})
         for old, new in ((without, having), (having, without), (having, other)):
             written = update(old, new, user, *groups, subresource=subresource)
             if key in MAY[user, groups]:
@@ -156,14 +159,14 @@ def test_a_binding_is_nothing_to_mutate() -> None:
 @pytest.mark.parametrize("user", ["alice", OURS, VOLCANO, OPERATOR, "system:node:n1"])
 @pytest.mark.parametrize("subresource", ["", "status"])
 def test_nobody_changes_a_reservation_once_the_pod_exists(user: str, subresource: str) -> None:
-    without, having = pod(cpu(), node="n1"), pod(cpu(), node="n1", annotations={RESERVATION: "s"})
-    for old, new in ((without, having), (having, without), (having, pod(cpu(), annotations={RESERVATION: "t"}))):
+    without, having = pod("p", cpu(), nodeName="n1"), pod("p", cpu(), nodeName="n1", annotations={RESERVATION: "s"})
+    for old, new in ((without, having), (having, without), (having, pod("p", cpu(), annotations={RESERVATION: "t"}))):
         code, message = refusal(send, update(old, new, user, "ops", subresource=subresource))
         assert (code, message) == (
             403,
             f"{RESERVATION} is written when the pod is created only; {user} may not add, change or remove it",
         )
-    send(update(having, pod(cpu(), annotations={RESERVATION: "s", "mine": "x"}), user, subresource=subresource))
+    send(update(having, pod("p", cpu(), annotations={RESERVATION: "s", "mine": "x"}), user, subresource=subresource))
 
 
 # on CREATE
@@ -173,8 +176,8 @@ def test_nobody_changes_a_reservation_once_the_pod_exists(user: str, subresource
 @pytest.mark.parametrize("user", ["alice", VOLCANO, KOORDINATOR, OURS])
 @pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
 def test_a_new_pod_that_does_not_ask_its_scheduler_must_not_bring_an_allocation(key: str, user: str, step: str) -> None:
-    for one in (cpu(), gpu(), share() if key in VOLCANOS else vgpu()):
-        assert refusal(create, pod(one, annotations={key: "x"}), step, user) == (
+    for one in (cpu(), container(gpu=1, mem=3000), share() if key in VOLCANOS else vgpu()):
+        assert refusal(create, pod("p", one, annotations={key: "x"}), step, user) == (
             403,
             f"annotation {key} is written by the scheduler only; remove it from the pod",
         )
@@ -184,7 +187,7 @@ def test_a_new_pod_that_does_not_ask_its_scheduler_must_not_bring_an_allocation(
 def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_is_not(one: Any, keys: Any) -> None:
     """Volcano page 5.4, Koordinator page 5.3: copies of a placed pod carry its allocation."""
     for key in keys:
-        obj = pod(one, annotations={key: "x", "mine": "y"})
+        obj = pod("p", one, annotations={key: "x", "mine": "y"})
         (removed,) = [each for each in create(obj, "mutate").patch if each["path"].startswith("/metadata/annotations")]
         assert (removed["op"], key.replace("/", "~1") in removed["path"]) == ("remove", True)
         assert f"annotation {key} is written by the scheduler only" in refusal(create, obj)[1]
@@ -193,10 +196,10 @@ def test_a_copied_manifest_of_a_pod_that_asks_is_stripped_and_refused_where_it_i
 @pytest.mark.parametrize("key", [*VOLCANOS, *KOORDINATORS])
 def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
     notes = {"kubernetes.io/config.mirror": "x", key: "x"}
-    mirror = pod(vgpu() if key in VOLCANOS else share(), node="n1", annotations=notes)
+    mirror = pod("p", vgpu() if key in VOLCANOS else share(), nodeName="n1", annotations=notes)
     assert f"annotation {key} is written by the scheduler only" in refusal(create, mirror)[1]
 
 
 def test_a_scheduler_that_is_not_enabled_owns_nothing() -> None:
-    old, new = pod(cpu()), pod(cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
+    old, new = pod("p", cpu()), pod("p", cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
     asyncio.run(gate(RULES, surroundings=NoTouch()).validate(parsed(update(old, new))))

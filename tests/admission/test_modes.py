@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from builders import container
 
 from hami_webhook.device_config import enabled_vendors, load_device_config
 from hami_webhook.policy.rules import PolicyRules, Rule
 
-from .reviews import container, mutate, patched, pod, refusal
+from .reviews import mutate, patched, pod, refusal
 
 NPU = "huawei.com/Ascend910B3"
 CONFIG = (
@@ -24,8 +25,8 @@ SLICES = {NPU: "2", f"{NPU}-memory": "10000", f"{NPU}-core": "20"}
             {"policies": PolicyRules((Rule("r", default=MODE),))}]
 )  # fmt: skip
 def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
-    answer = mutate(pod(container(limits=SLICES)), known=NPUS, **way)
-    after = patched(pod(container(limits=SLICES)), answer)
+    answer = mutate(pod("p", container(limits=SLICES)), known=NPUS, **way)
+    after = patched(pod("p", container(limits=SLICES)), answer)
     assert after["metadata"]["annotations"] == MODE
     assert after["spec"]["containers"][0]["resources"]["limits"] == SLICES
     assert list(mutate(after, known=NPUS, **way).patch) == []
@@ -34,6 +35,6 @@ def test_a_pod_that_only_policys_mode_allows_is_admitted_under_it(way):
 @pytest.mark.parametrize("way", [{}, {"annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}])
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
 def test_without_that_mode_its_refusal_stands(way, scheduler):
-    code, message = refusal(mutate, pod(container(limits=SLICES), scheduler=scheduler), known=NPUS, **way)
+    code, message = refusal(mutate, pod("p", container(limits=SLICES), schedulerName=scheduler), known=NPUS, **way)
     assert code == 422
     assert f"{NPU}-core is only supported in hami-core" in message

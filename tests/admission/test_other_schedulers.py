@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, validate
+from .reviews import JSON, MEM, SCHEDULER, Surroundings, cpu, mutate, patched, pod, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 ISOLATED = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
@@ -29,18 +30,18 @@ def shared(**amounts: str) -> JSON:
 
 RATIO = shared(gpu_core="50", gpu_memory_ratio="50")
 IN_ORDER = {
-    "volcano": pod(vgpu(), scheduler="volcano"),
-    "volcano, two containers": pod(vgpu(2), cpu("side"), scheduler="volcano"),
-    "volcano, its keys": pod(
-        vgpu(), scheduler="volcano", annotations={"volcano.sh/vgpu-mode": "mig", "volcano.sh/vgpu-use-gpuuuid": "a,b"}
-    ),
-    "volcano, HAMi's keys": pod(vgpu(), scheduler="volcano", annotations={"hami.io/gpu-scheduler-policy": "binpack"}),
-    "volcano, privileged": pod(vgpu(securityContext={"privileged": True}), scheduler="volcano"),
-    "volcano, a scheduler of one's own": pod(vgpu(), scheduler="mine"),
-    "koordinator's seed": pod(RATIO, scheduler="koord-scheduler", labels=ISOLATED),
-    "koordinator, memory": pod(shared(gpu_memory="8Gi"), scheduler="koord-scheduler", labels=ISOLATED),
-    "koordinator, two containers": pod(RATIO, cpu("side"), scheduler="koord-scheduler", labels=ISOLATED),
-    "koordinator, a scheduler of one's own": pod(RATIO, scheduler="mine", labels=ISOLATED),
+    "volcano": pod("p", vgpu(), schedulerName="volcano"),
+    "volcano, two containers": pod("p", vgpu(2), cpu("side"), schedulerName="volcano"),
+    "volcano, its keys": pod("p", vgpu(), schedulerName="volcano",
+                             annotations={"volcano.sh/vgpu-mode": "mig", "volcano.sh/vgpu-use-gpuuuid": "a,b"}),
+    "volcano, HAMi's keys": pod("p", vgpu(), schedulerName="volcano",
+                                annotations={"hami.io/gpu-scheduler-policy": "binpack"}),
+    "volcano, privileged": pod("p", vgpu(securityContext={"privileged": True}), schedulerName="volcano"),
+    "volcano, a scheduler of one's own": pod("p", vgpu(), schedulerName="mine"),
+    "koordinator's seed": pod("p", RATIO, schedulerName="koord-scheduler", labels=ISOLATED),
+    "koordinator, memory": pod("p", shared(gpu_memory="8Gi"), schedulerName="koord-scheduler", labels=ISOLATED),
+    "koordinator, two containers": pod("p", RATIO, cpu("side"), schedulerName="koord-scheduler", labels=ISOLATED),
+    "koordinator, a scheduler of one's own": pod("p", RATIO, schedulerName="mine", labels=ISOLATED),
 }  # fmt: skip
 
 
@@ -58,10 +59,10 @@ def test_a_pod_in_order_goes_through_as_it_is_and_is_charged(name: str) -> None:
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        (pod(vgpu()), "volcano"),
-        (pod(vgpu(), scheduler="default-scheduler"), "volcano"),
-        (pod(RATIO), "koord-scheduler"),
-        (pod(RATIO, scheduler="default-scheduler"), "koord-scheduler"),
+        (pod("p", vgpu()), "volcano"),
+        (pod("p", vgpu(), schedulerName="default-scheduler"), "volcano"),
+        (pod("p", RATIO), "koord-scheduler"),
+        (pod("p", RATIO, schedulerName="default-scheduler"), "koord-scheduler"),
     ],
 )
 def test_only_the_schedulers_name_is_put_in(written: JSON, name: str) -> None:
@@ -72,7 +73,7 @@ def test_only_the_schedulers_name_is_put_in(written: JSON, name: str) -> None:
 
 @pytest.mark.parametrize("ours", [{}, {"nvidia.com/gpu": "0"}])
 def test_a_pod_goes_to_us_only_for_something_of_ours(ours: JSON) -> None:
-    after = patched(pod(vgpu(), container("b", ours)), mutate(pod(vgpu(), container("b", ours)), known=KNOWN))
+    after = patched(pod("p", vgpu(), container("b", ours)), mutate(pod("p", vgpu(), container("b", ours)), known=KNOWN))
     assert after["spec"].get("schedulerName") != SCHEDULER
-    both = pod(vgpu(), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
+    both = pod("p", vgpu(), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
     assert patched(both, mutate(both, known=KNOWN))["spec"]["schedulerName"] == SCHEDULER

@@ -8,6 +8,7 @@ import math
 
 import orjson
 import pytest
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +25,8 @@ from .reviews import (
     RULES,
     SCHEDULER,
     Surroundings,
-    container,
     cpu,
     gate,
-    gpu,
     mutate,
     parsed,
     patched,
@@ -50,31 +49,31 @@ def spec_after(obj, *args, **more):
 
 
 def test_the_default_scheduler_is_replaced():
-    obj = pod(gpu(), scheduler="default-scheduler")
+    obj = pod(gpu=1, mem=3000, schedulerName="default-scheduler")
     assert list(mutate(obj).patch) == [{"op": "replace", "path": "/spec/schedulerName", "value": SCHEDULER}]
 
 
 def test_a_privileged_second_container_is_denied_by_name():
-    obj = pod(gpu(), cpu("helper", **PRIVILEGED), scheduler="default-scheduler")
+    obj = pod("p", container(gpu=1, mem=3000), cpu("helper", **PRIVILEGED), schedulerName="default-scheduler")
     assert refusal(mutate, obj) == (403, "container helper is privileged")
     assert refusal(validate, obj) == (403, "container helper is privileged")
 
 
 def test_a_pod_with_a_node_is_denied():
-    obj = pod(gpu(), scheduler="default-scheduler", node="n1")
+    obj = pod(gpu=1, mem=3000, schedulerName="default-scheduler", nodeName="n1")
     assert refusal(mutate, obj) == (403, "pod has node assigned")
     assert refusal(validate, obj) == (403, "pod has node assigned")
 
 
 def test_a_privileged_cpu_pod_is_allowed_without_a_patch():
-    answer = mutate(pod(cpu(**PRIVILEGED), node="n1"))
+    answer = mutate(pod("p", cpu(**PRIVILEGED), nodeName="n1"))
     assert (list(answer.patch), answer.warnings, answer.audit) == ([], (), {})
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
-@pytest.mark.parametrize("spec", [{}, {"initContainers": [gpu()]}, {"initContainers": [cpu()]}])
+@pytest.mark.parametrize("spec", [{}, {"initContainers": [container(gpu=1, mem=3000)]}, {"initContainers": [cpu()]}])
 def test_a_pod_without_containers_is_denied(step, spec):
-    assert refusal(step, pod(**spec)) == (403, "pod has no containers")
+    assert refusal(step, {**pod(), "spec": {"containers": [], **spec}}) == (403, "pod has no containers")
 
 
 # the table of step 2
@@ -102,7 +101,7 @@ def test_a_pod_without_containers_is_denied(step, spec):
 )
 def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, force, ours):
     rules = AdmissionRules(scheduler_name=name, force_overwrite_default_scheduler=force)
-    obj = pod(container(limits={GPU: 1}), scheduler=scheduler)
+    obj = pod("p", container(limits={GPU: 1}), schedulerName=scheduler)
     after = spec_after(obj, rules)
     if ours:
         assert after["containers"][0]["resources"]["limits"] == {GPU: 1, CORES: "100"}
@@ -114,29 +113,29 @@ def test_whether_a_pod_is_mutated_follows_the_scheduler_table(scheduler, name, f
 @pytest.mark.parametrize(
     ("fault", "code", "message"),
     [
-        ({"containers": [gpu(**PRIVILEGED)]}, 403, "container main is privileged"),
-        ({"node": "n1"}, 403, "pod has node assigned"),
+        ({"containers": [container(gpu=1, mem=3000, **PRIVILEGED)]}, 403, "container main is privileged"),
+        ({"nodeName": "n1"}, 403, "pod has node assigned"),
         ({"annotations": {WEIGHTS: "slot=1"}}, 403, None),
-        ({"containers": [gpu(count="1500m")]}, 422, None),
+        ({"containers": [container(gpu="1500m", mem=3000)]}, 422, None),
     ],
 )
 def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
     more = dict(fault)
-    containers = more.pop("containers", [gpu()])
-    found = refusal(validate, pod(*containers, scheduler="volcano", **more))
+    containers = more.pop("containers", [container(gpu=1, mem=3000)])
+    found = refusal(validate, pod("p", *containers, schedulerName="volcano", **more))
     assert found[0] == code
     assert message in (None, found[1])
 
 
 def test_a_pod_of_a_foreign_scheduler_is_charged():
     around = Surroundings()
-    validate(pod(gpu(), scheduler="volcano", uid="u1"), surroundings=around)
+    validate(pod(gpu=1, mem=3000, schedulerName="volcano", uid="u1"), surroundings=around)
     assert around.charged == [("p", "u1")]
 
 
 def test_the_webhook_writes_a_reservation_only_for_what_it_charges():
     around = Surroundings()
-    answer = run_webhook(pod(gpu(), scheduler="volcano"), surroundings=around)
+    answer = run_webhook(pod(gpu=1, mem=3000, schedulerName="volcano"), surroundings=around)
     assert around.charged == [("p", "")]
     assert list(answer.patch) == []
 
@@ -149,18 +148,23 @@ def run_webhook(obj, *, dry_run=False, **more):
 
 
 def test_the_first_privileged_container_is_named_init_containers_first():
-    obj = pod(gpu(**PRIVILEGED), init=[cpu("setup"), cpu("probe", **PRIVILEGED)])
+    obj = pod("p", container(gpu=1, mem=3000, **PRIVILEGED), init=[cpu("setup"), cpu("probe", **PRIVILEGED)])
     assert refusal(mutate, obj) == (403, "container probe is privileged")
 
 
 def test_bad_amounts_come_before_privileged_containers_and_those_before_nodes():
-    assert refusal(mutate, pod(gpu(count=-1, **PRIVILEGED), node="n1"))[0] == 422
-    assert refusal(mutate, pod(gpu(**PRIVILEGED), node="n1"))[1] == "container main is privileged"
-    assert refusal(mutate, pod(gpu(), node="n1", annotations={WEIGHTS: "x"}))[1] == "pod has node assigned"
+    assert refusal(mutate, pod("p", container(gpu=-1, mem=3000, **PRIVILEGED), nodeName="n1"))[0] == 422
+    assert (
+        refusal(mutate, pod("p", container(gpu=1, mem=3000, **PRIVILEGED), nodeName="n1"))[1]
+        == "container main is privileged"
+    )
+    assert (
+        refusal(mutate, pod(gpu=1, mem=3000, nodeName="n1", annotations={WEIGHTS: "x"}))[1] == "pod has node assigned"
+    )
 
 
 def test_the_second_pass_sees_a_count_of_init_containers_only():
-    obj = pod(cpu(**PRIVILEGED), init=[gpu("setup")])
+    obj = pod("p", cpu(**PRIVILEGED), init=[container("setup", gpu=1, mem=3000)])
     assert refusal(mutate, obj) == (403, "container main is privileged")
 
 
@@ -178,14 +182,14 @@ def test_the_second_pass_sees_a_count_of_init_containers_only():
     ],
 )
 def test_bad_scoring_weights_are_denied_with_the_parse_message(weights, why):
-    obj = pod(gpu(), annotations={WEIGHTS: weights})
+    obj = pod(gpu=1, mem=3000, annotations={WEIGHTS: weights})
     expected = (403, f'invalid {WEIGHTS} annotation "{weights}": {why} for pod p')
     assert refusal(mutate, obj) == expected
     assert refusal(validate, obj) == expected
 
 
 def test_scoring_weights_of_a_cpu_pod_are_nobodys_business():
-    assert list(mutate(pod(cpu(), annotations={WEIGHTS: "nonsense"})).patch) == []
+    assert list(mutate(pod("p", cpu(), annotations={WEIGHTS: "nonsense"})).patch) == []
 
 
 PERCENTAGE = "invalid nvidia.com/gpumem-percentage value {} in container main: must be an integer between 0 and 100"
@@ -220,17 +224,17 @@ WHOLE = "invalid {} value {} in container main: must be an integer between 0 and
 )
 def test_security_2_amounts_that_cant_be_meant_are_denied(step, part, resource, value, message):
     amounts = {"limits": {GPU: 1}} | {part: {GPU: 1, resource: value}}
-    assert refusal(step, pod(container(**amounts))) == (422, message)
+    assert refusal(step, pod("p", container(**amounts))) == (422, message)
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
 def test_a_bad_percentage_is_denied_without_a_count(step):
-    assert refusal(step, pod(container(limits={PERCENT: 150}))) == (422, PERCENTAGE.format(150))
+    assert refusal(step, pod("p", container(limits={PERCENT: 150}))) == (422, PERCENTAGE.format(150))
 
 
 @pytest.mark.parametrize("value", [0, "0", 100, "2k", "100"])
 def test_whole_amounts_in_any_spelling_are_fine(value):
-    mutate(pod(container(limits={GPU: 1, MEM: value})))
+    mutate(pod("p", container(limits={GPU: 1, MEM: value})))
 
 
 # what NVIDIA writes
@@ -252,7 +256,7 @@ def test_whole_amounts_in_any_spelling_are_fine(value):
     ],
 )
 def test_defaults_are_written_to_limits_alone(limits, requests, after):
-    obj = pod(container(limits=limits, requests=requests))
+    obj = pod("p", container(limits=limits, requests=requests))
     resources = spec_after(obj)["containers"][0]["resources"]
     assert resources["limits"] == after
     assert resources.get("requests") == requests
@@ -262,7 +266,12 @@ def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
     known = vendors(overwriteEnv=True)
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
     own = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    obj = pod(cpu(), cpu("b", env=[{"name": "A", "value": "1"}, own]), init=[cpu("i", env=None), gpu("g")])
+    obj = pod(
+        "p",
+        cpu(),
+        cpu("b", env=[{"name": "A", "value": "1"}, own]),
+        init=[cpu("i", env=None), container("g", gpu=1, mem=3000)],
+    )
     after = spec_after(obj, known=known)
     assert after["containers"][0]["env"] == [hidden]
     assert after["containers"][1]["env"] == [{"name": "A", "value": "1"}, hidden]
@@ -272,12 +281,12 @@ def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
 
 def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone():
     nowhere = {"known": vendors(overwriteEnv=True), "surroundings": Surroundings(there={})}
-    assert len(mutate(pod(cpu()), **nowhere).patch) == 1
-    assert list(mutate(pod(cpu(), scheduler="volcano"), **nowhere).patch) == []
+    assert len(mutate(pod("p", cpu()), **nowhere).patch) == 1
+    assert list(mutate(pod("p", cpu(), schedulerName="volcano"), **nowhere).patch) == []
 
 
 def test_an_environment_that_is_no_list_is_a_bad_request():
-    obj = pod(container(limits={GPU: 1, PRIORITY: 1}, env={"A": 1}))
+    obj = pod("p", container(limits={GPU: 1, PRIORITY: 1}, env={"A": 1}))
     assert refusal(mutate, obj) == (400, "the pod can't be read: spec.containers[0].env must be a list, not an object")
 
 
@@ -287,21 +296,21 @@ def test_an_environment_that_is_no_list_is_a_bad_request():
 def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
     nowhere = Surroundings(there={})
     expected = (503, "namespace team-a isn't known yet; try again")
-    assert refusal(mutate, pod(gpu()), surroundings=nowhere) == expected
-    assert refusal(validate, pod(gpu()), surroundings=nowhere) == expected
+    assert refusal(mutate, pod(gpu=1, mem=3000), surroundings=nowhere) == expected
+    assert refusal(validate, pod(gpu=1, mem=3000), surroundings=nowhere) == expected
     assert nowhere.charged == []
 
 
 def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
     nowhere = Surroundings(there={})
-    obj = pod(container(limits={GPU: 0, MEM: 100}), node="n1")
+    obj = pod("p", container(limits={GPU: 0, MEM: 100}), nodeName="n1")
     assert list(mutate(obj, surroundings=nowhere).patch) == []
     validate(obj, surroundings=nowhere)
     assert nowhere.charged == []
 
 
 def test_the_requests_namespace_counts_not_the_pods():
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     obj["metadata"]["namespace"] = "elsewhere"
     mutate(obj)
     validate(obj)
@@ -309,7 +318,7 @@ def test_the_requests_namespace_counts_not_the_pods():
 
 def test_a_policys_scheduler_name_wins_and_is_told():
     policies = PolicyRules((Rule("special", scheduler_name="other"),))
-    obj = pod(gpu(), scheduler=SCHEDULER)
+    obj = pod(gpu=1, mem=3000, schedulerName=SCHEDULER)
     answer = mutate(obj, policies=policies)
     assert patched(obj, answer)["spec"]["schedulerName"] == "other"
     assert list(answer.warnings) == ["spec.schedulerName set to other by policy special"]
@@ -319,7 +328,7 @@ def test_a_policys_scheduler_name_wins_and_is_told():
 
 
 def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
-    obj = pod(container(limits={GPU: 1}))
+    obj = pod("p", container(limits={GPU: 1}))
     answer = mutate(obj, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
     after = patched(obj, answer)
     assert after["metadata"]["annotations"] == {"hami.io/gpu-scheduler-policy": "topology-aware"}
@@ -330,12 +339,12 @@ def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
 def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs():
     around = Surroundings()
     around.there["team-a"] = type(around.there["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
-    mutate(pod(gpu()), surroundings=around)
+    mutate(pod(gpu=1, mem=3000), surroundings=around)
     assert around.ignored == [("team-a", ("hami.io/bind-phase",))]
 
 
 def test_an_unknown_card_policy_is_told():
-    obj = pod(gpu(), annotations={"hami.io/gpu-scheduler-policy": "fastest"})
+    obj = pod(gpu=1, mem=3000, annotations={"hami.io/gpu-scheduler-policy": "fastest"})
     assert "acts as spread" in mutate(obj).warnings[0]
 
 
@@ -347,13 +356,13 @@ def test_an_unknown_card_policy_is_told():
     ],
 )
 def test_a_virtual_machine_is_told_that_it_sees_no_shared_card(more, about):
-    (warning,) = mutate(pod(gpu(), **more)).warnings
+    (warning,) = mutate(pod(gpu=1, mem=3000, **more)).warnings
     assert warning.startswith(f"{about}: shared cards are mounted into the container")
-    assert list(mutate(pod(cpu(), **more)).warnings) == []
+    assert list(mutate(pod("p", cpu(), **more)).warnings) == []
 
 
 def test_ordinary_pods_get_no_warnings():
-    assert list(mutate(pod(gpu())).warnings) == []
+    assert list(mutate(pod(gpu=1, mem=3000)).warnings) == []
 
 
 # any pod at all
@@ -472,7 +481,7 @@ def times(container, name):
 
 def test_an_amount_too_large_for_json_integers_survives_as_it_came():
     # Any number beyond 64 bits is a float to JSON readers; it must not reach the patch.
-    obj = pod(gpu(), custom=2**63, ratio=0.1)
+    obj = pod(gpu=1, mem=3000, custom=2**63, ratio=0.1)
     after = patched(obj, mutate(obj))
     assert after["spec"]["custom"] == 2**63
     assert math.isclose(after["spec"]["ratio"], 0.1)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from builders import container
 
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
-from .reviews import JSON, MEM, SCHEDULER, Surroundings, container, cpu, mutate, patched, pod, refusal, validate
+from .reviews import JSON, MEM, SCHEDULER, Surroundings, cpu, mutate, patched, pod, refusal, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 MODE = "volcano.sh/vgpu-mode"
@@ -24,7 +25,7 @@ LIMITS = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}
 
 
 def pod_with_limits(notes: JSON | None = None, limits: JSON | None = None, *more: JSON) -> JSON:
-    return pod(container(limits=limits or LIMITS), *more, annotations=notes, scheduler="volcano")
+    return pod("p", container(limits=limits or LIMITS), *more, annotations=notes, schedulerName="volcano")
 
 
 def after(manifest: JSON, **way: Any) -> tuple[JSON, list[str], str]:
@@ -137,10 +138,10 @@ STRICT = {MODE: "mig", USE: "GPU-a", USE_TYPE: "A100"}
 @pytest.mark.parametrize(
     "manifest",
     [
-        pod(cpu()),
-        pod(container(limits={**LIMITS, "volcano.sh/vgpu-number": "0"})),
-        pod(container(limits={"volcano.sh/vgpu-memory": "0"})),
-        pod(container(limits={"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory-ratio": "50"})),
+        pod("p", cpu()),
+        pod("p", container(limits={**LIMITS, "volcano.sh/vgpu-number": "0"})),
+        pod("p", container(limits={"volcano.sh/vgpu-memory": "0"})),
+        pod("p", container(limits={"koordinator.sh/gpu.shared": "1", "koordinator.sh/gpu-memory-ratio": "50"})),
     ],
 )
 def test_a_pod_that_asks_for_none_of_its_cards_is_left_alone(manifest: JSON) -> None:
@@ -151,7 +152,7 @@ def test_a_pod_of_two_is_governed_for_both() -> None:
     rules = PolicyRules(
         (Rule("r", default={MODE: "mig"}, enforce={"nvidia.com/vgpu-mode": "mps"}, scheduler_name="x"),)
     )
-    both = pod(container(limits=LIMITS), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
+    both = pod("p", container(limits=LIMITS), container("b", {"nvidia.com/gpu": "1", MEM: "500"}))
     notes, said, acted = after(both, annotations={USE: "GPU-v", "nvidia.com/use-gpuuuid": "GPU-h"}, policies=rules)
     assert notes == {MODE: "mig", "nvidia.com/vgpu-mode": "mps", USE: "GPU-v", "nvidia.com/use-gpuuuid": "GPU-h"}
     assert sorted(acted.split(",")) == ["namespace", "r"]
@@ -160,7 +161,7 @@ def test_a_pod_of_two_is_governed_for_both() -> None:
 
 def test_the_schedulers_name_is_for_our_pods() -> None:
     rules = PolicyRules((Rule("r", scheduler_name=SCHEDULER),))
-    unnamed = pod(container(limits=LIMITS))
+    unnamed = pod("p", container(limits=LIMITS))
     assert patched(unnamed, mutate(unnamed, known=KNOWN, policies=rules))["spec"]["schedulerName"] == "volcano"
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from builders import container
 
 from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -13,7 +14,7 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .policies import NOUSE, NOUSE_TYPE, USE, USE_TYPE
-from .reviews import JSON, NoTouch, Surroundings, container, cpu, gate, gpu, parsed, pod, refusal, update
+from .reviews import JSON, NoTouch, Surroundings, cpu, gate, parsed, pod, refusal, update
 
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
 ALL = enabled_vendors(builtin_device_config().config)
@@ -30,7 +31,7 @@ ADMITTED = {NOUSE: "GPU-b", USE_TYPE: "A100", NODE_POLICY: "spread", GPU_POLICY:
 
 def evaluate_update(before: JSON, after: JSON, old: JSON | None = None, **more: Any) -> Any:
     """The answer to an update of a pod's annotations."""
-    one = old or pod(gpu())
+    one = old or pod(gpu=1, mem=3000)
     reviewed = [{**one, "metadata": {**one["metadata"], "annotations": notes}} for notes in (before, after)]
     subresource = more.pop("subresource", "")
     judging = gate(**{"known": ALL, "policies": RULES, **more})
@@ -103,12 +104,12 @@ def test_a_pod_that_is_older_than_the_policy_may_not_change_what_is_outside_it(a
 @pytest.mark.parametrize("node", ["", "n1"])
 def test_a_bound_pod_keeps_its_choices_too(node: str) -> None:
     """Device plugins and the pods that share its cards go by them."""
-    assert refusal(evaluate_update, ADMITTED, without(NODE_POLICY), old=pod(gpu(), node=node))[0] == 403
+    assert refusal(evaluate_update, ADMITTED, without(NODE_POLICY), old=pod(gpu=1, mem=3000, nodeName=node))[0] == 403
 
 
 def test_pods_of_volcano_are_held_to_what_volcano_reads() -> None:
     use = "volcano.sh/vgpu-use-gpuuuid"
-    theirs = pod(container("main", {"volcano.sh/vgpu-number": 1}), scheduler="volcano")
+    theirs = pod("p", container("main", {"volcano.sh/vgpu-number": 1}), schedulerName="volcano")
     message = f"{use}: must be set: policy volcano-a allows only GPU-a"
     assert refusal(evaluate_update, {use: "GPU-a"}, {}, old=theirs) == (403, message)
     assert evaluate_update({use: "GPU-a"}, {use: "GPU-a", NOUSE: "x", "mine": "1"}, old=theirs) is UNCHANGED
@@ -116,11 +117,11 @@ def test_pods_of_volcano_are_held_to_what_volcano_reads() -> None:
 
 @pytest.mark.parametrize("scheduler", ["", "hami-scheduler", "somebody-else"])
 def test_whose_scheduler_places_it_makes_no_difference(scheduler: str) -> None:
-    assert refusal(evaluate_update, ADMITTED, {}, old=pod(gpu(), scheduler=scheduler))[0] == 403
+    assert refusal(evaluate_update, ADMITTED, {}, old=pod(gpu=1, mem=3000, schedulerName=scheduler))[0] == 403
 
 
 def test_a_pod_without_devices_and_one_whose_lists_stay_are_nobodys_business() -> None:
-    assert evaluate_update(ADMITTED, {}, old=pod(cpu()), surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_update(ADMITTED, {}, old=pod("p", cpu()), surroundings=NoTouch()) is UNCHANGED
     assert evaluate_update({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
 
 

@@ -13,6 +13,7 @@ import logging
 import httpx
 import orjson
 import pytest
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from hami_webhook.server.app import WebhookApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
-from .reviews import GPU, MEM, VENDORS, Surroundings, body, container, cpu, gate, gpu, pod, review, vendors
+from .reviews import GPU, MEM, VENDORS, Surroundings, body, cpu, gate, pod, review, vendors
 
 PATHS = ("/mutate", "/validate", "/webhook")
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
@@ -74,12 +75,12 @@ def answered(response, version="v1"):
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_review_is_answered_in_kind(version):
-    inner = answered(post(body(review(pod(gpu()), version=version)), "/mutate"), version)
+    inner = answered(post(body(review(pod(gpu=1, mem=3000), version=version)), "/mutate"), version)
     assert (inner["uid"], inner["allowed"], inner["patchType"]) == (UID, True, "JSONPatch")
     patch = orjson.loads(base64.b64decode(inner["patch"]))
     assert patch == [{"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}]
     assert "warnings" not in inner
-    refused = answered(post(body(review(pod(gpu(), node="n"), version=version)), "/mutate"), version)
+    refused = answered(post(body(review(pod(gpu=1, mem=3000, nodeName="n"), version=version)), "/mutate"), version)
     assert refused["status"] == {
         "status": "Failure",
         "reason": "Forbidden",
@@ -91,18 +92,18 @@ def test_a_review_is_answered_in_kind(version):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_cpu_pod_gets_an_empty_allow(path):
-    inner = answered(post(body(review(pod(cpu()))), path))
+    inner = answered(post(body(review(pod("p", cpu()))), path))
     assert inner == {"uid": UID, "allowed": True, "status": {"code": 200}}
 
 
 def without(key, inside="request"):
-    written = review(pod(gpu()))
+    written = review(pod(gpu=1, mem=3000))
     (written[inside] if inside else written).pop(key)
     return written
 
 
 def with_request(**more):
-    return review(pod(gpu()), **more)
+    return review(pod(gpu=1, mem=3000), **more)
 
 
 def with_pod(obj):
@@ -110,19 +111,19 @@ def with_pod(obj):
 
 
 def with_spec(**spec):
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     obj["spec"] |= spec
     return review(obj)
 
 
 def with_meta(**meta):
-    obj = pod(gpu())
+    obj = pod(gpu=1, mem=3000)
     obj["metadata"] |= meta
     return review(obj, name="p")
 
 
 def with_resources(resources):
-    return review(pod({"name": "main", "resources": resources}))
+    return review(pod("p", {"name": "main", "resources": resources}))
 
 
 DEEP = b'{"kind":' + b"[" * 100_000
@@ -130,23 +131,23 @@ MALFORMED = {
     "nothing": (b"", "the request body is empty"),
     "not JSON": (b"{", "not valid JSON"),
     "text": (b"hello", "not valid JSON"),
-    "NaN": (body(review(pod(gpu()))).replace(b"3000", b"NaN"), "not valid JSON"),
-    "infinity": (body(review(pod(gpu()))).replace(b"3000", b"1e999"), "not valid JSON"),
-    "invalid UTF-8": (body(review(pod(gpu()))).replace(b"alice", b"al\xffce"), "not valid JSON"),
-    "a lone surrogate": (body(review(pod(gpu()))).replace(b"alice", b"\\ud800"), "not valid JSON"),
-    "two documents": (body(review(pod(gpu()))) * 2, "not valid JSON"),
+    "NaN": (body(review(pod(gpu=1, mem=3000))).replace(b"3000", b"NaN"), "not valid JSON"),
+    "infinity": (body(review(pod(gpu=1, mem=3000))).replace(b"3000", b"1e999"), "not valid JSON"),
+    "invalid UTF-8": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"al\xffce"), "not valid JSON"),
+    "a lone surrogate": (body(review(pod(gpu=1, mem=3000))).replace(b"alice", b"\\ud800"), "not valid JSON"),
+    "two documents": (body(review(pod(gpu=1, mem=3000))) * 2, "not valid JSON"),
     "endless nesting": (DEEP, "not valid JSON"),
     "a list": ([], "expected an AdmissionReview, found a list"),
     "null": (None, "expected an AdmissionReview, found nothing"),
     "a number": (12, "expected an AdmissionReview, found 12"),
     "an empty object": ({}, "kind must be AdmissionReview, found nothing"),
-    "another kind": (pod(gpu()), 'kind must be AdmissionReview, found the text "Pod"'),
+    "another kind": (pod(gpu=1, mem=3000), 'kind must be AdmissionReview, found the text "Pod"'),
     "kind as object": ({"kind": {}}, "kind must be AdmissionReview, found a mapping"),
     "no apiVersion": (without("apiVersion", ""), "apiVersion must be"),
-    "an unknown apiVersion": (review(pod(gpu()), version="v2"), "apiVersion must be"),
-    "apiVersion as list": (review(pod(gpu())) | {"apiVersion": []}, "apiVersion must be"),
+    "an unknown apiVersion": (review(pod(gpu=1, mem=3000), version="v2"), "apiVersion must be"),
+    "apiVersion as list": (review(pod(gpu=1, mem=3000)) | {"apiVersion": []}, "apiVersion must be"),
     "no request": (without("request", ""), "has no request"),
-    "request as list": (review(pod(gpu())) | {"request": []}, "has no request"),
+    "request as list": (review(pod(gpu=1, mem=3000)) | {"request": []}, "has no request"),
     "no uid": (without("uid"), "request.uid is missing"),
     "an empty uid": (with_request(uid=""), "request.uid is missing"),
     "uid as number": (with_request(uid=1), "request.uid is missing"),
@@ -230,7 +231,7 @@ def test_security_4_a_malformed_review_gets_400_and_a_sentence(case, path, caplo
 )
 def test_another_content_type_gets_400(content_type):
     encoded = content_type.encode("latin-1") if content_type else content_type
-    inner = answered(post(body(review(pod(cpu()))), content_type=encoded))
+    inner = answered(post(body(review(pod("p", cpu()))), content_type=encoded))
     assert (inner["allowed"], inner["status"]["code"]) == (False, 400)
     assert "expected application/json" in inner["status"]["message"]
     assert len(inner["status"]["message"]) < 200
@@ -239,7 +240,7 @@ def test_another_content_type_gets_400(content_type):
 def test_what_could_be_read_of_a_malformed_review_is_in_the_answer():
     inner = answered(post(body(review(None, version="v1beta1"))), "v1beta1")
     assert inner["uid"] == UID
-    no_uid = review(pod(gpu()), version="v1beta1")
+    no_uid = review(pod(gpu=1, mem=3000), version="v1beta1")
     del no_uid["request"]["uid"]
     assert answered(post(body(no_uid)), "v1beta1")["uid"] == ""
 
@@ -285,7 +286,8 @@ def test_security_4_random_bytes_never_crash_a_worker(content, path):
 FUZZED = application(vendors(overwriteEnv=True, gpuCorePolicy="force"))
 WHOLE = review(
     pod(
-        gpu(env=[{"name": "CUDA_TASK_PRIORITY", "value": "1"}]),
+        "p",
+        container(gpu=1, mem=3000, env=[{"name": "CUDA_TASK_PRIORITY", "value": "1"}]),
         container("b", {"nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 1}, {"cpu": 1}),
         init=[cpu("i", restartPolicy="Always", securityContext={"privileged": False})],
         annotations={
@@ -297,7 +299,7 @@ WHOLE = review(
         nodeSelector={"a": "b"},
         activeDeadlineSeconds=5,
     ),
-    oldObject=pod(gpu()),
+    oldObject=pod(gpu=1, mem=3000),
 )
 VALUES = st.recursive(
     st.none()

@@ -6,6 +6,7 @@ import asyncio
 import copy
 
 import pytest
+from builders import container
 
 from hami_webhook.admission.pods import AdmissionRules
 from hami_webhook.devices.keys import DeviceKeys
@@ -16,10 +17,8 @@ from .reviews import (
     SCHEDULER,
     VENDORS,
     NoTouch,
-    container,
     cpu,
     gate,
-    gpu,
     mutate,
     parsed,
     pod,
@@ -59,19 +58,19 @@ def denied(old, new, user="alice", *groups, **more):
 
 @pytest.mark.parametrize("step", [mutate, validate])
 @pytest.mark.parametrize("scheduler", ["", SCHEDULER, "volcano", "default-scheduler"])
-@pytest.mark.parametrize("containers", [[gpu()], [cpu()]], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("containers", [[container(gpu=1, mem=3000)], [cpu()]], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("key", OWNED)
 def test_security_1_a_new_pod_must_not_bring_an_allocation(step, scheduler, containers, key):
-    obj = pod(*containers, annotations={key: "", "mine": "x"}, scheduler=scheduler)
+    obj = pod("p", *containers, annotations={key: "", "mine": "x"}, schedulerName=scheduler)
     code, message = refusal(step, obj)
     assert code == 403
     assert f"annotation {key} " in message
 
 
 @pytest.mark.parametrize("step", [mutate, validate])
-@pytest.mark.parametrize("one", [gpu(), cpu()], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("one", [container(gpu=1, mem=3000), cpu()], ids=["gpu", "cpu"])
 def test_security_1_a_new_pod_must_not_bring_the_node_label(step, one):
-    code, message = refusal(step, pod(one, labels={"hami.io/vgpu-node": "n1"}))
+    code, message = refusal(step, pod("p", one, labels={"hami.io/vgpu-node": "n1"}))
     assert (code, message) == (
         403,
         "label hami.io/vgpu-node is written by the scheduler only; remove it from the pod",
@@ -89,8 +88,8 @@ def test_security_1_a_new_pod_must_not_bring_the_node_label(step, one):
     ],
 )
 def test_other_annotations_are_the_users(key):
-    mutate(pod(gpu(), annotations={key: "x"}))
-    validate(pod(gpu(), annotations={key: "x"}))
+    mutate(pod(gpu=1, mem=3000, annotations={key: "x"}))
+    validate(pod(gpu=1, mem=3000, annotations={key: "x"}))
 
 
 def vendors_with_own_keys():
@@ -101,16 +100,16 @@ def vendors_with_own_keys():
 
 def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too():
     known = vendors_with_own_keys()
-    forged = pod(cpu(), annotations={"huawei.com/Custom": "x"})
+    forged = pod("p", cpu(), annotations={"huawei.com/Custom": "x"})
     assert refusal(mutate, forged, known=known)[0] == 403
-    review = parsed(update(pod(cpu()), forged))
+    review = parsed(update(pod("p", cpu()), forged))
     code, _ = refusal(lambda: asyncio.run(gate(RULES, known=known).validate(review)))
     assert code == 403
 
 
 # on UPDATE: whose metadata it is
 
-BOUND = pod(gpu(), node="n1", annotations={"hami.io/bind-phase": "allocating", "mine": "1"})
+BOUND = pod(gpu=1, mem=3000, nodeName="n1", annotations={"hami.io/bind-phase": "allocating", "mine": "1"})
 
 
 def changed(obj, **annotations):
@@ -163,7 +162,7 @@ def test_security_1_those_who_own_allocations_may_write_them(change, user, group
 
 
 def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
-    old = pod(gpu(), annotations={"mine": "1"})
+    old = pod(gpu=1, mem=3000, annotations={"mine": "1"})
     new = changed(old, hami__vgpu_node="n1")
     new["spec"]["nodeName"] = "n1"
     denied(old, new, "system:node:n1", "system:nodes")
@@ -171,14 +170,14 @@ def test_security_1_a_node_may_not_touch_a_pod_that_is_on_no_node_yet():
 
 
 def test_security_1_the_node_label_is_owned_too():
-    old, new = pod(cpu()), pod(cpu(), labels={"hami.io/vgpu-node": "n1"})
+    old, new = pod("p", cpu()), pod("p", cpu(), labels={"hami.io/vgpu-node": "n1"})
     assert denied(old, new).startswith("label hami.io/vgpu-node")
     assert denied(new, old).startswith("label hami.io/vgpu-node")
     evaluate_update(old, new, OWN)
 
 
 def test_security_1_a_pod_that_asks_for_nothing_is_guarded_too():
-    denied(pod(cpu()), pod(cpu(), annotations={"hami.io/vgpu-node": "n1"}))
+    denied(pod("p", cpu()), pod("p", cpu(), annotations={"hami.io/vgpu-node": "n1"}))
 
 
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
@@ -204,7 +203,7 @@ def test_a_node_that_is_assigned_is_no_reason_to_refuse_a_change():
 
 
 def with_amounts(limits=None, requests=None, name="main", **more):
-    return pod(container(name, limits, requests), cpu("side"), **more)
+    return pod("p", container(name, limits, requests), cpu("side"), **more)
 
 
 @pytest.mark.parametrize("user", ["alice", OWN, PLUGIN])
@@ -231,7 +230,10 @@ def test_security_2_managed_amounts_stay_whoever_asks(user, subresource, before,
 
 
 def test_security_2_init_containers_count():
-    old, new = pod(cpu(), init=[gpu("i")]), pod(cpu(), init=[gpu("i", 2)])
+    old, new = (
+        pod("p", cpu(), init=[container("i", gpu=1, mem=3000)]),
+        pod("p", cpu(), init=[container("i", gpu=2, mem=3000)]),
+    )
     assert "container i: limits[nvidia.com/gpu]" in denied(old, new)
 
 
@@ -247,30 +249,34 @@ def test_cpu_and_memory_may_be_resized_beside_a_card():
 
 
 def test_an_added_sidecar_is_fine_unless_it_brings_a_managed_amount():
-    old = pod(gpu())
-    evaluate_update(old, pod(gpu(), init=[cpu("proxy", restartPolicy="Always")]))
-    assert "container proxy: limits" in denied(old, pod(gpu(), init=[gpu("proxy", restartPolicy="Always")]))
+    old = pod(gpu=1, mem=3000)
+    evaluate_update(old, pod(gpu=1, mem=3000, init=[cpu("proxy", restartPolicy="Always")]))
+    assert "container proxy: limits" in denied(
+        old, pod(gpu=1, mem=3000, init=[container("proxy", gpu=1, mem=3000, restartPolicy="Always")])
+    )
 
 
 def test_a_container_with_a_managed_amount_can_be_neither_removed_nor_renamed():
-    assert "container main" in denied(pod(gpu(), cpu("b")), pod(cpu("b")))
-    assert "container main" in denied(pod(gpu()), pod(gpu("other")))
+    assert "container main" in denied(pod("p", container(gpu=1, mem=3000), cpu("b")), pod("p", cpu("b")))
+    assert "container main" in denied(pod(gpu=1, mem=3000), pod("p", container("other", gpu=1, mem=3000)))
 
 
 @pytest.mark.parametrize("part", ["limits", "requests"])
 def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
-    old = pod(gpu())
-    new = pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "debug", "resources": {part: {GPU: 1}}}])
+    old = pod(gpu=1, mem=3000)
+    new = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), {"name": "debug", "resources": {part: {GPU: 1}}}])
     message = denied(old, new, OWN, subresource="ephemeralcontainers")
     assert message == "ephemeral container debug: nvidia.com/gpu can't be given to an ephemeral container"
     evaluate_update(
-        old, pod(gpu(), ephemeralContainers=[cpu("shell"), {"name": "bare"}]), subresource="ephemeralcontainers"
+        old,
+        pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), {"name": "bare"}]),
+        subresource="ephemeralcontainers",
     )
 
 
 def test_an_update_is_no_reason_to_charge_or_mutate():
     for path in ("mutate", "webhook"):
-        review = parsed(update(pod(gpu()), changed(pod(gpu()), mine="1")))
+        review = parsed(update(pod(gpu=1, mem=3000), changed(pod(gpu=1, mem=3000), mine="1")))
         answer = asyncio.run(getattr(gate(RULES, surroundings=NoTouch()), path)(review))
         assert list(answer.patch) == []
 

@@ -6,6 +6,7 @@ import re
 
 import jsonpatch
 import pytest
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 
-from .reviews import GPU, VENDORS, Surroundings, container, gpu, mutate, pod, validate
+from .reviews import GPU, VENDORS, Surroundings, mutate, pod, validate
 from .test_pods import POD, WAYS, run_webhook
 
 
@@ -28,7 +29,7 @@ from .test_pods import POD, WAYS, run_webhook
 def test_where_no_quota_could_limit_a_pod_it_is_charged_only_if_that_may_refuse_it(limits, dry_run, charged):
     around = Surroundings(unlimited=True)
     known = enabled_vendors(builtin_device_config().config)
-    run_webhook(pod(container("main", limits)), dry_run=dry_run, known=known, surroundings=around)
+    run_webhook(pod("p", container("main", limits)), dry_run=dry_run, known=known, surroundings=around)
     assert len(around.charged) == charged
 
 
@@ -78,7 +79,7 @@ def test_amounts_that_differ_in_type_alone_are_not_the_same():
     known = RequestCache(VENDORS)
 
     def requested(**limits):
-        return known.checked_requests(Pod.from_object(pod(container("main", limits))), NO_DEVICES)
+        return known.checked_requests(Pod.from_object(pod("p", container("main", limits))), NO_DEVICES)
 
     assert requested(**{GPU: 1}) == requested(**{GPU: "1"}) != {}
     with pytest.raises(Denied):
@@ -90,7 +91,7 @@ def test_amounts_that_differ_in_type_alone_are_not_the_same():
 @pytest.mark.parametrize(("length", "pods", "most"), [(10, 3000, 1000), (5000, 3, 0)], ids=["many", "long"])
 def test_tenants_cant_fill_the_memory_with_what_is_remembered(length, pods, most):
     known = RequestCache(VENDORS)
-    stored = Pod.from_object(pod(gpu()))
+    stored = Pod.from_object(pod(gpu=1, mem=3000))
     sizes = set()
     for number in range(pods):
         known.checked_requests(replace(stored, annotations={"a": f"{number:0{length}}"}), NO_DEVICES)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from admission.reviews import gpu, pod
+from admission.reviews import pod
 from admission.scene import NOW, core_on
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ class World:
 
     def put(self, uid: str, *, placed: bool = False, memory: int = 100) -> None:
         known = self.pods.get(uid)
-        obj = pod(gpu(memory=memory), uid=uid, name=uid)
+        obj = pod(uid, gpu=1, mem=memory, uid=uid)
         obj["metadata"]["creationTimestamp"] = known["metadata"]["creationTimestamp"] if known else self.stamp()
         if placed:
             obj["metadata"]["annotations"] = {

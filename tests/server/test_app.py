@@ -13,7 +13,7 @@ from ipaddress import ip_network
 import httpx
 import orjson
 import pytest
-from admission.reviews import GPU, MEM, body, cpu, gate, gpu, patched, pod, review
+from admission.reviews import GPU, MEM, body, cpu, gate, patched, pod, review
 from admission.scene import FULL, Hung, core_on, ledger, spent, town
 from prometheus_client import generate_latest
 
@@ -33,7 +33,7 @@ from .test_metrics import labelled, samples
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 async def test_every_path_answers_reviews(tmp_path, path):
     async with served(tmp_path, await town(FULL)) as front:
-        inner = await front.review(path, review(pod(gpu(), uid="u")))
+        inner = await front.review(path, review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["allowed"]
         operations = orjson.loads(base64.b64decode(inner.get("patch", "W10=")))
         assert bool(operations) == (path != "/validate")
@@ -43,14 +43,14 @@ async def test_every_path_answers_reviews(tmp_path, path):
 async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
     cluster = await town({GPU: 1})
     async with served(tmp_path, cluster) as front:
-        obj = pod(gpu())
+        obj = pod(gpu=1, mem=3000)
         inner = await front.review("/mutate", review(obj))
         operations = orjson.loads(base64.b64decode(inner["patch"]))
         stored = patched(obj, Answer(operations))
         stored["metadata"]["uid"] = "u1"
         assert (await front.review("/validate", review(stored)))["allowed"]
         assert ledger(cluster) == {"u1": {GPU: 1}}
-        refused = await front.review("/validate", review(pod(gpu(), uid="u2", name="second"), version="v1beta1"))
+        refused = await front.review("/validate", review(pod("second", gpu=1, mem=3000, uid="u2"), version="v1beta1"))
         assert refused["status"] == {
             "status": "Failure",
             "reason": "Forbidden",
@@ -90,10 +90,10 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         answer = await front.client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "caches are not synced yet\n")
         assert (await front.client.get("/healthz")).status_code == 200
-        inner = await front.review("/validate", review(pod(gpu(), uid="u")))
+        inner = await front.review("/validate", review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["status"]["code"] == 503
         assert inner["status"]["details"]["retryAfterSeconds"] == 1
-        assert (await front.review("/validate", review(pod(cpu(), uid="u"))))["allowed"]
+        assert (await front.review("/validate", review(pod("p", cpu(), uid="u"))))["allowed"]
         opened.set()
         await front.process.informers.wait_synced()
         assert (await front.client.get("/readyz")).status_code == 200
@@ -102,7 +102,7 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
         assert (answer.status_code, answer.text) == (503, "shutting down\n")
         assert answer.headers["connection"] == "close"
         assert (await front.client.get("/healthz")).status_code == 200
-        assert (await front.review("/validate", review(pod(gpu(), uid="u"))))["allowed"], "it still serves"
+        assert (await front.review("/validate", review(pod(gpu=1, mem=3000, uid="u"))))["allowed"], "it still serves"
 
 
 async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path):
@@ -145,7 +145,7 @@ async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path):
 async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path):
     cluster = await town({MEM: 10_000})
     async with served(tmp_path, cluster) as front:
-        reviews = [review(pod(gpu(memory=1000), uid=f"u{i}", name=f"p{i}"), uid=f"r{i}") for i in range(50)]
+        reviews = [review(pod(f"p{i}", gpu=1, mem=1000, uid=f"u{i}"), uid=f"r{i}") for i in range(50)]
         answers = await asyncio.gather(*(front.review("/validate", one) for one in reviews))
         assert sum(answer["allowed"] for answer in answers) == 10
         assert {answer["status"]["code"] for answer in answers} == {200, 403}
@@ -162,7 +162,7 @@ async def test_certificates_are_reloaded_under_load(tmp_path):
         async def load():
             for _ in range(15):
                 async with httpx.AsyncClient(base_url=url, verify=trusting(PAIR.ca, renewed.ca)) as client:
-                    answer = await client.post("/mutate", content=body(review(pod(gpu()))), headers=AS_JSON)
+                    answer = await client.post("/mutate", content=body(review(pod(gpu=1, mem=3000))), headers=AS_JSON)
                     assert answer.json()["response"]["allowed"]
 
         async def renew():
@@ -219,7 +219,7 @@ async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhe
     cluster = await town(FULL)
     async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as front:
         for path in ("/mutate", "/validate", "/webhook"):
-            written = review(pod(gpu(), uid="u", name=path[1:]))
+            written = review(pod(path[1:], gpu=1, mem=3000, uid="u"))
             answer = await front.client.post(path, content=body(written), headers=AS_JSON)
             assert answer.status_code == code
             if code == 403:
@@ -277,22 +277,22 @@ async def test_the_charge_gets_the_time_the_api_server_waits_less_one_second(tex
 
     params = {} if text is None else {"timeout": text}
     for path in ("/validate", "/webhook"):
-        await post(doors(Timed()), path, review(pod(cpu())), **params)
+        await post(doors(Timed()), path, review(pod("p", cpu())), **params)
     assert seen == [pytest.approx(left)] * 2 if left else seen == [None, None]
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 async def test_a_cluster_that_hangs_is_not_waited_for_longer_than_the_api_server_waits(path):
-    inner = await post(doors(core_on(Hung()).admission), path, review(pod(gpu(), uid="u")), timeout="600ms")
+    inner = await post(doors(core_on(Hung()).admission), path, review(pod(gpu=1, mem=3000, uid="u")), timeout="600ms")
     assert (inner["status"]["code"], inner["status"]["details"]["retryAfterSeconds"]) == (503, 1)
     assert "didn't answer in time" in inner["status"]["message"]
-    assert (await post(doors(core_on(Hung()).admission), path, review(pod(cpu(), uid="u"))))["allowed"]
+    assert (await post(doors(core_on(Hung()).admission), path, review(pod("p", cpu(), uid="u"))))["allowed"]
 
 
 async def test_a_hanging_quota_is_refused_by_the_charge_itself():
     core = core_on(Hung())
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
-    inner = await post(doors(core.admission), "/validate", review(pod(gpu(), uid="u")), timeout="1s")
+    inner = await post(doors(core.admission), "/validate", review(pod(gpu=1, mem=3000, uid="u")), timeout="1s")
     assert inner["status"]["message"].startswith("quota: can't charge namespace team-a now: no answer")
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
@@ -301,7 +301,7 @@ async def test_a_hanging_quota_is_refused_by_the_charge_itself():
 
 async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
     front = doors(core_on(Hung()).admission, request_timeout=0.05)
-    assert (await post(front, "/mutate", review(pod(gpu()))))["status"]["code"] == 503
+    assert (await post(front, "/mutate", review(pod(gpu=1, mem=3000))))["status"]["code"] == 503
 
 
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
@@ -313,7 +313,7 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
 
     registry = new_registry()
     front = doors(Crashing(), registry)
-    inner = await post(front, "/mutate", review(pod(cpu())))
+    inner = await post(front, "/mutate", review(pod("p", cpu())))
     assert (inner["allowed"], inner["status"]["code"]) == (False, 500)
     assert "secret" not in inner["status"]["message"]
     assert "RuntimeError" in caplog.text
@@ -322,7 +322,7 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
 
 async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     caplog.set_level(logging.INFO)
-    obj = pod(gpu(), name="p\nERROR forged", node="n")
+    obj = pod("p\nERROR forged", gpu=1, mem=3000, nodeName="n")
     await post(doors(gate()), "/mutate", review(obj))
     ours = [record for record in caplog.records if record.name.startswith("hami_webhook")]
     assert len(ours) == 1
@@ -333,8 +333,8 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
 async def test_answers_are_counted_by_path_and_code():
     registry = new_registry()
     front = doors(gate(), registry)
-    await post(front, "/mutate", review(pod(gpu())))
-    await post(front, "/mutate", review(pod(gpu(), node="n")))
+    await post(front, "/mutate", review(pod(gpu=1, mem=3000)))
+    await post(front, "/mutate", review(pod(gpu=1, mem=3000, nodeName="n")))
     await post(front, "/validate", {})
     found = samples(generate_latest(registry))
     assert found["hami_webhook_reviews_total"] == {
@@ -366,13 +366,13 @@ class Slices:
 async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered():
     slices = Slices(0.05)
     front = doors(slices)
-    padded = review(pod(cpu(), annotations={"pad": "x" * (LARGE + 1)}))
+    padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
     large = [asyncio.create_task(post(front, "/mutate", padded)) for _ in range(6)]
     while not slices.began:  # noqa: ASYNC110
         await asyncio.sleep(0)
     answered = 0
     while len(slices.began) < 5:
-        assert (await post(front, "/mutate", review(pod(cpu()))))["allowed"]
+        assert (await post(front, "/mutate", review(pod("p", cpu()))))["allowed"]
         answered += 1
         await asyncio.sleep(0)
     assert answered > 5, "small reviews are answered in between, more than one per pause"
@@ -384,7 +384,7 @@ async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_ot
 async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
     slices = Slices(0.01)
     front = doors(slices, max_request_bytes=100_000)
-    padded = review(pod(cpu(), annotations={"pad": "x" * 80_000}))
+    padded = review(pod("p", cpu(), annotations={"pad": "x" * 80_000}))
     answers = await asyncio.gather(*(post(front, "/mutate", padded) for _ in range(5)))
     # the first is answered before the second arrives
     assert [answer["allowed"] for answer in answers] == [True, True, True, False, False]
@@ -396,7 +396,7 @@ async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
 
 async def test_a_large_review_does_not_wait_longer_than_the_api_server():
     front = doors(Slices(0.5))
-    padded = review(pod(cpu(), annotations={"pad": "x" * (LARGE + 1)}))
+    padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
     answers = await asyncio.gather(*(post(front, "/mutate", padded, timeout="1800ms") for _ in range(3)))
     # half a second of the deadline is kept back; the second waits for half a second, the third would for one and a half
     assert [answer["allowed"] for answer in answers] == [True, True, False]

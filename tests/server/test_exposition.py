@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from admission.reviews import cpu, gpu, pod, review
+from admission.reviews import cpu, pod, review
 from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
@@ -51,9 +51,9 @@ async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
         await cluster.create(kind, obj)
     async with served(tmp_path, cluster, "--legacy-metrics") as front:
         await until(lambda: all("hami.io/node-handshake" in annotations_of(front, name) for name in ("n1", "n2")))
-        await front.review("/mutate", review(pod(cpu())))
-        await front.review("/webhook", review(pod(gpu(), uid="new", name="new")))
-        await front.review("/validate", review(pod(gpu(count=99), uid="big", name="big")))
+        await front.review("/mutate", review(pod("p", cpu())))
+        await front.review("/webhook", review(pod("new", gpu=1, mem=3000, uid="new")))
+        await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
         url = f"http://127.0.0.1:{front.process.extender.port}/filter"
         await front.client.post(url, content=b"{}", headers=AS_JSON)
         text = without_values((await front.client.get("/metrics")).text)

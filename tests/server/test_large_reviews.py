@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from admission.reviews import GPU, MEM, body, gpu, pod, review
+from admission.reviews import GPU, MEM, body, pod, review
 from admission.scene import town
+from builders import container
 
 from .serving import AS_JSON, served
 
 
 async def test_between_two_large_reviews_others_are_answered(tmp_path):
-    large = body(review(pod(*(gpu(f"c{number}") for number in range(3_000)), uid="large")))
-    small = body(review(pod(gpu(), uid="small")))
+    large = body(review(pod("p", *(container(f"c{number}", gpu=1, mem=3000) for number in range(3_000)), uid="large")))
+    small = body(review(pod(gpu=1, mem=3000, uid="small")))
     async with served(tmp_path, await town({GPU: 10**9, MEM: 10**9})) as front:
         answers = []
 

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from admission.reviews import gpu, pod, review
+from admission.reviews import pod, review
 from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
@@ -25,10 +25,10 @@ async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
     cluster = await town(FULL)
     await cluster.create(Kind.NODES, node())
     async with served(tmp_path, cluster) as front:
-        written = pod(gpu(memory=100), name="p", uid="u1", scheduler="hami-scheduler")
+        written = pod("p", gpu=1, mem=100, uid="u1", schedulerName="hami-scheduler")
         sent = review(written)
         assert (await front.review("/validate", sent))["allowed"]
-        refused = await front.review("/validate", review(pod(gpu(count=99), name="big", uid="u2")))
+        refused = await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="u2")))
         stored = await cluster.create(Kind.PODS, written)
         uid = stored["metadata"]["uid"]
         state = front.process.core.state

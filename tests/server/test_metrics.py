@@ -6,8 +6,9 @@ import asyncio
 
 import orjson
 import pytest
-from admission.reviews import CORES, GPU, MEM, container, cpu, gpu, parsed, pod, review, vendors
+from admission.reviews import CORES, GPU, MEM, cpu, parsed, pod, review, vendors
 from admission.scene import NOW, core_on, town
+from builders import container
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
@@ -34,11 +35,14 @@ def node(cards=CARDS, name="n1"):
     return {"metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": text}}}
 
 
-def placed(text, *containers, node="n1", phase="Running", uid="u1", when=None, **more):
+def placed(text, *containers, name="p", node="n1", phase="Running", uid="u1", when=None, **more):
     notes = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": text}
     if when is not None:
         notes["hami.io/vgpu-time"] = str(int(when))
-    return {**pod(*(containers or [gpu()]), annotations=notes, uid=uid, node=node, **more), "status": {"phase": phase}}
+    return {
+        **pod(name, *(containers or [container(gpu=1, mem=3000)]), annotations=notes, uid=uid, nodeName=node, **more),
+        "status": {"phase": phase},
+    }
 
 
 def scrape(*objects, **more):
@@ -108,7 +112,7 @@ POD = {"zone": "vGPU", "namespace": "team-a", "node": "n1", "pod": "p"}
 
 def test_pods_are_shown_container_by_container_and_repeats_are_summed():
     text = "G0,NVIDIA,100,10:;G0,NVIDIA,200,20:G0,NVIDIA,1,1:G1,NVIDIA,300,30:;;"
-    obj = placed(text, gpu("a"), cpu("b"), init=[gpu("i")])
+    obj = placed(text, container("a", gpu=1, mem=3000), cpu("b"), init=[container("i", gpu=1, mem=3000)])
     found = scrape((Kind.NODES, node()), (Kind.PODS, obj))
     memory, cores = found["hami_vgpu_memory_allocated_bytes"], found["hami_vgpu_core_allocated_ratio"]
     assert memory == {
@@ -156,7 +160,7 @@ def test_compute_units_are_shown_in_percent_of_their_card():
     }
     notes = {"hami.io/vgpu-node": "n1", "hami.io/amd-devices-allocated": "M,AMD Instinct,5,17:;gone,AMD,5,17:;"}
     incoming = [container(name, limits={"amd.com/gpu": 1, "amd.com/gpucores": 27}) for name in "ab"]
-    obj = {**pod(*incoming, annotations=notes, uid="u1", node="n1"), "status": {"phase": "Running"}}
+    obj = {**pod("p", *incoming, annotations=notes, uid="u1", nodeName="n1"), "status": {"phase": "Running"}}
     found = scrape((Kind.NODES, on), (Kind.PODS, obj), vendors=enabled_vendors(builtin_device_config().config))
     assert list(found["hami_gpu_core_limit_ratio"].values()) == [100]
     assert list(found["hami_gpu_core_allocated_ratio"].values()) == [27]
@@ -177,7 +181,7 @@ def test_cores_on_a_mask_are_counted():
     notes = {"hami.io/vgpu-node": "n1", "hami.io/aws-neuron-devices-allocated": record}
     found = scrape(
         (Kind.NODES, {"metadata": {"name": "n1"}, "status": {"capacity": capacity}}),
-        (Kind.PODS, pod(container(), annotations=notes, uid="u1", node="n1")),
+        (Kind.PODS, pod(annotations=notes, uid="u1", nodeName="n1")),
         vendors=enabled_vendors(builtin_device_config().config),
     )
     device = {"zone": "vGPU", "node": "n1", "device_uuid": "n1-AWSNeuron-0", "device_index": "0"}
@@ -230,7 +234,7 @@ def test_quotas_are_shown_in_their_units_and_under_hamis_names_in_mib():
         (Kind.RESOURCE_QUOTAS, quota("a", {GPU: "1", MEM: "2"}, **{GPU: "2k", MEM: "12", "nvidia.com/other": "1"})),
         (Kind.RESOURCE_QUOTAS, quota("b", **{MEM: "10"})),
         (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
-        (Kind.PODS, pod(gpu(memory=2), uid="u1")),
+        (Kind.PODS, pod(gpu=1, mem=2, uid="u1")),
         vendors=vendors(memoryFactor=1024),
     )
     mine = {"namespace": "team-a"}
@@ -264,7 +268,7 @@ def test_what_waits_and_what_is_placed_are_told_apart():
         (Kind.RESOURCE_QUOTAS, remembered),
         (Kind.RESOURCE_QUOTAS, quota("scoped", scopes=["Terminating"], **{MEM: "1"})),
         (Kind.PODS, placed("G0,NVIDIA,100,10:;")),
-        (Kind.PODS, pod(percentage, uid="w", name="w")),
+        (Kind.PODS, pod("w", percentage, uid="w")),
     )
     key = {"namespace": "team-a", "key": f"limits.{MEM}"}
     assert found["hami_webhook_quota_placed"] == {labelled(**key, quota="a"): 100, labelled(**key, quota="scoped"): 0}
@@ -285,7 +289,7 @@ def test_quotas_above_namespaces_have_metrics_of_their_own():
     status = {"used": {f"limits.{MEM}": "7"}}
     core.caches.put(Kind.ACCELERATOR_QUOTAS, {"metadata": {"name": "gold"}, "spec": spec, "status": status})
     for number, namespace in enumerate(("team-a", "team-b", "team-c")):
-        obj = pod(container(limits={GPU: 1, MEM: 5}), uid=f"u{number}", name=f"p{number}")
+        obj = pod(f"p{number}", container(limits={GPU: 1, MEM: 5}), uid=f"u{number}")
         obj["metadata"]["namespace"] = namespace
         core.caches.put(Kind.PODS, obj)
     found = samples(generate_latest(ClusterCollector(core, Showback(core), legacy=False)))
@@ -298,7 +302,7 @@ def test_quotas_above_namespaces_have_metrics_of_their_own():
 
 
 def test_used_without_a_quota_has_limit_0():
-    found = scrape((Kind.PODS, pod(container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
+    found = scrape((Kind.PODS, pod("p", container(limits={GPU: 1, MEM: 5, CORES: 7}), uid="u1")))
     assert found["hami_resource_quota_used"] == {
         labelled(zone="vGPU", namespace="team-a", quota_name=name, limit="0"): value
         for name, value in ((GPU, 1), (MEM, 5), (CORES, 7))
@@ -312,7 +316,7 @@ def test_charges_and_refusals_are_counted():
         core.caches.accelerator_quotas.alive_within = lambda seconds: True
         for name in ("a", "b"):
             try:
-                await core.admission.validate(parsed(review(pod(gpu(), uid=name, name=name))))
+                await core.admission.validate(parsed(review(pod(name, gpu=1, mem=3000, uid=name))))
             except Denied as denied:
                 refused = denied
         core.caches.put(Kind.RESOURCE_QUOTAS, core.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a"))
@@ -363,9 +367,9 @@ UNREADABLE = [
     (Kind.PODS, placed("garbage")),
     (Kind.PODS, placed("G0,NVIDIA,x,1:;")),
     (Kind.PODS, placed("G0,NVIDIA,1,1:;", when=None, labels={"a": 1})),
-    (Kind.PODS, pod(gpu(count="16Gi", memory="x"), uid="u1")),
+    (Kind.PODS, pod(gpu="16Gi", mem="x", uid="u1")),
     (Kind.PODS, {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": 1}}),
-    (Kind.PODS, placed("G0,NVIDIA,1,1:;", gpu(count=-1))),
+    (Kind.PODS, placed("G0,NVIDIA,1,1:;", container(gpu=-1, mem=3000))),
     (Kind.RESOURCE_QUOTAS, {"metadata": {"name": "q", "namespace": "team-a"}, "spec": {"hard": 1}}),
     (Kind.RESOURCE_QUOTAS, quota(**{GPU: "many", MEM: "1.5"})),
     (Kind.RESOURCE_QUOTAS, {**quota(**{GPU: "1"}), "status": {"used": {f"limits.{GPU}": {}}}}),
@@ -428,7 +432,7 @@ def test_every_old_name_is_of_a_metric_that_is_served():
 def test_the_keys_of_other_schedulers_are_counted_in_their_own_units():
     key = "limits.volcano.sh/vgpu-memory"
     limit = {"metadata": {"name": "v", "namespace": "team-a"}, "spec": {"hard": {key: "9"}}, "status": {}}
-    with_limits = pod(container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
+    with_limits = pod("p", container("a", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 7}), uid="v1")
     chart = enabled_vendors(builtin_device_config().config)
     found = scrape((Kind.RESOURCE_QUOTAS, limit), (Kind.PODS, with_limits), vendors=chart)
     counted = {dict(labels)["quota_name"]: value for labels, value in found["hami_resource_quota_used"].items()}

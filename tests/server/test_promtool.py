@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from admission.reviews import gpu, pod, review
+from admission.reviews import pod, review
 from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
@@ -26,7 +26,7 @@ async def test_promtool_finds_no_fault_with_our_metrics(tmp_path: Path) -> None:
         caches.put(Kind.NODES, node())
         caches.put(Kind.PODS, placed("G0,NVIDIA,250,30:;"))
         caches.put(Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "1"}))
-        await front.review("/validate", review(pod(gpu(count=99), uid="big", name="big")))
+        await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
         text = (await front.client.get("/metrics")).text
     status, findings = checked(text)
     assert [finding for finding in findings if not finding.startswith(HAMIS)] == []

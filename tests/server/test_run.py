@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admission.reviews import GPU, MEM, VENDORS, body, gpu, pod, review
+from admission.reviews import GPU, MEM, VENDORS, body, pod, review
 from admission.scene import FULL, town
 from prometheus_client import generate_latest
 
@@ -208,7 +208,7 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
     ) as front:
 
         async def warned():
-            inner = await front.review("/mutate", review(pod(gpu())))
+            inner = await front.review("/mutate", review(pod(gpu=1, mem=3000)))
             return inner.get("warnings", [])
 
         def metrics_of(front):
@@ -277,16 +277,16 @@ def test_serve_answers_reviews_and_ends_in_peace(tmp_path, number, drains):
                 answer = client.post(path, content=body(review(obj)), headers=AS_JSON)
                 return answer.json()["response"]
 
-            assert send("/mutate", pod(gpu()))["patchType"] == "JSONPatch"
-            assert send("/validate", pod(gpu(count=2, memory=15_000), uid="u1"))["allowed"]
-            refused = send("/validate", pod(gpu(memory=15_000), uid="u2"))
+            assert send("/mutate", pod(gpu=1, mem=3000))["patchType"] == "JSONPatch"
+            assert send("/validate", pod(gpu=2, mem=15_000, uid="u1"))["allowed"]
+            refused = send("/validate", pod(gpu=1, mem=15_000, uid="u2"))
             assert "exceeded quota: gpu-quota" in refused["status"]["message"]
             assert "hami_gpu_memory_limit_bytes" in httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
             started.send_signal(number)
             if drains:
                 statuses = {client.get("/readyz").status_code for _ in range(10)}
                 assert 503 in statuses, "readiness fails first"
-                assert send("/mutate", pod(gpu()))["allowed"], "and it still serves"
+                assert send("/mutate", pod(gpu=1, mem=3000))["allowed"], "and it still serves"
         assert started.wait(10) == 0
         rest = started.stderr.read()
     assert "Traceback" not in rest
@@ -328,7 +328,7 @@ def test_with_nothing_in_flight_the_grace_is_not_waited_for(tmp_path, roles):
 def test_a_request_in_flight_is_finished_after_sigterm(tmp_path):
     with process(*flags_for(tmp_path, "300ms")) as started:
         port, _ = ports(started)
-        content = body(review(pod(gpu())))
+        content = body(review(pod(gpu=1, mem=3000)))
         head = "POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(content)}\r\n\r\n"
         with (
@@ -397,5 +397,5 @@ async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, 
     async with served(tmp_path, cluster) as front:
         failures = 'hami_webhook_loop_failures_total{loop="namespace annotations"} 1.0'
         await until(lambda: failures in generate_latest(front.process.registry).decode())
-        assert (await front.review("/mutate", review(pod(gpu()))))["allowed"]
+        assert (await front.review("/mutate", review(pod(gpu=1, mem=3000))))["allowed"]
     assert "namespace annotations failed; starting it again in 1 s" in caplog.text

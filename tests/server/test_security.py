@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 import httpx
 import orjson
 import pytest
-from admission.reviews import GPU, MEM, cpu, gpu, patched, pod, review, update
+from admission.reviews import GPU, MEM, cpu, patched, pod, review, update
 from admission.scene import FULL, ledger, spent, town
+from builders import container
 
 from hami_webhook import pki
 from hami_webhook.admission.handler import Answer
@@ -33,8 +34,8 @@ SECRET = "hunter2-do-not-log"
 
 async def test_security_1_the_allowed_identities_come_from_configuration_with_safe_defaults(tmp_path):
     env = {"POD_NAMESPACE": "hami-system"}
-    old = pod(gpu(), node="n1")
-    new = pod(gpu(), node="n1", annotations={"hami.io/bind-phase": "success"})
+    old = pod(gpu=1, mem=3000, nodeName="n1")
+    new = pod(gpu=1, mem=3000, nodeName="n1", annotations={"hami.io/bind-phase": "success"})
     async with served(tmp_path, await town(), "--allowed-identities", "joe,group:ops", env=env) as front:
 
         async def allowed(user, *groups):
@@ -67,7 +68,7 @@ def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default(
 async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
     cluster = await town(FULL)
     async with served(tmp_path, cluster) as front:
-        obj = pod(gpu(), uid="u1", labels={"hami.io/webhook": "ignore"})
+        obj = pod(gpu=1, mem=3000, uid="u1", labels={"hami.io/webhook": "ignore"})
         assert (await front.review("/validate", review(obj)))["allowed"]
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
 
@@ -82,7 +83,7 @@ async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path)
         async def through(path, **annotations):
             notes = {"nvidia.com/use-gpuuuid": annotations["uuids"]} if "uuids" in annotations else {}
             notes |= {"hami.io/gpu-scheduler-policy": annotations["policy"]} if "policy" in annotations else {}
-            obj = pod(gpu(), annotations=notes, uid="u")
+            obj = pod(gpu=1, mem=3000, annotations=notes, uid="u")
             obj["metadata"]["namespace"] = "bounded"
             inner = await front.review(path, review(obj, namespace="bounded"))
             if not inner["allowed"]:
@@ -141,17 +142,17 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
     priority = {GPU: 1, "nvidia.com/priority": 1}
     cluster = await town(FULL)
     objects = [
-        pod(gpu(**extra), uid="u1"),
-        pod(cpu(**extra)),
-        pod({"name": "whole", "resources": {"limits": priority}, **extra}, uid="u2"),
-        pod(gpu(**extra), node="n1"),
-        pod(gpu(count="1500m", **extra)),
-        pod(gpu(memory=10**6, **extra), uid="u3"),
-        pod(gpu(**extra), scheduler="volcano", uid="u4"),
-        pod(gpu(**extra), annotations={"hami.io/bind-phase": SECRET}),
-        pod(gpu(**{**extra, "env": {"PASSWORD": SECRET}}), uid="u5"),
-        pod({**gpu(**extra), "name": 1}),
-        {**pod(gpu(**extra)), "spec": [SECRET]},
+        pod("p", container(gpu=1, mem=3000, **extra), uid="u1"),
+        pod("p", cpu(**extra)),
+        pod("p", {"name": "whole", "resources": {"limits": priority}, **extra}, uid="u2"),
+        pod("p", container(gpu=1, mem=3000, **extra), nodeName="n1"),
+        pod("p", container(gpu="1500m", mem=3000, **extra)),
+        pod("p", container(gpu=1, mem=10**6, **extra), uid="u3"),
+        pod("p", container(gpu=1, mem=3000, **extra), schedulerName="volcano", uid="u4"),
+        pod("p", container(gpu=1, mem=3000, **extra), annotations={"hami.io/bind-phase": SECRET}),
+        pod("p", container(gpu=1, mem=3000, **{**extra, "env": {"PASSWORD": SECRET}}), uid="u5"),
+        pod("p", {**container(gpu=1, mem=3000, **extra), "name": 1}),
+        {**pod("p", container(gpu=1, mem=3000, **extra)), "spec": [SECRET]},
     ]
     async with served(tmp_path, cluster) as front:
         for obj in objects:
@@ -168,7 +169,7 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
 
 async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path):
     async with served(tmp_path, await town(FULL)) as front:
-        obj = pod(gpu(env={"PASSWORD": SECRET}), uid="u")
+        obj = pod("p", container(gpu=1, mem=3000, env={"PASSWORD": SECRET}), uid="u")
         inner = await front.review("/webhook", review(obj))
         assert SECRET not in orjson.dumps(inner).decode()
 
@@ -176,7 +177,7 @@ async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_eit
 async def test_security_4_malformed_reviews_change_nothing(tmp_path):
     cluster = await town(FULL)
     async with served(tmp_path, cluster) as front:
-        for written in ({}, review(None), review([]), review(pod({"name": "c", "resources": {"limits": [GPU]}}))):
+        for written in ({}, review(None), review([]), review(pod("p", {"name": "c", "resources": {"limits": [GPU]}}))):
             for path in ("/mutate", "/validate", "/webhook"):
                 inner = await front.review(path, written)
                 assert (inner["allowed"], inner["status"]["code"]) == (False, 400)

@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from admission.reviews import GPU, MEM, PERCENT, container, gpu, parsed, pod, review
+from admission.reviews import GPU, MEM, PERCENT, parsed, pod, review
 from admission.scene import Recorder, books, core_on, town
+from builders import container
 
 from hack.bench.scenery import node
 from hami_webhook.cluster.api import Kind
@@ -52,7 +53,7 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
         async def client() -> None:
             while waiting:
                 number = waiting.pop()
-                asked = pod(gpu(), name=f"p{number}", uid=f"u{number}")
+                asked = pod(f"p{number}", gpu=1, mem=3000, uid=f"u{number}")
                 await core.admission.validate(parsed(review(asked)))
                 core.caches.put(Kind.PODS, asked)
                 most.append(len(books(cluster).ledger))
@@ -79,7 +80,7 @@ async def test_a_lone_pod_is_charged_without_a_pause() -> None:
     core = core_on(cluster, sleep=sleep)
     core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
     for number in range(5):
-        await core.admission.validate(parsed(review(pod(gpu(), name=f"p{number}", uid=f"u{number}"))))
+        await core.admission.validate(parsed(review(pod(f"p{number}", gpu=1, mem=3000, uid=f"u{number}"))))
     assert naps == []
 
 
@@ -99,7 +100,7 @@ def test_a_price_that_depends_on_the_cards_costs_the_same_on_however_many_nodes(
         state = ClusterCache(ALL)
         for number in range(nodes):
             state.set_node(Node.from_object(node(number)), NOW)
-        asked = Pod.from_object(pod(container(limits=limits)))
+        asked = Pod.from_object(pod("p", container(limits=limits)))
         for _ in range(2):
             with counted_calls() as counts:
                 charge = waiting_charge(asked, ALL, state)

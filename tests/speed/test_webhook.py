@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from admission.reviews import JSON, PERCENT, body, container, cpu, gpu, pod, review
+from admission.reviews import JSON, PERCENT, body, cpu, pod, review
 from admission.scene import Recorder, core_on, town
+from builders import container
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
@@ -21,7 +22,7 @@ from .counting import counted_calls
 ALL = enabled_vendors(builtin_device_config().config)
 KINDS: dict[str, tuple[JSON, int]] = {
     "nothing managed": (cpu(), 24),
-    "plain GPU": (gpu(), 180),
+    "plain GPU": (container(gpu=1, mem=3000), 180),
     "percentage": (container(limits={"nvidia.com/gpu": 1, PERCENT: 50}), 200),
 }
 """Reviews, and how many calls they may take."""
@@ -47,7 +48,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
 
         async def answered(name: str) -> tuple[JSON, int]:
             sent: list[Any] = []
-            message = {"type": "http.request", "body": body(review(pod(incoming, name=name)))}
+            message = {"type": "http.request", "body": body(review(pod(name, incoming)))}
 
             async def receive() -> Any:
                 return message
