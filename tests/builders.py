@@ -53,9 +53,10 @@ def node(
     }
 
 
-def limits(**amounts: object) -> JSON:
-    """Amounts by the resources' own names, without those that are None."""
-    return {_SHORT.get(key, key): amount for key, amount in amounts.items() if amount is not None}
+def _limits(**amounts: object) -> JSON:
+    """Amounts by the resources' own names, numbers as the API server sends them; without those that are None."""
+    given = {_SHORT.get(key, key): amount for key, amount in amounts.items() if amount is not None}
+    return {key: str(amount) if type(amount) is int else amount for key, amount in given.items()}
 
 
 def container(
@@ -67,7 +68,7 @@ def container(
     if amounts:
         resources["limits"] = amounts
     if requests is not None:
-        resources["requests"] = _renamed(requests) if isinstance(requests, dict) else requests
+        resources["requests"] = _limits(**requests) if isinstance(requests, dict) else requests
     if sidecar:
         fields["restartPolicy"] = "Always"
     return {"name": name, "image": "registry.invalid/none", "resources": resources, **fields}
@@ -158,12 +159,8 @@ def read_node(*arguments: Any, **fields: Any) -> Node:
 def _amounts(fields: JSON) -> tuple[JSON, JSON]:
     """The amounts among the fields, and the rest."""
     amounts = {key for key in fields if key in _SHORT or "/" in key or key in ("cpu", "memory")}
-    named = limits(**{key: value for key, value in fields.items() if key in amounts})
+    named = _limits(**{key: value for key, value in fields.items() if key in amounts})
     return named, {key: value for key, value in fields.items() if key not in amounts}
-
-
-def _renamed(amounts: Mapping[str, object]) -> JSON:
-    return {_SHORT.get(key, key): amount for key, amount in amounts.items()}
 
 
 def _quota_keys(amounts: Mapping[str, object]) -> JSON:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from builders import read_node
+
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, Yard, configured, node, pod
+from .yard import CHART, Yard, configured, pod
 
 COUNT, MEM, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
 PERCENT = "amd.com/gpumem-percentage"
@@ -24,7 +26,7 @@ def amd(*ids: str, name: str = "amd-1", capacity: int = 20, **fields: Any) -> No
     """A node of MI300X cards; fields that are given are every card's."""
     mi300x = {"count": 10, "devmem": 196288, "devcore": 304, "type": MODEL, "health": True, **fields}
     cards = [{"id": uuid, "index": at, **mi300x} for at, uuid in enumerate(ids)]
-    return node(name, capacity={COUNT: capacity}, **{REGISTER: json.dumps(cards)})
+    return read_node(name, capacity={COUNT: capacity}, **{REGISTER: json.dumps(cards)})
 
 
 BOTH = amd("G0", "G1")
@@ -38,7 +40,7 @@ def limits(gpu: object = 1, mem: object = None, cores: object = None, percent: o
 def with_limits(
     gpu: object = 1, mem: object = None, cores: object = None, name: str = "p", **notes: str
 ) -> dict[str, Any]:
-    return pod(name=name, annotations=notes, **limits(gpu, mem, cores))
+    return pod(name, annotations=notes, **limits(gpu, mem, cores))
 
 
 def record(yard: Yard, manifest: dict[str, Any]) -> str:

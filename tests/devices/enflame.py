@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from builders import read_node
+
 from hami_webhook.kube.objects import Node
 
-from .yard import Placed, Yard, container, node, pod
+from .yard import Placed, Yard, pod
 
 JSON = dict[str, Any]
 
@@ -42,30 +44,30 @@ def drs_node(
 ) -> Node:
     """A node with DRS cards of six slices."""
     text = drs_capacity(*map(drs_card, range(cards)), profiles=profiles)
-    return node(name, capacity=capacity, **{"enflame.com/gcu-drs-capacity": text})
+    return read_node(name, capacity=capacity, **{"enflame.com/gcu-drs-capacity": text})
 
 
 def shared_node(name: str = "node1", cards: int = 2, f: int = 4, health: str | None = None, **more: object) -> Node:
     """A node whose cards are shared in f slices each."""
     notes = {} if health is None else {"enflame.com/gcu-shared-capacity": health}
-    return node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f, **more}, **notes)
+    return read_node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f, **more}, **notes)
 
 
 def both_node(name: str = "n1", cards: int = 1, f: int = 4) -> Node:
     """A node whose cards may be shared, in f slices, or partitioned."""
     text = drs_capacity(*map(drs_card, range(cards)))
-    return node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f}, **{"enflame.com/gcu-drs-capacity": text})
+    return read_node(name, capacity={R.COUNT: cards, R.SHARED_GCU: cards * f}, **{"enflame.com/gcu-drs-capacity": text})
 
 
 def slices(number: int, name: str = "p", **annotations: str) -> JSON:
     """A pod that asks for DRS slices."""
-    return pod(name=name, annotations=annotations, **{R.SLICES: number})
+    return pod(name, annotations=annotations, **{R.SLICES: number})
 
 
 def share(percent: int | None, count: int = 1, name: str = "p", **annotations: str) -> JSON:
     """A pod that asks for shared cards."""
     amounts = {R.VGCU: count} | ({} if percent is None else {R.PERCENT: percent})
-    return pod(name=name, annotations=annotations, **amounts)
+    return pod(name, annotations=annotations, **amounts)
 
 
 def went(yard: Yard, incoming: JSON, key: str = ALLOCATED, **how: bool) -> str:
@@ -74,6 +76,3 @@ def went(yard: Yard, incoming: JSON, key: str = ALLOCATED, **how: bool) -> str:
     if isinstance(placed, Placed):
         return placed.annotations[key]
     return "; ".join(f"{name}: {why}" for name, why in placed.items()) if len(placed) > 1 else "".join(placed.values())
-
-
-__all__ = ["container", "node", "pod"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from builders import container, read_node
+
 from hami_webhook.devices.model import Request
 from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .yard import JSON, Placed, Yard, configured, container, node
+from .yard import JSON, Placed, Yard, configured
 
 VGPU, VMEM, VCORE = "iluvatar.ai/BI-V150-vgpu", "iluvatar.ai/BI-V150.vMem", "iluvatar.ai/BI-V150.vCore"
 OLD, OLD_MEM, OLD_CORE = "iluvatar.ai/vgpu", "iluvatar.ai/vcuda-memory", "iluvatar.ai/vcuda-core"
@@ -24,11 +26,11 @@ OLD_AMOUNTS = {"n": OLD, "mem": OLD_MEM, "core": OLD_CORE}
 
 
 def chip_node(cards: str = A + B, name: str = "ilu-1", **notes: str) -> Node:
-    return node(name, capacity={VGPU: 200}, **{REGISTER: cards, **notes})
+    return read_node(name, capacity={VGPU: 200}, **{REGISTER: cards, **notes})
 
 
 def old_node(core: object = 200, memory: object = 256, name: str = "old-1") -> Node:
-    return node(name, capacity={OLD_CORE: core, OLD_MEM: memory})
+    return read_node(name, capacity={OLD_CORE: core, OLD_MEM: memory})
 
 
 def with_limits(name: str = "main", *, old: bool = False, requests: JSON | None = None, **amounts: object) -> JSON:

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from builders import container, read_node
+
 from hami_webhook.devices.model import NodeView, PodUsage, Usage
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 JSON = dict[str, Any]
 GPU, SGPU, VCORE, VMEMORY = (f"metax-tech.com/{name}" for name in ("gpu", "sgpu", "vcore", "vmemory"))
@@ -46,13 +48,13 @@ def zoned(*zones: int, name: str = "G") -> list[JSON]:
 
 
 def sgpu_node(*cards: JSON, name: str = "n1") -> Node:
-    return node(name, **{REGISTER: json.dumps(cards)})
+    return read_node(name, **{REGISTER: json.dumps(cards)})
 
 
 def gpu_node(count: int, name: str = "n1", *, losses: object = None, scores: object = None) -> Node:
     tables = {key: table for key, table in ((LOSSES, losses), (SCORES, scores)) if table is not None}
     texts = {key: table if isinstance(table, str) else json.dumps(table) for key, table in tables.items()}
-    return node(name, capacity={GPU: count}, **texts)
+    return read_node(name, capacity={GPU: count}, **texts)
 
 
 def limits(**amounts: object) -> JSON:
@@ -69,7 +71,7 @@ def pod_with_limits(
 ) -> JSON:
     """A pod with these containers, or one of these amounts; a single sGPU if nothing is said."""
     amounts = amounts if containers or "gpu" in amounts else {"sgpu": 1, **amounts}
-    return pod(*containers, name=name, annotations=notes, **limits(**amounts))
+    return pod(name, *containers, annotations=notes, **limits(**amounts))
 
 
 def placed(yard: Yard, manifest: JSON, **how: Any) -> Placed:

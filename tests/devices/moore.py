@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from builders import container, read_node
+
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, JSON, Admitted, Placed, Yard, container, node
+from .yard import CHART, JSON, Admitted, Placed, Yard
 
 VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
 NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
@@ -17,7 +19,7 @@ BINPACK, MUTEX = ({"hami.io/gpu-scheduler-policy": text} for text in ("binpack",
 
 
 def mt_node(core: object = 32, memory: object = 192, name: str = "mt-1") -> Node:
-    return node(name, capacity={VGPU: 800, CORE: core, MEM: memory})
+    return read_node(name, capacity={VGPU: 800, CORE: core, MEM: memory})
 
 
 def with_limits(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:

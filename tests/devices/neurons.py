@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from builders import container, read_node
+
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, JSON, NOW, Placed, Yard, container, node
+from .yard import CHART, JSON, NOW, Placed, Yard
 
 VENDOR = CHART["AWSNeuron"]
 DEVICES, CORES = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
@@ -20,7 +22,9 @@ MUTEX = {"hami.io/gpu-scheduler-policy": "mutex"}
 
 def instance(kind: str | None, devices: int, cores: int = 2, name: str = "n1") -> Node:
     """A node of an instance type (None: unlabelled) with so many devices of so many cores each."""
-    return node(name, labels={} if kind is None else {TYPE: kind}, capacity={DEVICES: devices, CORES: devices * cores})
+    return read_node(
+        name, labels={} if kind is None else {TYPE: kind}, capacity={DEVICES: devices, CORES: devices * cores}
+    )
 
 
 def trainium(name: str = "n1") -> Node:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from builders import read_node
+
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
@@ -40,7 +42,7 @@ def node(cards: list[JSON] | int = 1, word: str = B3, name: str = "n1", soft: bo
     notes = {f"hami.io/node-register-{word}": json.dumps(listed), **more}
     if soft is not None:
         notes["hami-vnpu-core"] = "true" if soft else "false"
-    return yard.node(name, capacity={f"huawei.com/{word}": 4}, **notes)
+    return read_node(name, capacity={f"huawei.com/{word}": 4}, **notes)
 
 
 def with_limits(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:

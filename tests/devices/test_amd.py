@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.devices.model import Device
@@ -26,7 +27,7 @@ from .amd_cards import (
     record,
     with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Yard, configured, pod
 
 AMD = CHART["AMD"]
 
@@ -59,7 +60,7 @@ def test_a_card_as_registered() -> None:
         '"type":"AMD Instinct MI300X VF","numa":0,"health":true,"devicevendor":"amd",'
         '"custominfo":{"pciBDF":"0000:83:00.0"}}]'
     )
-    inventory = AMD.inventory(node(**{REGISTER: text}))
+    inventory = AMD.inventory(read_node(**{REGISTER: text}))
     assert inventory is not None
     uuid = "8eff74b5-0000-1000-801b-b56457addd1b"
     assert inventory.devices == (Device("AMD", uuid, 0, slots=10, memory=196288, cores=304, type=MODEL),)
@@ -72,7 +73,7 @@ def test_cards_of_any_model_are_offered() -> None:
 @pytest.mark.parametrize(("capacity", "healthy"), [({}, False), ({COUNT: 0}, False), ({COUNT: "x"}, False),
                                                    ({COUNT: 1}, True)])  # fmt: skip
 def test_health_follows_the_capacity(capacity: dict[str, Any], healthy: bool) -> None:
-    assert AMD.health(node(capacity=capacity), NOW).healthy == healthy
+    assert AMD.health(read_node(capacity=capacity), NOW).healthy == healthy
 
 
 def test_cards_come_back_with_the_capacity() -> None:
@@ -137,7 +138,7 @@ def test_nothing_in_the_container_is_changed() -> None:
 )
 def test_without_a_count_the_pod_is_ours_and_gets_no_card(written: dict[str, Any], resource: str) -> None:
     yard = Yard([BOTH], WITH_PERCENTAGE)
-    manifest = pod(container("c", **written))
+    manifest = pod("p", container("c", **written))
     draft = PodDraft(manifest)
     assert [vendor.key for vendor in normalise(draft, yard.vendors, yard.state)] == ["AMD"]
     admitted = yard.admit(manifest)
@@ -148,7 +149,7 @@ def test_without_a_count_the_pod_is_ours_and_gets_no_card(written: dict[str, Any
 
 def test_what_only_requests_name_asks_for_nothing() -> None:
     yard = Yard([BOTH])
-    manifest = pod(container("c", requests=limits(1, 5, 5)))
+    manifest = pod("p", container("c", requests=limits(1, 5, 5)))
     assert normalise(PodDraft(manifest), yard.vendors, yard.state) == ()
     assert AMD.request(Pod.from_object(manifest).containers[0]) is None
 
@@ -172,14 +173,14 @@ def test_what_only_requests_name_asks_for_nothing() -> None:
     ],
 )
 def test_requests(written: dict[str, Any], asked: tuple[int, int, int] | None) -> None:
-    item = Pod.from_object(pod(container(**written))).containers[0]
+    item = Pod.from_object(pod("p", container(**written))).containers[0]
     found = WITH_PERCENTAGE["AMD"].request(item)
     assert (None if found is None else (found.count, found.memory.on(196288), found.cores)) == asked
 
 
 @pytest.mark.parametrize("percent", [0, 101, "1.5"])
 def test_a_memory_percentage_out_of_bounds_is_refused(percent: object) -> None:
-    manifest = pod(container("c", **limits(1, None, None, percent)))
+    manifest = pod("p", container("c", **limits(1, None, None, percent)))
     assert Yard([], WITH_PERCENTAGE).admit(manifest).message == (
         f"invalid {PERCENT} value {percent} in container c: must be an integer between 1 and 100"
     )
@@ -187,5 +188,5 @@ def test_a_memory_percentage_out_of_bounds_is_refused(percent: object) -> None:
 
 
 def test_a_percentage_beside_an_amount_is_pointless() -> None:
-    admitted = Yard([], WITH_PERCENTAGE).admit(pod(container("c", **limits(1, 5, None, 5))))
+    admitted = Yard([], WITH_PERCENTAGE).admit(pod("p", container("c", **limits(1, 5, None, 5))))
     assert admitted.warnings == [f"container c: {PERCENT} is ignored, because {MEM} is given too"]

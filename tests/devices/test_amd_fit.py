@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ from .amd_cards import (
     record,
     with_limits,
 )
-from .yard import CHART, NOW, Placed, Yard, container, node, placed_pod, pod
+from .yard import CHART, NOW, Placed, Yard, placed_pod, pod
 
 # A11
 
@@ -77,7 +78,7 @@ def test_example_5_a_type_that_is_not_there() -> None:
 
 
 def test_example_6_containers_without_cards_keep_their_slots() -> None:
-    incoming = pod(container("side"), container("main", **limits(1, 49152, 25)))
+    incoming = pod("p", container("side"), container("main", **limits(1, 49152, 25)))
     assert record(Yard([BOTH]), incoming) == ";G1,AMD Instinct MI300X VF,49152,76:;"
 
 
@@ -228,6 +229,7 @@ def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_po
 def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
     yard = Yard([amd("G0")])
     incoming = pod(
+        "p",
         container("app", **limits(1, 10, 10)),
         init=[container("init", **limits(1, 5, 90)), container("side", sidecar=True, **limits(1, 7, 20))],
     )
@@ -274,15 +276,13 @@ def takes(card: dict[str, Any], used: tuple[int, int, int], mem: int | None, per
 @given(cards, st.lists(askings, min_size=1, max_size=6), st.none() | st.integers(0, 300))
 def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, hard: int | None) -> None:
     records = [{"id": f"g{at}", "index": at, **fields} for at, fields in enumerate(registered)]
-    on = node("amd-1", capacity={COUNT: 1}, **{REGISTER: json.dumps(records)})
+    on = read_node("amd-1", capacity={COUNT: 1}, **{REGISTER: json.dumps(records)})
     yard = Yard([on], WITH_PERCENTAGE, hard={} if hard is None else {f"limits.{CORES}": hard})
     percents = 0
     for number, (count, mem, cores, percent, policy) in enumerate(pods):
         before = {r["id"]: yard.used("AMD", r["id"], "amd-1") for r in records}
         manifest = pod(
-            name=f"p{number}",
-            annotations={"hami.io/gpu-scheduler-policy": policy},
-            **limits(count, mem, cores, percent),
+            f"p{number}", annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(count, mem, cores, percent)
         )
         asked = 100 if cores is None else cores
         free = {

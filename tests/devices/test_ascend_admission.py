@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import jsonpatch
 import pytest
+from builders import container
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.device_config import builtin_device_config
@@ -17,7 +18,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
 from .npus import B3, B4, B41, MODE, SOFT, A, C, P, chips, with_limits
-from .yard import CHART, Yard, configured, container, pod
+from .yard import CHART, Yard, configured, pod
 
 B2 = "Ascend910B2"
 YARD = Yard([])
@@ -57,7 +58,7 @@ GUARDED = chips(overwriteEnv=True)
 
 
 def env_after(*containers, vendors=GUARDED):
-    raw = pod(*containers)
+    raw = pod("p", *containers)
     for _ in range(2):
         draft = PodDraft(raw)
         normalise(draft, vendors, NO_DEVICES)
@@ -95,7 +96,7 @@ def test_the_guard_of_one_chip_spares_containers_that_ask_for_another():
 
 
 def test_the_guard_reaches_init_containers():
-    draft = PodDraft(pod(container(**with_limits(1)), init=[container("i")]))
+    draft = PodDraft(pod("p", container(**with_limits(1)), init=[container("i")]))
     assert [vendor.key for vendor in normalise(draft, GUARDED, NO_DEVICES)] == [B3]
     assert {"op": "add", "path": "/spec/initContainers/0/env", "value": [BLANK]} in draft.operations()
 
@@ -123,25 +124,25 @@ def test_a_super_pod_gives_whole_modules(count, after):
 
 def test_the_request_of_a_rounded_count_follows():
     both = container(requests=with_limits(1, word=C), **with_limits(1, word=C))
-    assert YARD.admit(pod(both)).requests() == with_limits("2", "65536", word=C)
+    assert YARD.admit(pod("p", both)).requests() == with_limits("2", "65536", word=C)
 
 
 def test_one_npu_of_a_super_pod_with_a_slice_is_two_slices_and_stays_so():
     admitted = YARD.admit(
-        pod(container("a", **with_limits(1, 10000, word=C)), container("b", **with_limits(1, 9, word=C)))
+        pod("p", container("a", **with_limits(1, 10000, word=C)), container("b", **with_limits(1, 9, word=C)))
     )
     assert admitted.limits(0) == admitted.limits(1) == with_limits("2", "16384", word=C)
     (rounded,) = (text for text in admitted.warnings if "container a: huawei.com/Ascend910C 1 becomes 2" in text)
     assert "module" in rounded
-    message = YARD.admit(pod(container("a", **with_limits(2, 16384, word=C)))).message
+    message = YARD.admit(pod("p", container("a", **with_limits(2, 16384, word=C)))).message
     assert "vNPU not supported for multiple devices" in message, "two, as the user wrote it"
 
 
 def test_what_admission_rounded_may_be_asked_of_the_containers_it_rounded_only():
-    notes = dict(YARD.admit(pod(container("a", **with_limits(1, 16384, word=C)))).pod["metadata"]["annotations"])
-    other = pod(container("b", **with_limits(2, 16384, word=C)), annotations=notes)
+    notes = dict(YARD.admit(pod("p", container("a", **with_limits(1, 16384, word=C)))).pod["metadata"]["annotations"])
+    other = pod("p", container("b", **with_limits(2, 16384, word=C)), annotations=notes)
     assert "vNPU not supported" in YARD.admit(other).message
-    four = pod(container("a", **with_limits(4, 16384, word=C)), annotations=notes)
+    four = pod("p", container("a", **with_limits(4, 16384, word=C)), annotations=notes)
     assert "vNPU not supported" in YARD.admit(four).message
 
 
@@ -174,7 +175,7 @@ def test_cores_are_for_soft_mode_only_and_only_its_exact_name_selects_it(notes):
     message = YARD.admit(pod(annotations=notes, **with_limits(1, core=20))).message
     assert message.startswith("huawei.com/Ascend910B3-core is only supported in hami-core (soft split) mode")
     requested = container(requests=with_limits(None, core=5), **with_limits(1))
-    assert "-core is only supported" in YARD.admit(pod(requested, annotations=notes)).message
+    assert "-core is only supported" in YARD.admit(pod("p", requested, annotations=notes)).message
     assert YARD.admit(pod(annotations=notes, **with_limits(1, core=0))).limits() == with_limits("1", "65536", "0")
 
 
@@ -236,9 +237,9 @@ def test_the_user_is_told_what_rounding_made():
 
 def test_a_request_that_differs_is_put_right():
     wish = container(requests=with_limits(1, 5000), **with_limits(1, 10000))
-    assert YARD.admit(pod(wish)).requests() == with_limits(1, "16384") | {f"huawei.com/{B3}": "1"}
+    assert YARD.admit(pod("p", wish)).requests() == with_limits(1, "16384") | {f"huawei.com/{B3}": "1"}
     alone = container(requests=with_limits(None, 5000), **with_limits(1))
-    assert YARD.admit(pod(alone)).limits() == with_limits("1", "65536"), "memory is read from limits"
+    assert YARD.admit(pod("p", alone)).limits() == with_limits("1", "65536"), "memory is read from limits"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,9 @@ def test_the_runtime_class_is_set_unless_the_pod_has_one():
 
 def test_every_container_and_every_chip_is_completed():
     both = container("a", **with_limits(1, 100), **with_limits(1, 100, word=P))
-    admitted = YARD.admit(pod(both, container("b", **with_limits(2)), init=[container("i", **with_limits(1, 20000))]))
+    admitted = YARD.admit(
+        pod("p", both, container("b", **with_limits(2)), init=[container("i", **with_limits(1, 20000))])
+    )
     assert admitted.limits(0) == with_limits("1", "16384") | with_limits("1", "3072", word=P)
     assert admitted.limits(1) == with_limits("2", "65536")
     assert admitted.pod["spec"]["initContainers"][0]["resources"]["limits"] == with_limits("1", "32768")
@@ -332,7 +335,7 @@ def test_every_container_and_every_chip_is_completed():
 @pytest.mark.parametrize(("resource", "value"), [("", "1500m"), ("-memory", "-5"), ("-core", "2.5")])
 def test_a_value_that_cannot_be_meant_is_refused_in_soft_mode_too(resource, value):
     limits = {f"huawei.com/{B3}": 1, f"huawei.com/{B3}{resource}": value}
-    for manifest in (pod(annotations=SOFT, **limits), pod(container(requests=limits), annotations=SOFT)):
+    for manifest in (pod(annotations=SOFT, **limits), pod("p", container(requests=limits), annotations=SOFT)):
         assert f"huawei.com/{B3}{resource} value {value} in container main" in YARD.admit(manifest).message
 
 
@@ -367,7 +370,7 @@ def test_what_a_container_asks(amounts, notes, request_):
 
 
 def test_requests_are_read_where_there_are_no_limits():
-    incoming = Pod.from_object(pod(container(requests=with_limits(2, 16384))))
+    incoming = Pod.from_object(pod("p", container(requests=with_limits(2, 16384))))
     assert CHART[B3].request_in_pod(incoming.containers[0], incoming) == Request(
         2, FixedMemory(16384), 0, profile="vir05_1c_16g"
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from builders import container
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import waiting_charge
 
 from .npus import B3, SOFT, C, P, chips, node, npus, with_limits
-from .yard import CHART, Placed, Yard, container, pod
+from .yard import CHART, Placed, Yard, pod
 
 COUNT, MEMORY, CORE = (f"limits.huawei.com/{B3}{end}" for end in ("", "-memory", "-core"))
 
 
-def placed(yard: Yard, *args, **limits) -> Placed:
-    result = yard.place(pod(*args, **limits))
+def placed(yard: Yard, *args, name="p", **limits) -> Placed:
+    result = yard.place(pod(name, *args, **limits))
     assert isinstance(result, Placed), result
     return result
 
@@ -90,7 +91,7 @@ def test_5_soft_mode():
     cards = npus(1, devcore=100)
     yard = Yard([node(cards, soft=True)])
     placed(yard, name="first", annotations=SOFT, **with_limits(1, 20000, 70))
-    more = pod(name="more", annotations=SOFT, **with_limits(1, 28672, 40))
+    more = pod("more", annotations=SOFT, **with_limits(1, 28672, 40))
     assert yard.place(more) == {"n1": "1/1 CardInsufficientCore"}
     result = placed(yard, name="less", annotations=SOFT, **with_limits(1, 28672, 30))
     assert result.annotations["huawei.com/Ascend910B3"] == '[{"UUID":"NPU-0","memory":28672,"core":30}]'
@@ -113,7 +114,7 @@ def test_7_super_pod():
     yard = Yard([node(4, C)])
     # the slice goes where the walk begins, so one list puts it on index 1
     busy = {"hami.io/use-Ascend910C-uuid": "NPU-1"}
-    hand_made = pod(name="busy", annotations=busy, **with_limits(1, 16384, word=C))
+    hand_made = pod("busy", annotations=busy, **with_limits(1, 16384, word=C))
     assert isinstance(yard.place(hand_made, admit=False), Placed)
     wish = pod(**with_limits(1, word=C))
     admitted = yard.admit(wish)

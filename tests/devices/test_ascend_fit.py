@@ -9,6 +9,7 @@ import asyncio
 import json
 
 import pytest
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .npus import B3, B4, B41, POLICY, SOFT, A, C, P, chips, chosen, node, npus, with_limits
-from .yard import CHART, NOW, Placed, Yard, container, pod
+from .yard import CHART, NOW, Placed, Yard, pod
 
 # 3: the node side
 
@@ -87,7 +88,7 @@ def test_a_soft_pod_needs_a_soft_node_and_any_other_takes_both():
         yard = Yard([node(cards, soft=on_soft)])
         result = yard.place(pod(annotations=SOFT, **with_limits(1, 10)))
         assert isinstance(result, Placed) if on_soft else result == {"n1": "1/3 ModeNotFit"}
-        assert isinstance(yard.place(pod(name="plain", **with_limits(1, 16384))), Placed)
+        assert isinstance(yard.place(pod("plain", **with_limits(1, 16384))), Placed)
 
 
 def test_difference_soft_mode_with_too_few_npus_is_node_insufficient_device():
@@ -132,7 +133,7 @@ NOT_LISTED = {f"hami.io/no-use-{B3}-uuid": "NPU-0"}
 def test_each_label_alone(fields, before, amounts, notes, label):
     yard = Yard([node(npus(1, **fields), soft=True)])
     if before is not None:
-        assert isinstance(yard.place(pod(name="before", annotations=SOFT, **with_limits(1, **before))), Placed)
+        assert isinstance(yard.place(pod("before", annotations=SOFT, **with_limits(1, **before))), Placed)
     assert yard.place(pod(annotations=notes, **with_limits(1, **amounts)), admit=False) == {"n1": f"1/1 {label}"}
 
 
@@ -149,13 +150,13 @@ def test_each_label_alone(fields, before, amounts, notes, label):
 )
 def test_just_enough_is_enough(fields, before, amounts, notes):
     yard = Yard([node(npus(1, **fields), soft=True)])
-    yard.place(pod(name="before", annotations=SOFT, **with_limits(1, **before)))
+    yard.place(pod("before", annotations=SOFT, **with_limits(1, **before)))
     assert isinstance(yard.place(pod(annotations=notes, **with_limits(1, **amounts))), Placed)
 
 
 def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
     yard = Yard([node(3)])
-    yard.place(pod(name="a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **with_limits(1, 1)))
+    yard.place(pod("a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **with_limits(1, 1)))
 
     def goes(policy):
         result = yard.place(pod(annotations={POLICY: policy}, **with_limits(1, 1)), keep=False)
@@ -168,7 +169,7 @@ def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
 def test_no_more_slices_than_the_hardware_has(word, template, slices):
     yard = Yard([node(1, word)])
     for number in range(slices):
-        assert isinstance(yard.place(pod(name=f"p{number}", **with_limits(1, 1, word=word))), Placed)
+        assert isinstance(yard.place(pod(f"p{number}", **with_limits(1, 1, word=word))), Placed)
     assert yard.place(pod(**with_limits(1, 1, word=word))) == {"n1": "1/1 CardTimeSlicingExhausted"}
     assert yard.state.view("n1").used(word, "NPU-0").memory == slices * template
 
@@ -179,6 +180,7 @@ def test_no_more_slices_than_the_hardware_has(word, template, slices):
 def test_init_containers_come_first_and_empty_ones_keep_their_place():
     yard = Yard([node(npus(2, devcore=100), soft=True)])
     incoming = pod(
+        "p",
         container("none"),
         container("b", **with_limits(2, 100, 7)),
         init=[container("i", **with_limits(1, 5))],
@@ -201,7 +203,7 @@ def test_init_containers_come_first_and_empty_ones_keep_their_place():
 def test_two_chips_of_one_pod_have_annotations_of_their_own():
     registered = json.dumps(npus(1, P))
     yard = Yard([node(1, **{f"hami.io/node-register-{P}": registered})])
-    result = yard.place(pod(container("a", **with_limits(1, 1)), container("b", **with_limits(1, 1, word=P))))
+    result = yard.place(pod("p", container("a", **with_limits(1, 1)), container("b", **with_limits(1, 1, word=P))))
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == "NPU-0,Ascend910B3,16384,0:;;"
     assert result.annotations["hami.io/Ascend310P-devices-allocated"] == ";NPU-0,Ascend310P,3072,0:;"
     assert result.annotations["huawei.com/Ascend310P"] == '[{"UUID":"NPU-0","temp":"vir01","memory":3072}]'
@@ -229,7 +231,7 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
     (hint,) = [text for text in mode if "hami-vnpu-core" in text]
     assert "vnpus.hamiVnpuCore" in hint
     full = Yard([node(npus(1, count=1))])
-    full.place(pod(name="first", **with_limits(1, 1)))
+    full.place(pod("first", **with_limits(1, 1)))
     assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**with_limits(1, 1))))
     elsewhere = events(Yard([node(1, P)]), pod(**with_limits(1, 1)))
     assert elsewhere == ["1 nodes NodeInsufficientDevice(n1)", "no available node, 1 nodes do not meet"]
@@ -286,7 +288,7 @@ def test_fit_never_oversells_an_npu(fields, wishes):
         notes = {POLICY: policy} | (SOFT if soft else {})
         listed = [container(f"a{n}", **wish) for n, wish in enumerate(soft_apps if soft else [*apps, with_limits(1)])]
         before = [container(f"i{n}", **wish) for n, wish in enumerate(inits)]
-        result = yard.place(pod(*listed, name=f"p{number}", init=before, annotations=notes))
+        result = yard.place(pod(f"p{number}", *listed, init=before, annotations=notes))
         if isinstance(result, dict):
             assert all(result.values()), "a refusal has a reason"
             continue
@@ -310,7 +312,7 @@ def test_fit_never_oversells_an_npu(fields, wishes):
 def test_what_is_written_reads_back_as_what_was_placed(rows):
     yard = Yard([node(npus(4, devcore=100), soft=True)])
     listed = [container(f"c{n}", **(row[0] if row else {})) for n, row in enumerate(rows)]
-    raw = pod(*listed, container("last", **with_limits(1, 1)), annotations=SOFT)
+    raw = pod("p", *listed, container("last", **with_limits(1, 1)), annotations=SOFT)
     ask = read_pod_request(Pod.from_object(raw), CHART, "spread")
     result = fit_pod(yard.state.view("n1"), ask, CHART, None)
     if isinstance(result, Rejection):

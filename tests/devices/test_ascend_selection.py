@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from hami_webhook.scheduling.placer import SchedulingPolicies
 
 from .cards import Room
 from .npus import B3, POLICY, UNBOUND, C, P, chosen, node, npus, sick, with_limits
-from .yard import CHART, Yard, container, pod
+from .yard import CHART, Yard, pod
 
 FEW = "AllocatedCardsInsufficientRequest"
 
@@ -203,11 +204,11 @@ def test_npus_of_one_group_raise_the_score_and_lower_it_under_spread(groups, cou
 def test_an_npu_without_group_that_was_not_chosen_does_not_matter_and_containers_add_up():
     yard = Yard([node(npus(3, groups=[None, 0, 0]))])
     two = pod(
-        container("a", **with_limits(1)), container("b", **with_limits(1)), init=[container("i", **with_limits(2))]
+        "p", container("a", **with_limits(1)), container("b", **with_limits(1)), init=[container("i", **with_limits(2))]
     )
     result = yard.place(two, keep=False)
     assert result.score == pytest.approx(30)
-    one_each = pod(container("a", **with_limits(2)), container("b", **with_limits(1)))
+    one_each = pod("p", container("a", **with_limits(2)), container("b", **with_limits(1)))
     assert yard.place(one_each, keep=False).score == 0
 
 

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import RequestCache
@@ -25,13 +26,13 @@ from .neurons import (
     trainium,
     with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Yard, configured, pod
 
 INT32 = 2147483647
 
 
 def request(ask):
-    return VENDOR.request(Pod.from_object(pod(ask)).containers[0])
+    return VENDOR.request(Pod.from_object(pod("p", ask)).containers[0])
 
 
 # 2: configuration
@@ -45,7 +46,7 @@ def test_the_charts_names_and_keys():
 
 def test_the_configured_names_count():
     vendors = configured("awsneuron: {resourceCountName: x/dev, resourceCoreName: x/core}")
-    yard = Yard([node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
+    yard = Yard([read_node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
     placed = yard.place(pod(**{"x/core": 1}))
     assert placed.annotations["NEURON_RESOURCE_TYPE"] == "x/core"
     assert placed.debits == {"limits.x/core": 1, "limits.x/dev": 1}
@@ -89,23 +90,23 @@ def test_the_devices_are_what_capacity_counts(kind, devices, cores):
     ],
 )
 def test_capacity_without_devices_and_cores_is_no_inventory(capacity):
-    assert VENDOR.inventory(node(capacity=capacity)) is None
+    assert VENDOR.inventory(read_node(capacity=capacity)) is None
 
 
 @pytest.mark.parametrize(("devices", "cores"), [(2, 5), (2, 1), (1, 32), (MOST_CARDS + 1, MOST_CARDS + 1)])
 def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
-    bad = node(capacity={DEVICES: devices, CORES: cores})
+    bad = read_node(capacity={DEVICES: devices, CORES: cores})
     with pytest.raises(RegistrationError, match=f"capacity .*{max(devices, cores)}"):
         VENDOR.inventory(bad)
     yard = Yard([bad])
-    assert yard.place(pod(with_limits(1))) == {"n1": "node unregistered"}
+    assert yard.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
     assert len(yard.state.problems()) == 1
 
 
 def test_lost_capacity_drops_the_inventory_at_once():
     yard = Yard([inferentia(2)])
-    yard.state.set_node(node(capacity={}), NOW)
-    assert yard.place(pod(with_limits(1))) == {"n1": "node unregistered"}
+    yard.state.set_node(read_node(capacity={}), NOW)
+    assert yard.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
 
 
 def test_a_missing_instance_type_is_logged_once(caplog):
@@ -145,18 +146,18 @@ def test_a_missing_instance_type_is_logged_once(caplog):
 def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, message):
     asked = {resource: str(value)}
     ask = container(**asked) if where == "limits" else container(requests=asked)
-    result = Yard([trainium()]).admit(pod(ask))
+    result = Yard([trainium()]).admit(pod("p", ask))
     assert result.message == (f"{resource} {message}" if message else "")
-    assert Yard([trainium()]).admit(pod(with_limits(), init=[{**ask, "name": "init"}])).message == result.message
+    assert Yard([trainium()]).admit(pod("p", with_limits(), init=[{**ask, "name": "init"}])).message == result.message
     if message is None:
-        assert result.pod == pod(ask), "nothing in a container is ever changed"
+        assert result.pod == pod("p", ask), "nothing in a container is ever changed"
 
 
 def test_limits_hide_requests_and_devices_hide_cores():
     yard = Yard([inferentia(2)])
-    assert yard.admit(pod(with_limits(1, requests={DEVICES: 0}))).message == ""
-    assert yard.admit(pod(with_limits(1, "x"))).message == ""
-    assert yard.admit(pod(with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
+    assert yard.admit(pod("p", with_limits(1, requests={DEVICES: 0}))).message == ""
+    assert yard.admit(pod("p", with_limits(1, "x"))).message == ""
+    assert yard.admit(pod("p", with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
 
 
 @pytest.mark.parametrize(
@@ -175,16 +176,16 @@ def test_limits_hide_requests_and_devices_hide_cores():
         ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 12, None),
         ([instance("trn2.48xlarge", 16, cores=8, name="trn2"), INF1], 9, 4),
         ([instance("x", 1, cores=1, name="x")], 7, None),
-        ([node("cpu")], 3, 2),
+        ([read_node("cpu")], 3, 2),
     ],
 )
 def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
     expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
-    assert Yard(nodes).admit(pod(with_limits(cores=cores))).message == expected
+    assert Yard(nodes).admit(pod("p", with_limits(cores=cores))).message == expected
 
 
 def test_a_request_is_checked_again_as_nodes_may_have_come():
-    known, stored = RequestCache(CHART), Pod.from_object(pod(with_limits(cores=6)))
+    known, stored = RequestCache(CHART), Pod.from_object(pod("p", with_limits(cores=6)))
     assert known.checked_requests(stored, Yard([]).state)
     with pytest.raises(Denied, match="must be 1 or a multiple of 4, got 6"):
         known.checked_requests(stored, Yard([INF1]).state)
@@ -207,7 +208,7 @@ def test_a_request_is_checked_again_as_nodes_may_have_come():
 )
 def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
     named = [{**each, "name": "main" if not n else f"c{n}"} for n, each in enumerate(containers)]
-    assert list(Yard([inferentia(6)]).admit(pod(*named)).warnings) == warnings
+    assert list(Yard([inferentia(6)]).admit(pod("p", *named)).warnings) == warnings
 
 
 # 6: extraction
@@ -241,7 +242,7 @@ def test_a_request_is_resolved_by_the_nodes_geometry(ask, per_device, expected):
 def test_a_bad_amount_that_bypassed_admission_is_no_request(value):
     for resource in (DEVICES, CORES):
         limits = {} if value is None else {resource: value}
-        bare = Pod.from_object(pod(container(**limits)))
+        bare = Pod.from_object(pod("p", container(**limits)))
         assert VENDOR.request(bare.containers[0]) is None
         assert read_pod_request(bare, CHART, "spread") is None
     assert request(with_limits(0, 1)) is None

@@ -33,21 +33,21 @@ def on(*nodes, taken=()):
 
 
 def test_example_01_three_devices_of_an_inferentia_node():
-    placed = on(inferentia(12)).place(pod(with_limits(3)))
+    placed = on(inferentia(12)).place(pod("p", with_limits(3)))
     assert masks(placed) == whole(0, 1, 2)
     assert placed.annotations[IDS] == "0,1,2"
     assert KIND not in placed.annotations
     assert placed.debits == {CORES_KEY: 6, DEVICES_KEY: 3}
-    assert masks(on(inferentia(12), taken=[busy(1)]).place(pod(with_limits(3)))) == whole(2, 3, 4)
+    assert masks(on(inferentia(12), taken=[busy(1)]).place(pod("p", with_limits(3)))) == whole(2, 3, 4)
 
 
 @pytest.mark.parametrize("taken", [(1, 3, 5), (1, 2, 3, 4)])
 def test_example_02_usable_devices_apart_do_not_help(taken):
-    assert masks(on(inferentia(6), taken=[busy(*taken)]).place(pod(with_limits(2)))) == "1/6 NumaNotFit"
+    assert masks(on(inferentia(6), taken=[busy(*taken)]).place(pod("p", with_limits(2)))) == "1/6 NumaNotFit"
 
 
 def test_example_03_eight_of_sixteen():
-    assert masks(on(inferentia(16), taken=[busy(5, 14)]).place(pod(with_limits(8)))) == whole(*range(6, 14))
+    assert masks(on(inferentia(16), taken=[busy(5, 14)]).place(pod("p", with_limits(8)))) == whole(*range(6, 14))
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,29 @@ def test_example_03_eight_of_sixteen():
     ],
 )
 def test_example_04_groups_of_a_trainium_node(taken, devices, expected):
-    assert masks(on(trainium(), taken=[busy(*taken)]).place(pod(with_limits(devices)))) == expected
+    assert masks(on(trainium(), taken=[busy(*taken)]).place(pod("p", with_limits(devices)))) == expected
 
 
 def test_example_05_single_cores_fill_the_last_device():
     yard = on(trainium())
     reported = []
     for number, ask in enumerate([with_limits(cores=1), with_limits(cores=1), with_limits(1)]):
-        placed = yard.place(pod(ask, name=f"p{number}"))
+        placed = yard.place(pod(f"p{number}", ask))
         reported.append((masks(placed), placed.annotations[IDS], placed.annotations.get(KIND)))
     assert reported == [({15: 1}, "30", CORES), ({15: 2}, "31", CORES), ({14: 3}, "14", None)]
 
 
 def test_example_06_cores_of_four_whole_devices():
-    placed = on(trainium()).place(pod(with_limits(cores=8)))
+    placed = on(trainium()).place(pod("p", with_limits(cores=8)))
     assert masks(placed) == whole(0, 1, 2, 3)
     assert placed.annotations[IDS] == "0,1,2,3,4,5,6,7"
     assert placed.annotations[KIND] == CORES
     assert placed.debits == {CORES_KEY: 8, DEVICES_KEY: 4}
-    assert masks(on(trainium()).place(pod(with_limits(cores=4)))) == "1/16 NumaNotFit"
+    assert masks(on(trainium()).place(pod("p", with_limits(cores=4)))) == "1/16 NumaNotFit"
 
 
 def test_example_07_two_containers_share_a_device():
-    placed = on(inferentia(1)).place(pod(with_limits(cores=1), with_limits(cores=1, name="b")))
+    placed = on(inferentia(1)).place(pod("p", with_limits(cores=1), with_limits(cores=1, name="b")))
     assert placed.annotations[RECORD] == "n1-AWSNeuron-0,AWSNeuron,0,1:;n1-AWSNeuron-0,AWSNeuron,0,2:;"
     assert placed.annotations[IDS] == "0,1"
     assert placed.debits == {CORES_KEY: 2, DEVICES_KEY: 2}
@@ -97,15 +97,17 @@ def test_example_07_two_containers_share_a_device():
     ],
 )
 def test_example_08_why_the_only_device_is_refused(taken, cores, notes, expected):
-    assert masks(on(inferentia(1), taken=taken).place(pod(with_limits(cores=cores), annotations=notes))) == expected
+    assert (
+        masks(on(inferentia(1), taken=taken).place(pod("p", with_limits(cores=cores), annotations=notes))) == expected
+    )
 
 
 def test_example_09_lists_of_devices():
     yard = on(inferentia(6))
-    assert masks(yard.place(pod(with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
-    assert masks(yard.place(pod(with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
+    assert masks(yard.place(pod("p", with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
+    assert masks(yard.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
     one = on(inferentia(1))
-    assert masks(one.place(pod(with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
+    assert masks(one.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
 
 
 @pytest.mark.parametrize(
@@ -117,33 +119,33 @@ def test_example_09_lists_of_devices():
     ],
 )
 def test_example_10_denied_at_admission(ask, message):
-    assert on(inferentia(6)).admit(pod(ask)).message == message
+    assert on(inferentia(6)).admit(pod("p", ask)).message == message
 
 
 def test_example_11_four_cores_a_device():
     yard = on(instance("inf1.xlarge", 1, cores=4))
-    device = yard.place(pod(with_limits(1)), keep=False)
+    device = yard.place(pod("p", with_limits(1)), keep=False)
     assert (masks(device), device.annotations[IDS]) == ({0: 15}, "0")
     assert device.debits == {CORES_KEY: 4, DEVICES_KEY: 1}
-    cores = yard.place(pod(with_limits(cores=3)))
+    cores = yard.place(pod("p", with_limits(cores=3)))
     assert (masks(cores), cores.annotations[IDS]) == ({0: 7}, "0,1,2")
 
 
 def test_example_12_a_container_without_devices_keeps_its_slot():
-    placed = on(inferentia(6)).place(pod(with_limits(), with_limits(1, name="b")))
+    placed = on(inferentia(6)).place(pod("p", with_limits(), with_limits(1, name="b")))
     assert placed.annotations[RECORD] == ";n1-AWSNeuron-5,AWSNeuron,0,3:;"
     assert placed.annotations[IDS] == "5"
 
 
 def test_example_13_every_node_by_its_own_rule():
-    placed = on(trainium("a"), inferentia(6, "b")).place(pod(with_limits(3)))
+    placed = on(trainium("a"), inferentia(6, "b")).place(pod("p", with_limits(3)))
     assert isinstance(placed, Placed)
     assert (placed.node, masks(placed)) == ("b", whole(0, 1, 2))
-    assert on(trainium("a")).place(pod(with_limits(3))) == {"a": "1/16 NumaNotFit"}
+    assert on(trainium("a")).place(pod("p", with_limits(3))) == {"a": "1/16 NumaNotFit"}
 
 
 def test_section_9_everything_that_is_written():
-    placed = on(trainium()).place(pod(with_limits(cores=1)))
+    placed = on(trainium()).place(pod("p", with_limits(cores=1)))
     assert placed.annotations == {
         "hami.io/vgpu-node": "n1",
         "hami.io/vgpu-time": "1767225600",
@@ -157,7 +159,7 @@ def test_section_9_everything_that_is_written():
 
 
 def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list():
-    placed = on(inferentia(2)).place(pod(with_limits(1), init=[with_limits(cores=1, name="warm")]))
+    placed = on(inferentia(2)).place(pod("p", with_limits(1), init=[with_limits(cores=1, name="warm")]))
     assert placed.annotations[RECORD] == f"{entry(1, 1)};{entry(1, 3)};"
     assert placed.annotations[IDS] == "2,1"
     assert placed.annotations[KIND] == CORES
@@ -166,7 +168,7 @@ def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list():
 def test_section_10_eight_cores_of_quota_are_counted_as_cores():
     yard = on(inferentia(12))
     debits = [
-        yard.place(pod(ask, name=f"p{number}")).debits
+        yard.place(pod(f"p{number}", ask)).debits
         for number, ask in enumerate([with_limits(3), with_limits(cores=1), with_limits(cores=1)])
     ]
     assert debits == [

@@ -1,6 +1,7 @@
 """How AWS Neuron devices are given, counted and charged (page sections 7 to 10), mostly as tables."""
 
 import pytest
+from builders import container
 
 from hami_webhook.devices.debit import Debit
 from hami_webhook.devices.placement_annotations import read_placed
@@ -28,21 +29,21 @@ from .neurons import (
     whole,
     with_limits,
 )
-from .yard import CHART, NOW, Placed, Yard, container, pod
+from .yard import CHART, NOW, Placed, Yard, pod
 
 # 7: Fit
 
 
 def test_cores_that_make_no_devices_are_refused_by_every_device():
     yard = Yard([INF1, inferentia(3)])
-    assert masks(yard.place(pod(with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
+    assert masks(yard.place(pod("p", with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
     only = Yard([INF1])
-    assert only.place(pod(with_limits(cores=6)), admit=False) == {"inf1": "16/16 CardInsufficientCore"}
+    assert only.place(pod("p", with_limits(cores=6)), admit=False) == {"inf1": "16/16 CardInsufficientCore"}
 
 
 def test_more_devices_than_there_are():
-    assert Yard([inferentia(2)]).place(pod(with_limits(3))) == {"n1": "NodeInsufficientDevice"}
-    assert Yard([inferentia(2)]).place(pod(with_limits(cores=6))) == {"n1": "NodeInsufficientDevice"}
+    assert Yard([inferentia(2)]).place(pod("p", with_limits(3))) == {"n1": "NodeInsufficientDevice"}
+    assert Yard([inferentia(2)]).place(pod("p", with_limits(cores=6))) == {"n1": "NodeInsufficientDevice"}
 
 
 @pytest.mark.parametrize(
@@ -58,12 +59,12 @@ def test_more_devices_than_there_are():
 def test_the_instance_type_alone_is_the_topology(kind, block):
     yard = Yard([instance(kind, 16)])
     occupy(yard, {0: 2})
-    assert masks(yard.place(pod(with_limits(3)))) == block
+    assert masks(yard.place(pod("p", with_limits(3)))) == block
 
 
 @pytest.mark.parametrize("count", range(1, 17))
 def test_trainium_gives_1_4_8_or_16_devices(count):
-    result = masks(Yard([trainium()]).place(pod(with_limits(count))))
+    result = masks(Yard([trainium()]).place(pod("p", with_limits(count))))
     if count == 1:
         assert result == whole(15)
     else:
@@ -86,7 +87,7 @@ def test_trainium_gives_1_4_8_or_16_devices(count):
 def test_the_cores_of_a_shared_device_are_adjacent_and_the_lowest(cores, taken, expected):
     yard = Yard([instance("inf1.xlarge", 1, cores=4)])
     occupy(yard, *taken)
-    assert masks(yard.place(pod(with_limits(cores=cores)))) == expected
+    assert masks(yard.place(pod("p", with_limits(cores=cores)))) == expected
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread", "numa", "topology-aware", "binpack,numa", "nonsense"])
@@ -96,38 +97,38 @@ def test_no_card_policy_but_mutex_matters(policy):
         occupy(yard, *taken)
         cores = 1 if expected == {5: 2} else 2
         note = {"hami.io/gpu-scheduler-policy": policy}
-        assert masks(yard.place(pod(with_limits(cores=cores), annotations=note))) == expected
+        assert masks(yard.place(pod("p", with_limits(cores=cores), annotations=note))) == expected
 
 
 def test_mutex_takes_the_highest_idle_device():
     yard = Yard([inferentia(6)])
     occupy(yard, busy(5, 3))
-    assert masks(yard.place(pod(with_limits(cores=1), annotations=MUTEX))) == {4: 1}
-    assert masks(yard.place(pod(with_limits(2), annotations=MUTEX, name="two"))) == whole(0, 1)
+    assert masks(yard.place(pod("p", with_limits(cores=1), annotations=MUTEX))) == {4: 1}
+    assert masks(yard.place(pod("two", with_limits(2), annotations=MUTEX))) == whole(0, 1)
 
 
 def test_lists_hold_for_blocks_too_and_both_must_agree():
     notes = {USE: " n1-AWSNeuron-0 ,n1-AWSNeuron-1,n1-AWSNeuron-2", NOUSE: "n1-AWSNeuron-1"}
     yard = Yard([inferentia(6)])
-    assert masks(yard.place(pod(with_limits(2), annotations=notes))) == "1/6 NumaNotFit"
-    assert masks(yard.place(pod(with_limits(2), annotations={USE: notes[USE], NOUSE: " "}))) == whole(0, 1)
-    assert masks(yard.place(pod(with_limits(1), annotations=notes, name="q"))) == whole(2)
+    assert masks(yard.place(pod("p", with_limits(2), annotations=notes))) == "1/6 NumaNotFit"
+    assert masks(yard.place(pod("p", with_limits(2), annotations={USE: notes[USE], NOUSE: " "}))) == whole(0, 1)
+    assert masks(yard.place(pod("q", with_limits(1), annotations=notes))) == whole(2)
 
 
 def test_a_container_without_cores_keeps_its_device_out_of_a_block():
     yard = Yard([inferentia(4)])
     occupy(yard, {1: 0})
-    assert masks(yard.place(pod(with_limits(2)))) == whole(2, 3)
+    assert masks(yard.place(pod("p", with_limits(2)))) == whole(2, 3)
 
 
 def test_every_device_counts_under_the_first_check_it_fails():
     yard = Yard([inferentia(6)])
     occupy(yard, {1: 1, 2: 1, 3: 1}, {3: 2})
     notes = {NOUSE: "n1-AWSNeuron-0", USE: ",".join(f"n1-AWSNeuron-{i}" for i in range(4))}
-    assert masks(yard.place(pod(with_limits(1), annotations=notes))) == (
+    assert masks(yard.place(pod("p", with_limits(1), annotations=notes))) == (
         "1/6 CardTimeSlicingExhausted, 2/6 CardInsufficientCore, 3/6 CardUuidMismatch"
     )
-    assert masks(yard.place(pod(with_limits(1), annotations=notes | MUTEX))) == (
+    assert masks(yard.place(pod("p", with_limits(1), annotations=notes | MUTEX))) == (
         "1/6 CardTimeSlicingExhausted, 2/6 ExclusiveDeviceAllocateConflict, 3/6 CardUuidMismatch"
     )
 
@@ -138,7 +139,7 @@ def test_every_device_counts_under_the_first_check_it_fails():
 def bound(text, inits=0, apps=1, sidecars=(), status=None):
     """A pod bound to n1 that was given this."""
     init = [container(f"i{n}", sidecar=n in sidecars) for n in range(inits)]
-    made = pod(*(container(f"a{n}") for n in range(apps)), init=init)
+    made = pod("p", *(container(f"a{n}") for n in range(apps)), init=init)
     made["metadata"]["annotations"] = {RECORD: text, "hami.io/vgpu-node": "n1"}
     made["spec"]["nodeName"] = "n1"
     return Pod.from_object({**made, "status": status or {}})
@@ -175,18 +176,18 @@ def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(text, shape, w
 
 def test_an_init_container_and_an_app_that_follows_use_the_same_cores():
     yard = Yard([inferentia(2)])
-    placed = yard.place(pod(with_limits(2), init=[with_limits(2, name="warm")]))
+    placed = yard.place(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
     assert placed.annotations[RECORD] == f"{entry(0, 3)}{entry(1, 3)};" * 2
     assert placed.debits == {CORES_KEY: 4, DEVICES_KEY: 2}
 
 
 def test_a_sidecar_keeps_its_core():
     placed = Yard([inferentia(1)]).place(
-        pod(with_limits(cores=1), init=[with_limits(cores=1, name="side", sidecar=True)])
+        pod("p", with_limits(cores=1), init=[with_limits(cores=1, name="side", sidecar=True)])
     )
     assert placed.annotations[RECORD] == f"{entry(0, 1)};{entry(0, 2)};"
     refused = Yard([inferentia(1)]).place(
-        pod(with_limits(cores=2), init=[with_limits(cores=1, name="side", sidecar=True)])
+        pod("p", with_limits(cores=2), init=[with_limits(cores=1, name="side", sidecar=True)])
     )
     assert refused == {"n1": "1/1 CardInsufficientCore"}
 
@@ -198,10 +199,10 @@ def test_the_node_score_is_the_share_of_cores_in_use():
     nodes = [inferentia(2, "a"), inferentia(2, "b")]
     yard = Yard(nodes)
     occupy(yard, {0: 3, 1: 2}, on="b")
-    first = yard.place(pod(with_limits(cores=1)), keep=False)
+    first = yard.place(pod("p", with_limits(cores=1)), keep=False)
     assert (first.node, first.score) == ("b", 7.5)
     spread = {"hami.io/node-scheduler-policy": "spread"}
-    other = yard.place(pod(with_limits(cores=1), annotations=spread), keep=False)
+    other = yard.place(pod("p", with_limits(cores=1), annotations=spread), keep=False)
     assert (other.node, other.score) == ("a", 0)
 
 
@@ -209,7 +210,7 @@ def test_a_tie_goes_to_the_lowest_name_whatever_the_card_policy():
     yard = Yard([inferentia(6, "b"), inferentia(2, "c"), inferentia(4, "a")])
     for policy in ("binpack", "topology-aware"):
         note = {"hami.io/gpu-scheduler-policy": policy}
-        assert yard.place(pod(with_limits(cores=1), annotations=note), keep=False).node == "a"
+        assert yard.place(pod("p", with_limits(cores=1), annotations=note), keep=False).node == "a"
 
 
 # 10: quota
@@ -231,14 +232,16 @@ def test_a_tie_goes_to_the_lowest_name_whatever_the_card_policy():
     ],
 )
 def test_a_waiting_pod_is_charged_the_least_any_node_would_take(nodes, ask, expected, floor):
-    charge = waiting_charge(Pod.from_object(pod(ask)), CHART, Yard(nodes).state)
+    charge = waiting_charge(Pod.from_object(pod("p", ask)), CHART, Yard(nodes).state)
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
 
 
 def test_a_waiting_pods_containers_are_charged_at_their_peak():
-    incoming = Pod.from_object(pod(with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")]))
+    incoming = Pod.from_object(
+        pod("p", with_limits(1), with_limits(cores=1, name="b"), init=[with_limits(2, name="i")])
+    )
     assert waiting_charge(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
@@ -268,26 +271,26 @@ def within(yard, manifest, **limits):
     ],
 )
 def test_quota_is_asked_again_with_the_true_geometry(ask, limits, expected):
-    assert within(Yard([inferentia(6)]), pod(ask), **limits) == expected
+    assert within(Yard([inferentia(6)]), pod("p", ask), **limits) == expected
 
 
 def test_quota_comes_after_free_cores():
     yard = Yard([inferentia(2)])
     occupy(yard, busy(1))
-    assert within(yard, pod(with_limits(1)), cores=1) == "1/2 CardInsufficientCore, 1/2 ResourceQuotaNotFit"
+    assert within(yard, pod("p", with_limits(1)), cores=1) == "1/2 CardInsufficientCore, 1/2 ResourceQuotaNotFit"
 
 
 def test_the_second_core_of_a_device_costs_one():
     """HAMi books mask 2 as two cores."""
     yard = Yard([inferentia(1)])
     occupy(yard, busy(0))
-    assert within(yard, pod(with_limits(cores=1)), cores=1) == f"{entry(0, 2)};"
+    assert within(yard, pod("p", with_limits(cores=1)), cores=1) == f"{entry(0, 2)};"
 
 
 def test_the_first_block_that_the_quota_allows_is_taken():
     """The init container's device costs its pod's app containers nothing more."""
     yard = Yard([inferentia(4)])
-    manifest = pod(with_limits(2), init=[with_limits(1, name="i")])
+    manifest = pod("p", with_limits(2), init=[with_limits(1, name="i")])
     assert within(yard, manifest) == f"{entry(3, 3)};{entry(0, 3)}{entry(1, 3)};"
     assert within(yard, manifest, cores=4) == f"{entry(3, 3)};{entry(2, 3)}{entry(3, 3)};"
     assert within(yard, manifest, cores=3) == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
@@ -296,7 +299,7 @@ def test_the_first_block_that_the_quota_allows_is_taken():
 def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move():
     yard = Yard([inferentia(3)])
     occupy(yard, {2: 1})
-    manifest = pod(with_limits(2), init=[with_limits(cores=1, name="i")])
+    manifest = pod("p", with_limits(2), init=[with_limits(cores=1, name="i")])
     assert within(yard, manifest) == f"{entry(2, 2)};{entry(0, 3)}{entry(1, 3)};"
     assert within(yard, manifest, cores=4) == f"{entry(1, 1)};{entry(0, 3)}{entry(1, 3)};"
 
@@ -305,7 +308,7 @@ def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move():
 
 
 def test_nothing_is_written_that_another_vendor_would_write():
-    placed = Yard([inferentia(1)]).place(pod(with_limits(1)))
+    placed = Yard([inferentia(1)]).place(pod("p", with_limits(1)))
     assert isinstance(placed, Placed)
     assert not any("to-allocate" in key for key in placed.annotations)
     assert VENDOR.keys.to_allocate == ""

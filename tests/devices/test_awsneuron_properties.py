@@ -118,7 +118,7 @@ def test_a_block_is_the_first_that_the_page_allows(on, count, notes, mutex, by_c
     policy = {"hami.io/gpu-scheduler-policy": "mutex"} if mutex else {}
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     ask = with_limits(cores=count * per_device) if by_cores else with_limits(count)
-    assert given_devices(fitted(on, pod(ask, annotations=notes | policy)), on) == a_block(on, notes, count)
+    assert given_devices(fitted(on, pod("p", ask, annotations=notes | policy)), on) == a_block(on, notes, count)
 
 
 @given(nodes(), st.data(), lists(), st.sampled_from(["mutex", "binpack", "binpack,mutex", "topology-aware"]))
@@ -126,7 +126,7 @@ def test_a_single_device_is_the_last_that_the_page_allows(on, data, notes, polic
     per_device = on.inventories["AWSNeuron"].devices[0].cores
     cores = data.draw(st.integers(1, per_device))
     ask = with_limits(1) if cores == per_device and data.draw(st.booleans()) else with_limits(cores=cores)
-    result = fitted(on, pod(ask, annotations=notes | {"hami.io/gpu-scheduler-policy": policy}))
+    result = fitted(on, pod("p", ask, annotations=notes | {"hami.io/gpu-scheduler-policy": policy}))
     assert given_devices(result, on) == a_device(on, notes, cores, "mutex" in policy)
 
 
@@ -149,6 +149,7 @@ def pods(draw):
     inits = draw(st.lists(st.tuples(amounts, st.booleans()), max_size=2))
     apps = draw(st.lists(amounts, min_size=1, max_size=3))
     return pod(
+        "p",
         *({**ask, "name": f"a{n}"} for n, ask in enumerate(apps)),
         with_limits(cores=1, name="last"),
         init=[
@@ -212,7 +213,7 @@ def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest)
 
 @given(nodes())
 def test_the_score_is_ten_times_the_share_of_cores_in_use(on):
-    ask = read_pod_request(Pod.from_object(pod(with_limits(1))), CHART, "spread")
+    ask = read_pod_request(Pod.from_object(pod("p", with_limits(1))), CHART, "spread")
     result = fit_pod(on, ask, CHART, None)
     if isinstance(result, Rejection):
         return

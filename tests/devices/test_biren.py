@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 COUNT = "birentech.com/gpu"
 REGISTER = "hami.io/node-biren-register"
@@ -28,11 +29,11 @@ def biren(*ids: str, **fields: Any) -> Node:
         {"id": uuid, "index": at, "count": 1, "devmem": 65024, "type": "Biren", "health": True, **fields}
         for at, uuid in enumerate(ids)
     ]
-    return node("n1", capacity={COUNT: 4}, **{REGISTER: json.dumps(cards)})
+    return read_node("n1", capacity={COUNT: 4}, **{REGISTER: json.dumps(cards)})
 
 
 def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
-    return pod(name=name, annotations=annotations, **{COUNT: count})
+    return pod(name, annotations=annotations, **{COUNT: count})
 
 
 def record(yard: Yard, manifest: dict[str, Any]) -> str:
@@ -73,7 +74,7 @@ def test_a_card_as_registered() -> None:
         '[{"id":"GPU-a1","count":1,"devmem":65024,"type":"Biren","health":true,"devicepairscore":{"x":1}},'
         '{"id":"GPU-a2","index":1,"count":1,"devmem":65024,"type":"Biren166M","health":true,"devcore":7}]'
     )
-    inventory = BIREN.inventory(node(**{REGISTER: text}))
+    inventory = BIREN.inventory(read_node(**{REGISTER: text}))
     assert inventory is not None
     assert [(d.vendor, d.uuid, d.index, d.slots, d.memory, d.cores, d.type) for d in inventory.devices] == [
         ("Biren", "GPU-a1", 0, 1, 65024, 100, "Biren"),
@@ -105,7 +106,7 @@ def test_admission_changes_nothing() -> None:
     ("limits", "requests", "count"), [({COUNT: 2}, {COUNT: 1}, 2), ({}, {COUNT: 1}, 1), ({COUNT: 0}, {}, None)]
 )
 def test_a_request_is_the_count_alone(limits: Any, requests: Any, count: int | None) -> None:
-    item = Pod.from_object(pod(container(requests=requests, **limits))).containers[0]
+    item = Pod.from_object(pod("p", container(requests=requests, **limits))).containers[0]
     found = BIREN.request(item)
     assert (None if found is None else (found.count, found.memory.on(65024), found.cores)) == (
         None if count is None else (count, 0, 0)
@@ -154,9 +155,9 @@ def test_usage_and_debits_are_slots() -> None:
 def test_two_vendors_in_one_pod() -> None:
     vastai = '[{"id":"7-0","count":1,"devmem":32768,"type":"Vastai","health":true}]'
     on = biren("card-0")
-    both = node("n1", capacity={COUNT: 1}, **{**on.annotations, "hami.io/node-va-register": vastai})
+    both = read_node("n1", capacity={COUNT: 1}, **{**on.annotations, "hami.io/node-va-register": vastai})
     containers = container("a", **{COUNT: 1}), container("b", **{"vastaitech.com/va": 1})
-    placed = Yard([both]).place(pod(*containers))
+    placed = Yard([both]).place(pod("p", *containers))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "card-0,Biren,0,0:;;"
     assert placed.annotations["hami.io/Vastai-devices-allocated"] == ";7-0,Vastai,0,0:;"
@@ -165,7 +166,7 @@ def test_two_vendors_in_one_pod() -> None:
 
 def test_a_model_leaves_empty_slots_where_they_are() -> None:
     yard = Yard([biren("a", type="Biren166M")])
-    assert record(yard, pod(container("side"), container("main", **{COUNT: 1}))) == ";a,Biren,0,0:;"
+    assert record(yard, pod("p", container("side"), container("main", **{COUNT: 1}))) == ";a,Biren,0,0:;"
 
 
 ids = st.text("abc-019", min_size=1)
@@ -183,7 +184,7 @@ def test_fit_never_gives_a_slot_twice(cards: Any, counts: list[int], policy: str
         for i, (slots, healthy, numa) in enumerate(cards)
     ]
     limits = {} if hard is None else {f"limits.{COUNT}": hard}
-    yard = Yard([node("n1", **{REGISTER: json.dumps(records)})], hard=limits)
+    yard = Yard([read_node("n1", **{REGISTER: json.dumps(records)})], hard=limits)
     total = 0
     for number, count in enumerate(counts):
         before = {record["id"]: yard.used("Biren", record["id"])[0] for record in records}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import refuse_unfit
@@ -22,7 +23,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, container, node, pod
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, pod
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 MLU = CHART["MLU"]
@@ -64,10 +65,8 @@ def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:
 
 
 def test_names_with_the_model_are_a_matter_of_configuration() -> None:
-    on = node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
-    incoming = pod(
-        **{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10},
-    )
+    on = read_node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
+    incoming = pod(**{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10})
     placed = Yard([on], OF_370).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;"
@@ -94,7 +93,7 @@ def test_names_with_the_model_are_a_matter_of_configuration() -> None:
     ],
 )
 def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list[int]) -> None:
-    inventory = MLU.inventory(node("m1", capacity=capacity(cores, memory)))
+    inventory = MLU.inventory(read_node("m1", capacity=capacity(cores, memory)))
     found = inventory.devices if inventory else ()
     assert [device.memory for device in found] == cards
     for index, device in enumerate(found):
@@ -114,7 +113,7 @@ def test_cards_are_made_from_the_sums(cores: object, memory: object, cards: list
 )
 def test_the_model_is_the_label_that_names_one(label: str | None, model: str) -> None:
     labels = {} if label is None else {"Model": label}
-    inventory = MLU.inventory(node("m1", labels=labels, capacity=capacity(100, 91)))
+    inventory = MLU.inventory(read_node("m1", labels=labels, capacity=capacity(100, 91)))
     assert inventory is not None
     assert [device.type for device in inventory.devices] == [model]
 
@@ -122,13 +121,13 @@ def test_the_model_is_the_label_that_names_one(label: str | None, model: str) ->
 def test_cards_go_at_once_with_the_capacity() -> None:
     state = ClusterCache(CHART)
     for amounts, count in ((capacity(200, 182), 2), (capacity(0, 0), 0), (capacity(200, 182), 2), ({}, 0)):
-        state.set_node(node("m1", capacity=amounts), NOW)
+        state.set_node(read_node("m1", capacity=amounts), NOW)
         assert sum(len(inventory.devices) for inventory in state.inventories("MLU")) == count
 
 
 def test_a_capacity_no_node_can_have_is_a_problem_and_no_cards() -> None:
     state = ClusterCache(CHART)
-    state.set_node(node("m1", capacity=capacity("1e18", 1)), NOW)
+    state.set_node(read_node("m1", capacity=capacity("1e18", 1)), NOW)
     assert [problem.name for problem in state.problems()] == ["m1"]
     assert list(state.inventories("MLU")) == []
 
@@ -163,7 +162,7 @@ CALLED_ONCE = (
     ],
 )
 def test_what_the_plugin_cannot_serve_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
-    incoming = pod(container(**amounts))
+    incoming = pod("p", container(**amounts))
     admitted = Yard([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
@@ -175,15 +174,15 @@ def test_the_plugin_serves_one_container_of_a_pod() -> None:
         "the pod otherwise"
     )
     a, b, c = container("a", **limits(1, 20, 10)), container("b"), container("c", **limits(None, 20))
-    assert Yard([]).admit(pod(a, b, c)).warnings == [message]
-    assert Yard([]).admit(pod(a, b)).warnings == []
-    assert Yard([]).admit(pod(b, c)).warnings == []  # a pod that asks for no MLU
+    assert Yard([]).admit(pod("p", a, b, c)).warnings == [message]
+    assert Yard([]).admit(pod("p", a, b)).warnings == []
+    assert Yard([]).admit(pod("p", b, c)).warnings == []  # a pod that asks for no MLU
 
 
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bool) -> None:
-    incoming = pod(container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
-    yard = Yard([node("m1", capacity=capacity(100, 91))])
+    incoming = pod("p", container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
+    yard = Yard([read_node("m1", capacity=capacity(100, 91))])
     assert yard.admit(incoming).warnings == [
         "container prepare: an init container gets no MLU, because the device plugin looks at app containers only"
     ]
@@ -220,7 +219,7 @@ def test_nobody_brings_the_plugins_annotations(word: str) -> None:
     ],
 )
 def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
-    for incoming in (pod(container(**amounts)), pod(container(requests=amounts))):
+    for incoming in (pod("p", container(**amounts)), pod("p", container(requests=amounts))):
         assert MLU.request(Pod.from_object(incoming).containers[0]) == request_
 
 
@@ -249,7 +248,7 @@ def allocation(*cards: tuple[int, int, int]) -> dict[str, Allocation]:
     ],
 )
 def test_the_profile_is_that_of_the_first_card(rows: Any, text: str, profile: str) -> None:
-    written = MLU.encode(rows, node("m-1"), NOW)
+    written = MLU.encode(rows, read_node("m-1"), NOW)
     assert written == {
         "hami.io/cambricon-mlu-devices-to-allocate": text,
         ALLOCATED: text,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from builders import node, read_node
 
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from .quota_yard import amounts, run
-from .yard import CHART, JSON, Names, Placed, Yard, node, node_object, pod
+from .yard import CHART, JSON, Names, Placed, Yard, pod
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 ALLOCATED, PROFILE = "hami.io/cambricon-mlu-devices-allocated", "CAMBRICON_DSMLU_PROFILE"
@@ -22,7 +23,7 @@ with_limits, one = NAMES.pod, NAMES.container
 
 def yard(cores: int = 200, memory: int = 182, model: str | None = None) -> Yard:
     """Node `m1`: two cards of 23296 MiB unless told otherwise."""
-    return Yard([node("m1", labels={"Model": model} if model else {}, capacity={CORES: cores, MEM: memory})])
+    return Yard([read_node("m1", labels={"Model": model} if model else {}, capacity={CORES: cores, MEM: memory})])
 
 
 def got(placed: Placed | dict[str, str]) -> tuple[str, str] | str:
@@ -83,7 +84,7 @@ def test_6_several_cards_come_whole() -> None:
 
 def test_7_an_empty_slot_for_a_container_without_an_mlu() -> None:
     side = {"name": "side", "image": "x"}
-    assert got(yard().place(pod(side, one(1, 20, 10)))) == (";-1,MLU,5120,10:;", "1_10_20")
+    assert got(yard().place(pod("p", side, one(1, 20, 10)))) == (";-1,MLU,5120,10:;", "1_10_20")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_hundred_slices_are_the_most() -> None:
 
 # 10: quota
 
-FOUR = [node_object("m1", capacity={CORES: 400, MEM: 640})]
+FOUR = [node("m1", capacity={CORES: 400, MEM: 640})]
 """Four cards of 40960 MiB, 160 units."""
 
 
@@ -195,7 +196,7 @@ def test_quota_a_to_d() -> None:
 
 
 def test_quota_b_where_admission_knew_of_no_card() -> None:
-    fit_yard = Yard([node("m1", capacity={CORES: 400, MEM: 640})])
+    fit_yard = Yard([read_node("m1", capacity={CORES: 400, MEM: 640})])
     incoming = Pod.from_object(with_limits("b", 1, None, 10))
     ask, view = read_pod_request(incoming, CHART, "spread"), fit_yard.state.view("m1")
     assert ask is not None
@@ -224,7 +225,7 @@ def test_several_cards_with_memory_are_charged_whole_when_placed() -> None:
 
 
 def test_units_are_rounded_up_once_for_the_pod() -> None:
-    thirds = [node_object("m1", capacity={CORES: 300, MEM: 1000})]
+    thirds = [node("m1", capacity={CORES: 300, MEM: 1000})]
     assert amounts(run(thirds, {}, [with_limits("p", 1), with_limits("q", 2)])) == [
         debits(1, 334, 100),
         debits(2, 667, 200),

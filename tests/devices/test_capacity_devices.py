@@ -1,16 +1,17 @@
 """Cards made from a node's capacity (docs/spec/node-registration.md#2), and capacities no node can have."""
 
 import pytest
+from builders import read_node
 
 from hami_webhook.devices.capacity_devices import MOST_CARDS, split
 from hami_webhook.devices.model import RegistrationError
 
-from .yard import node
-
 
 def parts(cores: object, memory: object) -> list[tuple[str, int]]:
     capacity = {"a.b/core": cores, "a.b/memory": memory}
-    found = split("X", node(capacity=capacity), "x", cores="a.b/core", memory="a.b/memory", unit=256, card_cores=100)
+    found = split(
+        "X", read_node(capacity=capacity), "x", cores="a.b/core", memory="a.b/memory", unit=256, card_cores=100
+    )
     return [(device.uuid, device.memory) for device in found]
 
 

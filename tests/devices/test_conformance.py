@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
-from .yard import CHART, JSON, NOW, Placed, Yard, configured, container, node, pod
+from .yard import CHART, JSON, NOW, Placed, Yard, configured, pod
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 OLD_ILUVATAR = configured(
@@ -92,7 +93,7 @@ def cases() -> list[Case]:
     capacity = {"iluvatar.ai/vcuda-memory": 256, "iluvatar.ai/vcuda-core": 200, "iluvatar.ai/vgpu": 200}
     old = {"iluvatar.ai/vgpu": 1, "iluvatar.ai/vcuda-memory": 16, "iluvatar.ai/vcuda-core": 30}
     requests: list[tuple[JSON, Mapping[str, str]]] = [(old, {}), ({"iluvatar.ai/vgpu": 2}, {})]
-    found.append(Case(OLD_ILUVATAR, "Iluvatar", [node("old-1", capacity=capacity)], requests))
+    found.append(Case(OLD_ILUVATAR, "Iluvatar", [read_node("old-1", capacity=capacity)], requests))
     return [case for case in found if case.nodes]
 
 
@@ -141,8 +142,8 @@ def test_all_that_it_writes_is_reserved(case: Case) -> None:
 
 @every_vendor
 def test_a_node_that_registers_nothing_has_none_of_its_cards(case: Case) -> None:
-    assert not registers(case.vendor, node("bare"))
-    refused = case.yard([node("bare")]).place(case.first())
+    assert not registers(case.vendor, read_node("bare"))
+    refused = case.yard([read_node("bare")]).place(case.first())
     assert not isinstance(refused, Placed)
 
 
@@ -197,7 +198,7 @@ def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
         for amount in amounts:
             written = {**({} if count is None else {case.vendor.count_name: count}), name: amount}
             bad = container(**written) if where == "limits" else container(requests=written)
-            manifest = pod(bad)
+            manifest = pod("p", bad)
             refused = f"invalid {name} value {amount} in container main: must be "
             assert yard.admit(manifest).message == refused + right
             if amount in BAD_AMOUNTS and name not in ("nvidia.com/gpumem-percentage", "nvidia.com/priority"):
@@ -227,19 +228,19 @@ def test_its_plugin_registers_and_is_asked_by_hamis_annotations(case: Case) -> N
     registration = case.vendor.registration
     assert (registration.annotation, registration.handshake) == PLUGINS.get(case.key, ("", ""))
     if not registration.handshake:
-        assert case.vendor.health(node(capacity={case.vendor.count_name: 1}), NOW, UTC) == Health(healthy=True)
+        assert case.vendor.health(read_node(capacity={case.vendor.count_name: 1}), NOW, UTC) == Health(healthy=True)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.key in PLUGINS], ids=lambda case: case.key)
 def test_cards_that_cant_be_read_are_not_there_and_their_annotation_is_named(case: Case) -> None:
     register, _ = PLUGINS[case.key]
     for text in ("[]", "null"):
-        assert case.vendor.inventory(node(**{register: text})) is None
+        assert case.vendor.inventory(read_node(**{register: text})) is None
     repeated = '[{"id":"a","uuid":"a"},{"id":"a","uuid":"a"}]'
     for text in ("", "[", "{}", "x", "[null]", "5", '[{"id":', '[{"id":"a","count":"4"}]', "a,1,2:", repeated):
         with pytest.raises(RegistrationError, match=f"^{register}: "):
-            case.vendor.inventory(node(**{register: text}))
-        yard = case.yard([node(capacity={case.vendor.count_name: 1}, **{register: text})])
+            case.vendor.inventory(read_node(**{register: text}))
+        yard = case.yard([read_node(capacity={case.vendor.count_name: 1}, **{register: text})])
         assert yard.place(case.first()) == {"n1": "node unregistered"}
         assert [register in problem.text for problem in yard.state.problems()] == [True]
 
@@ -271,12 +272,12 @@ def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
     case: Case, text: str | None, allocatable: int, health: Health
 ) -> None:
     notes = {PLUGINS[case.key][1]: text} if text else {}
-    assert case.vendor.health(node(capacity={case.vendor.count_name: allocatable}, **notes), NOW, UTC) == health
+    assert case.vendor.health(read_node(capacity={case.vendor.count_name: allocatable}, **notes), NOW, UTC) == health
 
 
 @every_vendor
 def test_a_pod_that_names_nothing_of_it_is_left_alone(case: Case) -> None:
-    manifest = pod(container(cpu=1, memory="1Gi"))
+    manifest = pod("p", container(cpu=1, memory="1Gi"))
     admitted = case.yard().admit(manifest)
     assert (admitted.pod, list(admitted.warnings)) == (manifest, [])
 
@@ -284,7 +285,7 @@ def test_a_pod_that_names_nothing_of_it_is_left_alone(case: Case) -> None:
 @every_vendor
 def test_what_placement_writes_is_reserved_and_read_back(case: Case) -> None:
     yard = case.yard()
-    placed = yard.place(pod(container("side"), container(**case.requests[0][0]), annotations=case.requests[0][1]))
+    placed = yard.place(pod("p", container("side"), container(**case.requests[0][0]), annotations=case.requests[0][1]))
     assert isinstance(placed, Placed), placed
     assert {case.vendor.keys.allocated, *PLACEMENT_KEYS[:2]} <= placed.annotations.keys()
     assert all(is_scheduler_owned(key) for key in placed.annotations)
@@ -336,7 +337,7 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case,
         first = [container("init", **limits)] if data.draw(st.booleans()) else []
         apps = [container("main", **limits), *([container("side")] if data.draw(st.booleans()) else [])]
         notes = {**notes, "hami.io/gpu-scheduler-policy": policy}
-        manifest = pod(*apps, name=f"p{number}", init=first, annotations=notes)
+        manifest = pod(f"p{number}", *apps, init=first, annotations=notes)
         admitted = yard.admit(manifest)
         if admitted.pod is None:
             assert admitted.message

@@ -6,21 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
-from .enflame import (
-    ALLOCATED,
-    WHOLE,
-    R,
-    T,
-    drs_capacity,
-    drs_card,
-    drs_node,
-    share,
-    shared_node,
-    slices,
-    went,
-)
-from .yard import CHART, NOW, Placed, Yard, configured, container, node, pod
+from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
+from .yard import CHART, NOW, Placed, Yard, configured, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
@@ -47,7 +36,7 @@ def test_names_are_configurable() -> None:
     vendors = configured("enflame: {resourceNameDRSGCU: a.b/slices, resourceNameVGCU: a.b/cards}")
     yard = Yard([drs_node(), shared_node()], vendors)
     assert went(yard, pod(**{"a.b/slices": 3})) == "node-a-enflame-drs-0,Enflame,20480,50:;"
-    assert went(yard, pod(name="q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
+    assert went(yard, pod("q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
     assert yard.admit(pod(**{"a.b/slices": 0})).message == "a.b/slices must be greater than 0"
 
 
@@ -96,11 +85,11 @@ def cards(key: str, of: Any) -> list[tuple[object, ...]] | None:
 
 @pytest.mark.parametrize("capacity", [{}, {R.GCU: 0}, {R.GCU: "1500m"}])
 def test_a_node_without_whole_cards_registers_none(capacity: dict[str, object]) -> None:
-    assert cards("GCU", node("n", capacity=capacity)) is None
+    assert cards("GCU", read_node("n", capacity=capacity)) is None
 
 
 def test_whole_cards() -> None:
-    assert cards("GCU", node("n", capacity={R.GCU: 2})) == [
+    assert cards("GCU", read_node("n", capacity={R.GCU: 2})) == [
         ("n-GCU-0", 0, 1, 100, 100, 0, "GCU", True),
         ("n-GCU-1", 1, 1, 100, 100, 0, "GCU", True),
     ]
@@ -117,7 +106,7 @@ def test_shared_cards() -> None:
     ("count", "shared", "f"), [(2, 12, 6), (2, 13, 6), (1, 1, 1), (0, 6, None), (2, 0, None), (2, 1, None)]
 )
 def test_slices_of_a_shared_card(count: int, shared: int, f: int | None) -> None:
-    inventory = CHART["Enflame"].inventory(node("n", capacity={R.COUNT: count, R.SHARED_GCU: shared}))
+    inventory = CHART["Enflame"].inventory(read_node("n", capacity={R.COUNT: count, R.SHARED_GCU: shared}))
     assert (inventory and (inventory.facts, len(inventory.devices))) == ((f, count) if f else None)
 
 
@@ -151,7 +140,7 @@ def test_an_unhealthy_shared_card_takes_nobody() -> None:
 
 
 def drs(text: str) -> Any:
-    return node("n", **{CAPACITY: text})
+    return read_node("n", **{CAPACITY: text})
 
 
 def test_drs_cards_are_sorted_by_index() -> None:
@@ -204,18 +193,20 @@ def test_an_index_that_is_no_number_is_the_position(indices: list[object], uuids
 )
 def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: str) -> None:
     yard = Yard([drs_node()])
-    yard.state.set_node(node("node-a", **{CAPACITY: text}), NOW)
+    yard.state.set_node(read_node("node-a", **{CAPACITY: text}), NOW)
     assert went(yard, slices(1)) == "NodeInsufficientDevice"
     (problem,) = yard.state.problems()
     assert (problem.name, problem.text.startswith(f"{CAPACITY}: ")) == ("node-a", True)
-    assert went(Yard([shared_node(), node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
+    assert (
+        went(Yard([shared_node(), read_node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
+    )
 
 
 def test_a_removed_drs_annotation_drops_the_cards() -> None:
     yard = Yard([drs_node(capacity={R.GCU: 1})])
-    yard.state.set_node(node("node-a", capacity={R.GCU: 1}), NOW)
+    yard.state.set_node(read_node("node-a", capacity={R.GCU: 1}), NOW)
     assert went(yard, slices(1)) == "NodeInsufficientDevice"
-    yard.state.set_node(node("node-a"), NOW)
+    yard.state.set_node(read_node("node-a"), NOW)
     assert went(yard, slices(1)) == "node unregistered"
 
 
@@ -245,20 +236,24 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
 )
 def test_a_node_without_the_wanted_form_has_too_few_cards(incoming: dict[str, Any], reason: str) -> None:
     assert went(Yard([drs_node()]), incoming) == reason
-    assert went(Yard([node("n")]), incoming) == "node unregistered"
-    others = node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
+    assert went(Yard([read_node("n")]), incoming) == "node unregistered"
+    others = read_node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
     assert went(Yard([others]), incoming) == "NodeInsufficientDevice"
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
     yard = Yard(
-        [node("n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))})]
+        [
+            read_node(
+                "n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))}
+            )
+        ]
     )
     yard.place(slices(6, "full"))
     assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
     assert went(yard, share(100, count=3)) == "NodeInsufficientDevice"
     assert went(yard, pod(**{R.GCU: 4}), WHOLE) == "NodeInsufficientDevice"
-    assert went(yard, pod(name="all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
+    assert went(yard, pod("all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
 
 
 # 4 and 5: admission
@@ -299,14 +294,14 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
 def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
     yard = Yard([drs_node(), shared_node()])
     assert yard.admit(pod(**amounts)).message.startswith(message)
-    only_requests = pod(container(requests=amounts))
+    only_requests = pod("p", container(requests=amounts))
     assert yard.admit(only_requests).message.startswith(message)
 
 
 def test_a_pod_is_shared_or_drs() -> None:
-    both = pod(container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
+    both = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
     yard = Yard(
-        [node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
+        [read_node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
     )
     assert "can't be in one pod" in yard.admit(both).message
     assert went(yard, both, admit=False) == "1/2 ModeNotFit"
@@ -338,7 +333,7 @@ def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
 def test_drs_amounts_end_up_in_limits_and_requests(
     limits: dict[str, object], requests: dict[str, object], after: dict[str, str]
 ) -> None:
-    admitted = Yard([drs_node()]).admit(pod(container(requests=requests, **limits)))
+    admitted = Yard([drs_node()]).admit(pod("p", container(requests=requests, **limits)))
     assert admitted.limits() == {key: str(value) for key, value in limits.items()} | after
     assert admitted.requests() == {key: str(value) for key, value in requests.items()} | after
 
@@ -347,9 +342,9 @@ def test_drs_amounts_end_up_in_limits_and_requests(
 def test_slices_in_an_init_container_are_warned_of(incoming: dict[str, Any]) -> None:
     yard = Yard([drs_node(), shared_node()])
     (app,) = incoming["spec"]["containers"]
-    assert yard.admit(pod(app)).warnings == []
+    assert yard.admit(pod("p", app)).warnings == []
     for init in (app, app | {"restartPolicy": "Always"}):
-        moved = pod(container("app"), init=[init])
+        moved = pod("p", container("app"), init=[init])
         assert ["the device plugin serves app containers only" in text for text in yard.admit(moved).warnings] == [True]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from builders import container, read_node
 
 from .enflame import ALLOCATED, WHOLE, R, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .yard import NOW, Placed, Yard, container, node, pod
+from .yard import NOW, Placed, Yard, pod
 
 POLICY = "hami.io/gpu-scheduler-policy"
 NANOSECONDS = str(int(NOW) * 10**9)
@@ -80,7 +81,7 @@ def test_4_a_card_gives_what_is_left_and_no_more() -> None:
 
 
 def test_5_drs_by_slices() -> None:
-    placed = Yard([drs_node()]).place(pod(container("pod-gcu-example1", **{R.SLICES: 3})))
+    placed = Yard([drs_node()]).place(pod("p", container("pod-gcu-example1", **{R.SLICES: 3})))
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node-a",
@@ -167,7 +168,7 @@ def test_9_the_card_follows_the_policy(policy: str, card: int) -> None:
 
 
 def test_10_two_containers_get_one_card() -> None:
-    incoming = pod(container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
+    incoming = pod("p", container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
     placed = Yard([drs_node(cards=2)]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == (
@@ -184,7 +185,7 @@ def test_10_two_containers_get_one_card() -> None:
 
 
 def test_11_whole_cards() -> None:
-    yard = Yard([node("testnode", capacity={R.GCU: 2})])
+    yard = Yard([read_node("testnode", capacity={R.GCU: 2})])
     placed = yard.place(pod(**{R.GCU: 1}), keep=False)
     assert isinstance(placed, Placed)
     assert placed.annotations == {
@@ -194,7 +195,7 @@ def test_11_whole_cards() -> None:
         WHOLE: "testnode-GCU-1,GCU,100,100:;",
     }
     assert placed.debits == {"limits.enflame.com/gcu": 1}
-    yard.place(pod(name="first", **{R.GCU: 1}))
+    yard.place(pod("first", **{R.GCU: 1}))
     assert went(yard, pod(**{R.GCU: 2})) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict"
     )
@@ -217,7 +218,11 @@ def test_12_a_card_is_in_one_mode() -> None:
 def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
     text = drs_capacity(drs_card(0, minor="1"), drs_card(1, minor="0"))
     yard = Yard(
-        [node("n1", capacity={"enflame.com/gcu-count": 2, R.SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text})]
+        [
+            read_node(
+                "n1", capacity={"enflame.com/gcu-count": 2, R.SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text}
+            )
+        ]
     )
     placed = yard.place(slices(3))
     assert isinstance(placed, Placed)
@@ -230,7 +235,7 @@ def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
 
 
 def test_annotations_of_a_pod_without_cards_in_some_containers() -> None:
-    incoming = pod(container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
+    incoming = pod("p", container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
     placed = Yard([drs_node()]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == ";;node-a-enflame-drs-0,Enflame,6144,17:;"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 
 from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .yard import CHART, NOW, Placed, Yard, container, node, pod
+from .yard import CHART, NOW, Placed, Yard, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -55,7 +56,7 @@ def test_uuid_lists(key: str, text: str, where: str) -> None:
 def test_both_uuid_lists_hold_at_once() -> None:
     lists = {"enflame.com/use-gpuuuid": "a-enflame-drs-0", "enflame.com/nouse-gpuuuid": "a-enflame-drs-0"}
     assert went(Yard([drs_node("a", 2)]), slices(1, **lists)) == "2/2 CardUuidMismatch"
-    whole = Yard([node("n", capacity={R.GCU: 1})])
+    whole = Yard([read_node("n", capacity={R.GCU: 1})])
     ignored = pod(annotations={"enflame.com/nouse-gpuuuid": "n-GCU-0"}, **{R.GCU: 1})
     assert went(whole, ignored, WHOLE) == "n-GCU-0,GCU,100,100:;"
 
@@ -75,7 +76,7 @@ def test_a_hundred_tasks_are_a_shared_cards_most() -> None:
 
 
 def test_a_card_with_broken_slices_is_full_earlier() -> None:
-    yard = Yard([node("n", **{CAPACITY: drs_capacity(drs_card(0, capacity=4))})])
+    yard = Yard([read_node("n", **{CAPACITY: drs_capacity(drs_card(0, capacity=4))})])
     yard.place(slices(3, "first"))
     assert went(yard, slices(3)) == "1/1 CardInsufficientCore"
     assert went(yard, slices(1)) == "n-enflame-drs-0,Enflame,6144,17:;"
@@ -83,7 +84,7 @@ def test_a_card_with_broken_slices_is_full_earlier() -> None:
 
 
 def two(first: int, second: int, **annotations: str) -> dict[str, Any]:
-    return pod(container("a", **{R.SLICES: first}), container("b", **{R.SLICES: second}), annotations=annotations)
+    return pod("p", container("a", **{R.SLICES: first}), container("b", **{R.SLICES: second}), annotations=annotations)
 
 
 def test_the_first_card_is_one_that_takes_every_container() -> None:
@@ -97,9 +98,9 @@ def test_the_first_card_is_one_that_takes_every_container() -> None:
 
 def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
     yard = Yard([shared_node("n", 2, 4)])
-    halves = pod(container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 50}))
+    halves = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 50}))
     assert went(yard, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
-    more = pod(container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
+    more = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
     assert went(yard, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
 
 
@@ -107,7 +108,7 @@ def test_an_init_container_uses_the_card_of_the_apps() -> None:
     yard = Yard([drs_node("n", 2)])
     yard.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
     notes = {"hami.io/gpu-scheduler-policy": "binpack"}
-    incoming = pod(container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
+    incoming = pod("p", container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
     assert went(yard, incoming) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
     usage = next(yard.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
     assert (usage.slots, usage.memory) == (6, 40960)
@@ -145,7 +146,7 @@ def test_the_size_is_counted_anew_when_the_table_becomes_known_or_changes() -> N
 
 
 def test_a_card_that_is_held_but_no_longer_registered_keeps_its_mode() -> None:
-    yard = Yard([node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
+    yard = Yard([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
     yard.place(slices(1, "drs"))
     yard.state.set_node(shared_node("n", 1, 4), NOW)
     assert went(yard, share(25)) == "1/1 ModeNotFit"

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.quantity import Quantity
 
 from .enflame import ALLOCATED, R, drs_capacity, drs_card, drs_node, share, slices
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 JSON = dict[str, Any]
 DRS_CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -124,6 +125,7 @@ def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
     order = sorted(range(len(used)), key=lambda index: (sign * score(index), -index))
     expected = next((index for index in order if takes(used[index])), None)
     incoming = pod(
+        "p",
         *(container(f"a{n}", **{R.SLICES: size}) for n, size in enumerate(apps)),
         init=[container(f"i{n}", **{R.SLICES: size}) for n, size in enumerate(inits)],
         annotations={"hami.io/gpu-scheduler-policy": policy},
@@ -166,7 +168,7 @@ def test_no_card_is_oversold_or_in_two_modes(
     text = drs_capacity(*(drs_card(i, str(m), capacities[i]) for i, m in enumerate(minors)))
     healthy = '{"0":6,"1":0,"2":6}'
     notes = {DRS_CAPACITY: text, "enflame.com/gcu-shared-capacity": healthy}
-    yard = Yard([node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
+    yard = Yard([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
     for number, ((form, amounts), remove, policy, list_key) in enumerate(coming):
         incoming = _asking(f"p{number}", form, amounts, policy, list_key)
         placed = yard.place(incoming)
@@ -197,7 +199,7 @@ def _asking(name: str, form: str, amounts: list[int], policy: str, list_key: str
     if form == "cards":
         return share(None, amounts[0], name, **notes)
     wanted = [{R.SLICES: a} if form == "drs" else {R.VGCU: 1, R.PERCENT: a} for a in amounts]
-    return pod(*(container(f"c{n}", **w) for n, w in enumerate(wanted)), name=name, annotations=notes)
+    return pod(name, *(container(f"c{n}", **w) for n, w in enumerate(wanted)), annotations=notes)
 
 
 def _check(yard: Yard, minors: list[int], capacities: list[int]) -> None:
@@ -220,7 +222,7 @@ def _check(yard: Yard, minors: list[int], capacities: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 8))
 def test_a_shared_cards_slices_are_never_more_than_it_is_cut_into(percents: list[int], f: int) -> None:
-    yard = Yard([node("n", capacity={R.COUNT: 1, R.SHARED_GCU: f})])
+    yard = Yard([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: f})])
     taken = 0
     for number, percent in enumerate(percents):
         placed = yard.place(share(percent, name=f"p{number}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices.keys import Dimension, QuotaKey
 from hami_webhook.kube.objects import Pod
@@ -13,7 +14,7 @@ from hami_webhook.quota.pricing import waiting_charge
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .enflame import R, drs_node, share, shared_node, slices
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -52,11 +53,11 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
         (share(51), shared_debit(1, 75)),
         (share(None), shared_debit(1, 100)),
         (pod(**{R.GCU: 2}), {f"limits.{R.GCU}": 2}),
-        (pod(container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
+        (pod("p", container("app", **{R.SLICES: 1}), init=[container("i", **{R.SLICES: 3})]), drs_debit(3, 20480, 50)),
     ],
 )
 def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any], debit: dict[str, int]) -> None:
-    yard = Yard([drs_node(), shared_node("shared", 2, 4), node("whole", capacity={R.GCU: 2})])
+    yard = Yard([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
     admitted = yard.admit(incoming).pod
     assert admitted is not None
     assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, JSON, Names, Placed, Yard, configured, container, node, pod
+from .yard import CHART, JSON, Names, Placed, Yard, configured, pod
 
 OLD_ILUVATAR = configured(
     "iluvatar: {resourceCountName: iluvatar.ai/vgpu, resourceMemoryName: iluvatar.ai/vcuda-memory, "
@@ -45,7 +46,7 @@ def listed(key: str, memory: int, model: str, cards: int = 2, *, cores: int = 10
         {"id": f"c{i}", "index": i, "count": 10, "devmem": memory, "devcore": cores, "type": model, "health": True}
         for i in range(cards)
     ]
-    return node("n1", **{key: json.dumps(records)}, **notes)
+    return read_node("n1", **{key: json.dumps(records)}, **notes)
 
 
 def nvidia(model: str, cards: int = 2) -> Node:
@@ -58,23 +59,25 @@ def ascend(chip: str, memory: int, *, soft: bool = False) -> Node:
 
 
 def hygon(model: str) -> Node:
-    return node("n1", **{"hami.io/node-dcu-register": "".join(f"c{i},4,65520,100,{model},0,true:" for i in (0, 1))})
+    return read_node(
+        "n1", **{"hami.io/node-dcu-register": "".join(f"c{i},4,65520,100,{model},0,true:" for i in (0, 1))}
+    )
 
 
 def cambricon(model: str) -> Node:
-    return node("n1", labels={"Model": model}, capacity={MLU.cores: 200, MLU.memory: 182})
+    return read_node("n1", labels={"Model": model}, capacity={MLU.cores: 200, MLU.memory: 182})
 
 
 def mthreads() -> Node:
-    return node("n1", capacity={MT.cores: 32, MT.memory: 192})
+    return read_node("n1", capacity={MT.cores: 32, MT.memory: 192})
 
 
 def old_iluvatar() -> Node:
-    return node("n1", capacity={OLD.cores: 200, OLD.memory: 256})
+    return read_node("n1", capacity={OLD.cores: 200, OLD.memory: 256})
 
 
 def metax() -> Node:
-    return node("n1", capacity={WHOLE: 2})
+    return read_node("n1", capacity={WHOLE: 2})
 
 
 def sgpu() -> Node:
@@ -82,7 +85,7 @@ def sgpu() -> Node:
         {"uuid": f"c{i}", "totalDevCount": 16, "totalCompute": 100, "totalVRam": 65536, "healthy": True}
         for i in range(2)
     ]
-    return node("n1", **{"metax-tech.com/node-gpu-devices": json.dumps(cards)})
+    return read_node("n1", **{"metax-tech.com/node-gpu-devices": json.dumps(cards)})
 
 
 def booked(vendor: str, placed: Placed | Mapping[str, str], where: Yard) -> list[tuple[int, int]]:
@@ -253,7 +256,7 @@ def test_a_priority_is_for_run_time_and_moves_no_pod(level: int) -> None:
 
 def test_a_users_log_level_is_left_alone() -> None:
     env = [{"name": "LIBCUDA_LOG_LEVEL", "value": "0"}]
-    admitted = Yard([nvidia("NVIDIA A10")]).admit(pod({**GPU.container(1, 1000, 5), "env": env}))
+    admitted = Yard([nvidia("NVIDIA A10")]).admit(pod("p", {**GPU.container(1, 1000, 5), "env": env}))
     assert admitted.pod is not None
     assert admitted.pod["spec"]["containers"][0]["env"] == env
 
@@ -285,7 +288,7 @@ def test_a_pod_is_on_one_node_and_a_job_on_many() -> None:
     ids=["official", "volcano"],
 )
 def test_another_plugins_node_takes_none_of_our_pods(annotations: Mapping[str, str], why: str) -> None:
-    assert Yard([node("n1", capacity={GPU.count: 10}, **annotations)]).place(SMALL) == {"n1": why}
+    assert Yard([read_node("n1", capacity={GPU.count: 10}, **annotations)]).place(SMALL) == {"n1": why}
 
 
 def test_beside_volcanos_plugin_only_our_own_list_counts() -> None:
@@ -305,13 +308,13 @@ L40S = (
 
 def test_a_node_that_offers_cards_only_has_its_memory_in_the_annotation() -> None:
     """The sample of the FAQ, in the form of HAMi 2.7; nvidia.com/gpumem and gpucores are on no node."""
-    where = Yard([node("n1", capacity={GPU.count: 20}, **{"hami.io/node-nvidia-register": L40S})])
+    where = Yard([read_node("n1", capacity={GPU.count: 20}, **{"hami.io/node-nvidia-register": L40S})])
     assert isinstance(where.place(GPU.pod("p", 2, 49140)), Placed)
     assert where.place(GPU.pod("q", 1, 1)) == {"n1": "2/2 CardInsufficientMemory"}
 
 
 def test_a_container_without_cards_beside_one_with_cards_gets_none() -> None:
     where = Yard([nvidia("NVIDIA A10", 1)])
-    placed = where.place(pod(container("side"), GPU.container(1, 1000, 5)))
+    placed = where.place(pod("p", container("side"), GPU.container(1, 1000, 5)))
     assert isinstance(placed, Placed)
     assert placed.annotations["hami.io/vgpu-devices-allocated"] == ";c0,NVIDIA,1000,5:;"

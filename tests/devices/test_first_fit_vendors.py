@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.placement_metadata import placement_annotations
 
 from .iluvatars import BOTH
-from .yard import CHART, JSON, NOW, Placed, Yard, container, node, pod
+from .yard import CHART, JSON, NOW, Placed, Yard, pod
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def views(draw: Any, rules: Rules) -> NodeView:
             taken = st.sampled_from([0, cores // 10, cores // 4, cores // 2, cores])
             booked = st.integers(0, memory) | st.sampled_from([0, memory])
             usage[rules.key, device.uuid] = Usage(draw(st.integers(0, 4)), draw(booked), draw(taken))
-    return NodeView(node("n1"), {rules.key: Inventory(tuple(devices))}, usage)
+    return NodeView(read_node("n1"), {rules.key: Inventory(tuple(devices))}, usage)
 
 
 def wants(rules: Rules) -> st.SearchStrategy[JSON]:
@@ -244,7 +245,7 @@ def test_a_placement_keeps_within_every_card_and_the_quota_and_is_written_as_giv
     inits = data.draw(st.integers(0, min(2, len(wanted) - 1)))
     sidecars = [n < inits and data.draw(st.booleans()) for n in range(len(wanted))]
     boxes = [container(f"c{n}", sidecar=sidecars[n], **limits(rules, each)) for n, each in enumerate(wanted)]
-    incoming = pod(*boxes[inits:], init=boxes[:inits])
+    incoming = pod("p", *boxes[inits:], init=boxes[:inits])
     manifest = Pod.from_object(incoming)
     hard = {f"limits.{vendor.memory_name}": data.draw(st.integers(0, 500))} if data.draw(st.booleans()) else {}
     budget = PodBudget(hard, manifest.kinds, rules.vendors)
@@ -282,11 +283,11 @@ def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st
     dcu, mlu = RULES[:2]
     register = "".join(f"c{n},4,{4 + n},100,DCU-K100_AI,0,true,{n},hami:" for n in range(3))
     capacity = {mlu.vendor.core_name: 300, mlu.vendor.memory_name: 20}
-    yard = Yard([node("n1", capacity=capacity, **{"hami.io/node-dcu-register": register})])
+    yard = Yard([read_node("n1", capacity=capacity, **{"hami.io/node-dcu-register": register})])
     whole: set[tuple[str, str]] = set()
     for number in range(data.draw(st.integers(1, 10))):
         rules = data.draw(st.sampled_from([dcu, mlu]))
-        placed = yard.place(pod(name=f"p{number}", **limits(rules, data.draw(wants(rules)))))
+        placed = yard.place(pod(f"p{number}", **limits(rules, data.draw(wants(rules)))))
         if isinstance(placed, Placed):
             rows = rules.vendor.decode(Pod.from_object(pod(annotations=placed.annotations))) or []
             whole |= {(rules.key, entry.uuid) for row in rows for entry in row if entry.cores == 100}
@@ -312,7 +313,7 @@ def test_quota_is_asked_behind_the_pods_own_wishes_and_before_what_is_free(
     rules: Rules, used: Usage, policy: str, label: str
 ) -> None:
     cards = Inventory((Device(rules.key, "c0", 0, 4, 10**6, rules.cores, rules.key),))
-    view = NodeView(node("n1"), {rules.key: cards}, {(rules.key, "c0"): used})
+    view = NodeView(read_node("n1"), {rules.key: cards}, {(rules.key, "c0"): used})
     manifest = pod(annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(rules, {"count": 1, "memory": 2}))
     nothing = PodBudget({f"limits.{rules.vendor.memory_name}": 0}, Pod.from_object(manifest).kinds, rules.vendors)
     assert str(fitted(rules, view, manifest, nothing)) == f"1/1 {label}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices.codecs import DeviceEntry
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
@@ -21,7 +22,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.vendors.hygon import Hygon
 from hami_webhook.kube.objects import Pod
 
-from .yard import CHART, NOW, Names, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Names, Yard, configured, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
@@ -37,7 +38,7 @@ limits = Names(COUNT, MEM, CORES).limits
 
 
 def registered(text: str) -> list[tuple[object, ...]]:
-    inventory = DCU.inventory(node(**{REGISTER: text}))
+    inventory = DCU.inventory(read_node(**{REGISTER: text}))
     if inventory is None:
         return []
     return [(d.uuid, d.slots, d.memory, d.cores, d.type, d.healthy, d.index, d.mode) for d in inventory.devices]
@@ -139,7 +140,7 @@ UNLIMITED = (
     ],
 )
 def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
-    incoming = pod(container(**amounts))
+    incoming = pod("p", container(**amounts))
     admitted = Yard([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
@@ -168,12 +169,12 @@ def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str])
     ],
 )
 def test_what_a_container_asks(amounts: Any, request_: Request | None) -> None:
-    for incoming in (pod(container(**amounts)), pod(container(requests=amounts))):
+    for incoming in (pod("p", container(**amounts)), pod("p", container(requests=amounts))):
         assert DCU.request(Pod.from_object(incoming).containers[0]) == request_
 
 
 def test_limits_come_before_requests_and_memory_is_in_units() -> None:
-    incoming = pod(container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
+    incoming = pod("p", container(requests={"a.b/dcu": 2, "a.b/core": 7}, **{"a.b/dcu": 1, "a.b/mem": 800}))
     assert UNITS["DCU"].request(Pod.from_object(incoming).containers[0]) == Request(1, FixedMemory(1600), 7)
 
 
@@ -184,7 +185,7 @@ def test_a_slot_for_every_container_and_nothing_else() -> None:
     one = Allocation("DCU", (AllocatedDevice("DCU-A", DeviceReservation(2000, 60)),))
     two = Allocation("DCU", tuple(AllocatedDevice(uuid, DeviceReservation(65520, 100)) for uuid in ("DCU-B", "DCU-A")))
     text = ";DCU-A,DCU,2000,60:;DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    written = DCU.encode([{}, {"DCU": one}, {"DCU": two}], node(), NOW)
+    written = DCU.encode([{}, {"DCU": one}, {"DCU": two}], read_node(), NOW)
     assert written == {"hami.io/dcu-devices-to-allocate": text, "hami.io/dcu-devices-allocated": text}
     assert DCU.decode(Pod.from_object(pod(annotations=written))) == [
         [],

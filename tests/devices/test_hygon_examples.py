@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders import node, read_node
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
@@ -13,7 +14,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
 from .quota_yard import amounts, run
-from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, node, node_object, pod
+from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
@@ -32,7 +33,7 @@ A, B = card("DCU-A"), card("DCU-B", 1)
 
 
 def yard(*cards: str) -> Yard:
-    return Yard([node("n1", **{REGISTER: "".join(cards or (A, B))})])
+    return Yard([read_node("n1", **{REGISTER: "".join(cards or (A, B))})])
 
 
 def got(placed: Placed | dict[str, str]) -> str:
@@ -103,7 +104,7 @@ def test_6_type_lists(use: str | None, nouse: str | None, fits: bool) -> None:
 
 
 def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
-    longer = Yard([node("n1", **{REGISTER: "L,4,9,100,DCU-Z100L,0,true:"})])
+    longer = Yard([read_node("n1", **{REGISTER: "L,4,9,100,DCU-Z100L,0,true:"})])
     assert got(longer.place(with_limits(notes={"hygon.com/use-dcutype": "Z100"}))) == "L,DCU,9,100:;"
 
 
@@ -143,7 +144,7 @@ def test_10_eight_fields_are_no_registration() -> None:
 
 def test_11_an_empty_slot_for_a_container_without_a_dcu() -> None:
     side = {"name": "side", "image": "x"}
-    assert got(yard().place(pod(side, one(1, 2000, 60)))) == ";DCU-B,DCU,2000,60:;"
+    assert got(yard().place(pod("p", side, one(1, 2000, 60)))) == ";DCU-B,DCU,2000,60:;"
 
 
 # 6, 7: what isn't among the examples
@@ -188,7 +189,7 @@ def test_mutex_takes_no_card_in_use() -> None:
 
 
 def test_init_containers_are_tried_alone_and_come_first() -> None:
-    incoming = pod(one(1, 2000, 60), init=[one(1, 60000, 50, name="prepare")])
+    incoming = pod("p", one(1, 2000, 60), init=[one(1, 60000, 50, name="prepare")])
     single = yard(A)
     placed = single.place(incoming)
     assert got(placed) == "DCU-A,DCU,60000,50:;DCU-A,DCU,2000,60:;"
@@ -197,14 +198,14 @@ def test_init_containers_are_tried_alone_and_come_first() -> None:
 
 
 def test_containers_of_a_pod_see_each_other() -> None:
-    incoming = pod(one(1, 2000, 60, name="a"), one(1, 2000, 60, name="b"))
+    incoming = pod("p", one(1, 2000, 60, name="a"), one(1, 2000, 60, name="b"))
     assert got(yard().place(incoming)) == "DCU-B,DCU,2000,60:;DCU-A,DCU,2000,60:;"
     assert got(yard(A).place(incoming)) == "1/1 CardInsufficientCore"
 
 
 # 10: quota
 
-DCUS = [node_object("n1", **{REGISTER: A + B})]
+DCUS = [node("n1", **{REGISTER: A + B})]
 NOTHING_KNOWN: list[JSON] = []
 
 
@@ -248,7 +249,7 @@ def test_quota_counts_cards_too() -> None:
 
 def test_a_whole_card_is_charged_the_smallest_eligible_one_while_it_waits() -> None:
     """Quota docs/spec/hygon.md#5 outranks section 10, by which a whole card declares nothing at admission."""
-    unequal = [node_object("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
+    unequal = [node("n1", **{REGISTER: A + card("DCU-S", 1, memory=30000)})]
     reported = exceeded(f"limits.{MEM}=30000 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=29999")
     assert amounts(run(unequal, hard(29999), [with_limits("p")])) == [reported]
     reported = exceeded(f"limits.{MEM}=65520 (smallest eligible card)", f"limits.{MEM}=0", f"limits.{MEM}=50000")
@@ -280,7 +281,7 @@ def test_where_no_node_registers_dcus_the_owner_is_told_which_plugin_would() -> 
     async def reported(register: str) -> list[str]:
         cluster, state = MemoryCluster(lambda: NOW), ClusterCache(CHART)
         notes = {REGISTER: register} if register else {}
-        state.set_node(Node.from_object(node_object("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
+        state.set_node(Node.from_object(node("n1", capacity={"hygon.com/dcu": 8}, **notes)), NOW)
         await cluster.ensure_namespace("default")
         stored = await cluster.create(Kind.PODS, with_limits("p", 3))
         placer = Placer(cluster, state, CHART, clock=lambda: NOW)

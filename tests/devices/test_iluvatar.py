@@ -1,6 +1,7 @@
 """Iluvatar's names, nodes and admission, both families (docs/spec/iluvatar.md#2 to #5)."""
 
 import pytest
+from builders import read_node
 
 from hami_webhook.admission.pods import normalise
 from hami_webhook.config import ConfigError
@@ -25,7 +26,7 @@ from .iluvatars import (
     with_limits,
     yard,
 )
-from .yard import CHART, NOW, Placed, Yard, configured, node, pod
+from .yard import CHART, NOW, Placed, Yard, configured, pod
 
 # 2: names and config
 
@@ -82,7 +83,7 @@ def test_newer_gpu_managers_names_go_to_the_old_section():
     vendors = configured(
         f"iluvatar: {{resourceCountName: my.org/ilu, resourceMemoryName: {VMEM}, resourceCoreName: {VCORE}}}"
     )
-    where = Yard([node("n1", capacity={VCORE: 100, VMEM: 128})], vendors=vendors)
+    where = Yard([read_node("n1", capacity={VCORE: 100, VMEM: 128})], vendors=vendors)
     result = where.place(pod(**{"my.org/ilu": 1, VMEM: 64}))
     assert isinstance(result, Placed)
     assert result.annotations["iluvatar.ai/predicate-gpu-idx-0"] == "0"
@@ -119,8 +120,8 @@ def test_a_chips_register_annotation_is_read_whatever_the_type_says(text, cards)
 
 
 def test_a_card_of_another_type_serves_and_other_chips_cards_dont():
-    where = Yard([node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
-    assert isinstance(where.place(pod(with_limits(n=1))), Placed)
+    where = Yard([read_node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
+    assert isinstance(where.place(pod("p", with_limits(n=1))), Placed)
     assert where.place(pod(**{"iluvatar.ai/BI-V100-vgpu": 1})) == {"n": "NodeInsufficientDevice"}
 
 
@@ -140,7 +141,7 @@ def test_a_card_of_another_type_serves_and_other_chips_cards_dont():
 )
 def test_old_devices_come_from_capacity(core, memory, count, each):
     capacity = {key: value for key, value in ((OLD_CORE, core), (OLD_MEM, memory)) if value is not None}
-    found = BOTH["Iluvatar"].inventory(node("g7", capacity=capacity))
+    found = BOTH["Iluvatar"].inventory(read_node("g7", capacity=capacity))
     devices = found.devices if found else ()
     assert [d.uuid for d in devices] == [f"g7-iluvatar-{i}" for i in range(count)]
     assert [d.index for d in devices] == list(range(count))
@@ -151,7 +152,7 @@ def test_old_devices_come_from_capacity(core, memory, count, each):
 def test_old_devices_are_gone_with_the_capacity():
     where = yard(old_node())
     where.state.set_node(old_node(core=0), NOW)
-    assert where.place(pod(with_limits(old=True, n=1))) == {"old-1": "node unregistered"}
+    assert where.place(pod("p", with_limits(old=True, n=1))) == {"old-1": "node unregistered"}
 
 
 # 5: admission
@@ -159,7 +160,7 @@ def test_old_devices_are_gone_with_the_capacity():
 
 @pytest.mark.parametrize(("amounts", "memory"), [({"mem": 8388607}, 8388607), ({"mem": 0}, 0), ({"core": 0}, None)])
 def test_the_largest_and_smallest_amounts_are_let_in(amounts, memory):
-    admitted = yard().admit(pod(with_limits(n=1, **amounts)))
+    admitted = yard().admit(pod("p", with_limits(n=1, **amounts)))
     assert admitted.message == ""
     assert admitted.limits().get(VMEM) == (None if memory is None else str(memory))
 
@@ -183,7 +184,7 @@ def env_of(admitted, index=0):
 )
 def test_several_cards_get_all_their_cores(old, limits, requests, after, requested):
     names = OLD_AMOUNTS if old else AMOUNTS
-    admitted = yard().admit(pod(with_limits(old=old, requests=requests, **limits)))
+    admitted = yard().admit(pod("p", with_limits(old=old, requests=requests, **limits)))
     assert admitted.limits() == {names[key]: value for key, value in after.items()}
     assert admitted.requests() == {names[key]: value for key, value in requested.items()}
 
@@ -208,12 +209,12 @@ def test_the_runtime_is_told_the_containers_name(old, limits, env, after):
     incoming = with_limits(old=old, **limits)
     if env is not None:
         incoming["env"] = env
-    assert env_of(yard().admit(pod(incoming))) == after
+    assert env_of(yard().admit(pod("p", incoming))) == after
 
 
 def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
     nameless = with_limits("", n=1)
-    admitted = yard().admit(pod(nameless, init=[with_limits("prep", n=1)]))
+    admitted = yard().admit(pod("p", nameless, init=[with_limits("prep", n=1)]))
     assert env_of(admitted) == []
     assert admitted.pod["spec"]["initContainers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "prep"}]
 
@@ -221,7 +222,7 @@ def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
 @pytest.mark.parametrize(("limits", "asked"), [({"n": 1}, True), ({"n": 0}, True), ({"mem": 8}, False), ({}, False)])
 def test_a_count_in_limits_asks_even_where_it_is_0(limits, asked):
     for requests in ({}, {"n": 1}):
-        draft = PodDraft(pod(with_limits(requests=requests, **limits)))
+        draft = PodDraft(pod("p", with_limits(requests=requests, **limits)))
         assert bool(normalise(draft, BOTH, NO_DEVICES)) is asked
 
 
@@ -243,11 +244,11 @@ WARNINGS = [
 @pytest.mark.parametrize(("limits", "reported"), WARNINGS)
 def test_what_is_hardly_meant_is_told_once(old, limits, reported):
     names = OLD_AMOUNTS if old else AMOUNTS
-    first = yard().admit(pod(with_limits(old=old, **limits)))
+    first = yard().admit(pod("p", with_limits(old=old, **limits)))
     assert list(first.warnings) == ["container main: " + text.format_map(names) for text in reported]
 
 
 def test_gpu_manager_knows_no_init_containers():
-    reported = yard().admit(pod(with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
+    reported = yard().admit(pod("p", with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
     assert [("container prep" in text, "gpu-manager" in text) for text in reported] == [(True, True)]
-    assert yard().admit(pod(with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []
+    assert yard().admit(pod("p", with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []

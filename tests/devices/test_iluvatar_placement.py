@@ -1,6 +1,7 @@
 """What Iluvatar containers ask, where they go, what is written and charged (docs/spec/iluvatar.md#6 to #10)."""
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import decode_pod_devices
@@ -26,7 +27,7 @@ from .iluvatars import (
     with_limits,
     yard,
 )
-from .yard import Placed, container, node, pod
+from .yard import Placed, pod
 
 # 6: requests
 
@@ -70,8 +71,8 @@ def test_every_label_alone(card, amounts, notes, label):
     """The card has a pod of 16 units and 30 percent."""
     where = yard(chip_node(card))
     if ",false" not in card:
-        assert isinstance(where.place(pod(with_limits(n=1, mem=16, core=30), name="first")), Placed)
-    assert placed(where, pod(with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
+        assert isinstance(where.place(pod("first", with_limits(n=1, mem=16, core=30))), Placed)
+    assert placed(where, pod("p", with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_every_label_alone(card, amounts, notes, label):
     ],
 )
 def test_lists_choose_among_the_chips_own_cards(notes, answer):
-    assert placed(yard(), pod(with_limits(n=1), annotations=notes)).startswith(answer)
+    assert placed(yard(), pod("p", with_limits(n=1), annotations=notes)).startswith(answer)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,9 @@ def test_lists_choose_among_the_chips_own_cards(notes, answer):
 )
 def test_the_old_familys_lists(notes, answer):
     text = placed(
-        yard(old_node()), pod(with_limits(old=True, n=1), annotations=notes), "hami.io/iluvatar-vgpu-devices-allocated"
+        yard(old_node()),
+        pod("p", with_limits(old=True, n=1), annotations=notes),
+        "hami.io/iluvatar-vgpu-devices-allocated",
     )
     assert text.startswith(answer)
 
@@ -118,12 +121,13 @@ def test_the_old_familys_lists(notes, answer):
 )
 def test_several_whole_cards_have_at_least_the_memory_written(limits, answer):
     assert (
-        placed(yard(chip_node(A + B + "GPU-3333,100,16384,100,BI-V150,0,true:")), pod(with_limits(**limits))) == answer
+        placed(yard(chip_node(A + B + "GPU-3333,100,16384,100,BI-V150,0,true:")), pod("p", with_limits(**limits)))
+        == answer
     )
 
 
 def test_containers_of_a_pod_are_independent():
-    assert placed(yard(), pod(with_limits("a", n=1, mem=64), with_limits("b", n=1, mem=96))) == (
+    assert placed(yard(), pod("p", with_limits("a", n=1, mem=64), with_limits("b", n=1, mem=96))) == (
         "GPU-2222,BI-V150,16384,0:;GPU-1111,BI-V150,24576,0:;"
     )
 
@@ -131,17 +135,17 @@ def test_containers_of_a_pod_are_independent():
 def test_a_card_without_cores_serves_pods_that_ask_for_none():
     where = yard(chip_node("a,9,4096,0,x,0,true:"))
     for name in ("p", "q"):
-        assert placed(where, pod(with_limits(n=1, mem=1), name=name)) == "a,BI-V150,256,0:;"
+        assert placed(where, pod(name, with_limits(n=1, mem=1))) == "a,BI-V150,256,0:;"
 
 
 def test_the_families_never_see_each_others_cards():
     where = yard(chip_node(), old_node())
-    assert placed(where, pod(with_limits(n=1, mem=1), name="new")).startswith("GPU-")
-    assert where.place(pod(with_limits(old=True, n=3))) == {
+    assert placed(where, pod("new", with_limits(n=1, mem=1))).startswith("GPU-")
+    assert where.place(pod("p", with_limits(old=True, n=3))) == {
         "ilu-1": "NodeInsufficientDevice",
         "old-1": "NodeInsufficientDevice",
     }
-    both = where.place(pod(with_limits("x", n=1), with_limits("y", old=True, n=1)))
+    both = where.place(pod("p", with_limits("x", n=1), with_limits("y", old=True, n=1)))
     assert both == {"ilu-1": "NodeInsufficientDevice", "old-1": "NodeInsufficientDevice"}
 
 
@@ -149,7 +153,7 @@ def test_the_families_never_see_each_others_cards():
 
 
 def test_per_chip_placement_writes_the_same_value_twice():
-    result = yard().place(pod(with_limits(n=1, mem=64, core=50)))
+    result = yard().place(pod("p", with_limits(n=1, mem=64, core=50)))
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "ilu-1",
         "hami.io/vgpu-time": "1767225600",
@@ -160,7 +164,7 @@ def test_per_chip_placement_writes_the_same_value_twice():
 
 def test_old_placement_tells_gpu_manager_the_index_of_every_app_container():
     apps = [with_limits("a", old=True, n=1, mem=64, core=50), container("b"), with_limits("c", old=True, n=1, mem=96)]
-    result = yard(old_node()).place(pod(*apps, init=[with_limits("prep", old=True, n=1, mem=32)]))
+    result = yard(old_node()).place(pod("p", *apps, init=[with_limits("prep", old=True, n=1, mem=32)]))
     text = "old-1-iluvatar-1,Iluvatar,8192,0:;old-1-iluvatar-1,Iluvatar,16384,50:;;old-1-iluvatar-0,Iluvatar,24576,0:;"
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "old-1",
@@ -207,18 +211,18 @@ def test_the_quota_keys():
     ],
 )
 def test_what_a_waiting_pod_is_charged(limits, waiting):
-    assert amounts(yard(chip_node(FOUR)).waiting(pod(with_limits(**limits)))) == waiting
+    assert amounts(yard(chip_node(FOUR)).waiting(pod("p", with_limits(**limits)))) == waiting
 
 
 def test_a_waiting_pod_is_charged_a_unit_a_device_where_no_card_is_known():
-    assert amounts(yard(node("none")).waiting(pod(with_limits(n=2)))) == (2, 200)
+    assert amounts(yard(read_node("none")).waiting(pod("p", with_limits(n=2)))) == (2, 200)
 
 
 def test_the_pages_quota_table():
     a, b, c = (
-        pod(with_limits(n=1, mem=64, core=50), name="a"),
-        pod(with_limits(n=1), name="b"),
-        pod(with_limits(n=2), name="c"),
+        pod("a", with_limits(n=1, mem=64, core=50)),
+        pod("b", with_limits(n=1)),
+        pod("c", with_limits(n=2)),
     )
     where = yard(chip_node(FOUR), hard=dict(zip(KEYS, (256, 250), strict=True)))
     assert isinstance(where.place(a), Placed)
@@ -235,5 +239,5 @@ def test_the_pages_quota_table():
 
 def test_cores_are_counted_once_for_every_card():
     where = yard(chip_node(FOUR), hard={KEYS[1]: 299})
-    assert isinstance(where.place(pod(with_limits(n=2)), keep=False), Placed)
-    assert placed(where, pod(with_limits(n=3))) == "2/4 AllocatedCardsInsufficientRequest, 2/4 ResourceQuotaNotFit"
+    assert isinstance(where.place(pod("p", with_limits(n=2)), keep=False), Placed)
+    assert placed(where, pod("p", with_limits(n=3))) == "2/4 AllocatedCardsInsufficientRequest, 2/4 ResourceQuotaNotFit"

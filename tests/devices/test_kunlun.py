@@ -1,6 +1,7 @@
 """Kunlunxin by its tables: configuration (2), nodes (3), lists (4), admission (5), extraction (6), outputs (9)."""
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard
@@ -11,7 +12,7 @@ from hami_webhook.kube.objects import Pod
 
 from . import xpus
 from .xpus import HALF, MEM, QUARTER, USE, VXPU, WHOLE, XPU, card, chosen, entry, kl, server, slices, with_limits
-from .yard import CHART, NOW, Placed, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Placed, Yard, configured, pod
 
 WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
 
@@ -64,8 +65,8 @@ def test_the_names_of_the_chart():
 
 @pytest.mark.parametrize("capacity", [0, "1500m", -1, "x"])
 def test_no_whole_cards_without_a_whole_positive_capacity(capacity):
-    assert WHOLE_CARDS.inventory(node(capacity={XPU: capacity})) is None
-    assert WHOLE_CARDS.inventory(node()) is None
+    assert WHOLE_CARDS.inventory(read_node(capacity={XPU: capacity})) is None
+    assert WHOLE_CARDS.inventory(read_node()) is None
 
 
 @pytest.mark.parametrize(("count", "numa"), [(1, [1]), (3, [0, 1, 1]), (8, [0] * 4 + [1] * 4)])
@@ -80,7 +81,7 @@ def test_whole_cards_are_derived_from_capacity(count, numa):
 
 def test_whole_cards_go_with_their_capacity():
     yard = Yard([server(xpus=8)])
-    yard.state.set_node(node(), NOW)
+    yard.state.set_node(read_node(), NOW)
     assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == "node unregistered"
 
 
@@ -89,7 +90,7 @@ def test_the_register_annotation_of_the_page():
      {"id":"KL-UUID-01","index":1,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-02","index":2,"count":4,"devmem":98304,"devcore":100,"type":"XPU","health":true},
      {"id":"KL-UUID-03","index":3,"count":4,"devmem":98304,"devcore":100,"type":"XPU"}]"""
-    cards = VXPUS.inventory(node(**{xpus.REGISTER: text})).devices
+    cards = VXPUS.inventory(read_node(**{xpus.REGISTER: text})).devices
     assert [(c.uuid, c.index, c.healthy) for c in cards] == [(kl(i), i, i != 3) for i in range(4)]
     assert {(c.vendor, c.slots, c.memory, c.cores) for c in cards} == {("XPU", 4, WHOLE, 100)}
 
@@ -174,7 +175,7 @@ def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
 @pytest.mark.parametrize("init", [False, True])
 def test_memory_is_aligned_in_limits_and_requests(written, aligned, init):
     incoming = slices(1, written, "asks")
-    manifest = pod(container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
+    manifest = pod("p", container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
     admitted = Yard([]).admit(manifest)
     (found,) = admitted.pod["spec"]["initContainers" if init else "containers"]
     assert found["resources"] == {
@@ -272,12 +273,12 @@ def test_what_is_hardly_meant_is_told(limits, warnings):
 )
 def test_extraction(vendor, limits, found):
     assert request(vendor, **limits) == found
-    (incoming,) = Pod.from_object(pod(container(requests=limits))).containers
+    (incoming,) = Pod.from_object(pod("p", container(requests=limits))).containers
     assert vendor.request(incoming) == found
 
 
 def test_limits_come_before_requests():
-    (incoming,) = Pod.from_object(pod(container(**{VXPU: 1, MEM: 1}, requests={VXPU: 2, MEM: 30000}))).containers
+    (incoming,) = Pod.from_object(pod("p", container(**{VXPU: 1, MEM: 1}, requests={VXPU: 2, MEM: 30000}))).containers
     assert VXPUS.request(incoming) == Request(1, FixedMemory(QUARTER), 25)
 
 
@@ -295,7 +296,7 @@ def test_a_container_without_slices_keeps_its_place_in_the_annotation():
 
 def test_each_backend_pads_its_own_list():
     yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
-    manifest = pod(slices(1, HALF, "a"), container("b", **{XPU: 1}), init=[container("c", cpu=1)])
+    manifest = pod("p", slices(1, HALF, "a"), container("b", **{XPU: 1}), init=[container("c", cpu=1)])
     placed = yard.place(manifest)
     assert placed.annotations[xpus.ALLOCATED] == ";" + entry(0, HALF) + ";;"
     assert placed.annotations[xpus.WHOLE_ALLOCATED] == ";;n1-kunlun-1,kunlun,98304,100:;"
@@ -304,7 +305,7 @@ def test_each_backend_pads_its_own_list():
 
 def test_the_indices_of_all_containers_are_written_once_each():
     init, first, second = (container(name, **{XPU: count}) for name, count in (("i", 1), ("a", 2), ("b", 1)))
-    placed = xpus.use_whole(Yard([server(xpus=8)]), [6]).place(pod(first, second, init=[init]))
+    placed = xpus.use_whole(Yard([server(xpus=8)]), [6]).place(pod("p", first, second, init=[init]))
     assert placed.annotations[xpus.WHOLE_ALLOCATED].count("n1-kunlun-4,") == 2
     assert placed.annotations[xpus.INDICES] == "4,5,7"
 
@@ -323,8 +324,8 @@ def test_bus_ids_with_colons_are_counted_as_used():
 @pytest.mark.parametrize("finished", [False, True])
 def test_after_init_only_the_app_is_counted(finished):
     yard = Yard([xpus.vxpu_server()])
-    placed = yard.place(pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")]))
-    bound = pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")], annotations=placed.annotations)
+    placed = yard.place(pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")]))
+    bound = pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")], annotations=placed.annotations)
     bound["spec"]["nodeName"] = "n1"
     if finished:
         bound["status"] = {"containerStatuses": [{"name": "app", "state": {"running": {}}}]}
@@ -337,7 +338,7 @@ def test_after_init_only_the_app_is_counted(finished):
 def test_a_pod_of_hami_before_init_containers_is_read():
     notes = {xpus.WHOLE_ALLOCATED: f"{xpus.ids([2])},kunlun,98304,100:;", "hami.io/vgpu-node": "n1"}
     yard = Yard([server(xpus=8)])
-    old = pod(container(**{XPU: 1}), name="old", init=[container("c", cpu=1)], annotations=notes)
+    old = pod("old", container(**{XPU: 1}), init=[container("c", cpu=1)], annotations=notes)
     old["spec"]["nodeName"] = "n1"
     yard.state.set_pod(Pod.from_object(old), NOW)
     assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == [0]

@@ -1,10 +1,11 @@
 """The worked examples of docs/spec/kunlun.md (section 14) and its quota example (10), each under its number."""
 
 import pytest
+from builders import container
 
 from . import xpus
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, chosen, entry, kl, server, slices, with_limits
-from .yard import Placed, Yard, container, pod
+from .yard import Placed, Yard, pod
 
 
 def whole(count, name="main"):
@@ -150,7 +151,7 @@ def test_quota_knows_the_memory_of_a_slice_without_any_card():
 
 def test_quota_counts_the_peak_of_init_and_app():
     yard = vyard()
-    manifest = pod(slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")])
+    manifest = pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")])
     assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
     placed = yard.place(manifest)
     assert placed.annotations[xpus.ALLOCATED] == entry(0, HALF) + ";" + entry(0, QUARTER) + ";"

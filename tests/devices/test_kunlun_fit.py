@@ -1,6 +1,7 @@
 """Kunlunxin in Fit: counts (7.3), reasons (7.4), quota (10), handles (11), a node with both plugins (13, item 11)."""
 
 import pytest
+from builders import container, read_node
 
 from hami_webhook.devices.vendors.kunlun import wings
 from hami_webhook.kube.objects import Pod
@@ -9,7 +10,7 @@ from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from . import xpus
 from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, card, chosen, ids, kl, server, slices, with_limits
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 
 def whole(count, name="main"):
@@ -265,13 +266,13 @@ def test_whole_cards_beyond_the_quota_are_refused():
 def test_an_init_container_takes_its_pods_cards_where_quota_demands():
     """By the rule it would take the last free card of the left wing, which would cost a fifth card."""
     yard = xpus.use_whole(Yard([server(xpus=8)]), [0, 1, 2])
-    manifest = pod(whole(4, "app"), init=[whole(1, "init")])
+    manifest = pod("p", whole(4, "app"), init=[whole(1, "init")])
     assert within(yard, manifest, xpu=5) == [[3], [4, 5, 6, 7]]
     assert within(yard, manifest, xpu=4) == [[4], [4, 5, 6, 7]]
 
 
 def test_an_app_container_takes_the_slices_of_its_init_container_where_quota_demands():
-    manifest = pod(slices(2, QUARTER, "app"), init=[slices(1, QUARTER, "init")])
+    manifest = pod("p", slices(2, QUARTER, "app"), init=[slices(1, QUARTER, "init")])
     yard = vyard({5: (1, QUARTER)})
     assert within(yard, manifest, mem=3 * QUARTER) == [[5], [0, 1]]
     assert within(yard, manifest, mem=2 * QUARTER) == [[5], [4, 5]]
@@ -334,5 +335,5 @@ def test_vxpu_scores_nothing_and_other_cards_silence_the_score():
     assert Yard([server(xpus=8)]).place(with_limits(whole(8))).score == 3000
     assert both().place(with_limits(whole(8))).score == 0
     gpu = '[{"id":"G","count":1,"devmem":9,"devcore":9,"type":"A10","health":true}]'
-    mixed = node(capacity={XPU: 8}, **{"hami.io/node-nvidia-register": gpu})
+    mixed = read_node(capacity={XPU: 8}, **{"hami.io/node-nvidia-register": gpu})
     assert Yard([mixed]).place(with_limits(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0

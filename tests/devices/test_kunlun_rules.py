@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+from builders import container
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import xpus
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, card, kl, server, slices, with_limits
-from .yard import CHART, NOW, container, pod
+from .yard import CHART, NOW, pod
 
 COUNTS = st.integers(1, 8)
 SIZES = st.sampled_from([QUARTER, QUARTER, HALF, WHOLE])
@@ -201,6 +202,7 @@ def made(name, asked, **fields):
 
 pods = st.builds(
     lambda inits, apps: pod(
+        "p",
         *(made(f"a{n}", asked) for n, asked in enumerate(apps)),
         slices(1, QUARTER, "asks"),
         init=[made(f"i{n}", asked, sidecar=sidecar) for n, (asked, sidecar) in enumerate(inits)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders import read_node
 
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.kube.objects import Pod, ResourceQuota
@@ -36,7 +37,7 @@ from .metaxes import (
     sgpu_node,
     zoned,
 )
-from .yard import CHART, NOW, Yard, node, pod
+from .yard import CHART, NOW, Yard, pod
 
 FIXED = {QOS: "fixed-share"}
 
@@ -120,7 +121,7 @@ def test_8_online() -> None:
 
 def test_9_two_containers() -> None:
     yard = Yard([sgpu_node(g("GPU-A"))])
-    found = placed(yard, pod(one("a", sgpu=1, vcore=60, vmemory=4), one("b", sgpu=1, vcore=30, vmemory=8)))
+    found = placed(yard, pod("p", one("a", sgpu=1, vcore=60, vmemory=4), one("b", sgpu=1, vcore=30, vmemory=8)))
     assert found.annotations[SGPU_ALLOCATED] == "GPU-A,Metax-SGPU,4096,60:;GPU-A,Metax-SGPU,8192,30:;"
     assert found.annotations[PLUGIN_ALLOCATED] == (
         '[[{"uuid":"GPU-A","compute":60,"vRam":4096}],[{"uuid":"GPU-A","compute":30,"vRam":8192}]]'
@@ -146,6 +147,7 @@ def test_10_units(vmemory: str | None, mebibytes: int) -> None:
 def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> None:
     yard = Yard([sgpu_node(g("A"), g("B"))])
     manifest = pod(
+        "p",
         one("plain"),
         one("none", sgpu=1, vcore=0, vmemory=1),
         one("two", sgpu=2, vcore=20, vmemory=2),
@@ -173,7 +175,7 @@ def test_a_whole_card_is_written_under_hamis_two_keys_only() -> None:
 def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> None:
     """A node with both kinds: HAMi adds 2000 for the tables to a pod that asks for shared cards."""
     both = gpu_node(2, losses={"1": 0}).annotations | sgpu_node(g("A")).annotations
-    yard = Yard([node("n1", capacity={GPU: 2}, **both)])
+    yard = Yard([read_node("n1", capacity={GPU: 2}, **both)])
     shared = placed(yard, pod_with_limits("s", vcore=10, vmemory=1), keep=False)
     assert (shared.score, GPU_ALLOCATED in shared.annotations) == (0, False)
     whole = placed(yard, pod_with_limits("w", gpu=1), keep=False)
@@ -271,6 +273,7 @@ def test_a_quota_of_nothing_blocks_a_pod_that_names_no_memory() -> None:
 def test_init_and_app_containers_combine_per_card() -> None:
     yard = Yard([sgpu_node(g("A"))])
     manifest = pod(
+        "p",
         one("app", sgpu=1, vcore=20, vmemory=5),
         one("beside", sgpu=1, vcore=30, vmemory=1),
         init=[one("init", sgpu=1, vcore=90, vmemory=8), one("side", sidecar=True, sgpu=1, vcore=5, vmemory=1)],

@@ -217,17 +217,17 @@ def test_a_second_container_joins_the_first_whatever_the_node_says() -> None:
     """The card counts as used with the pod's own QoS and class (HAMi refuses both)."""
     two = (one("a", sgpu=1, vcore=30, vmemory=1), one("b", sgpu=1, vcore=30, vmemory=1))
     on = view(g("A", qosPolicy=FIXED))
-    assert fitted(on, pod(*two, annotations={QOS: BURST})) == [["A"], ["A"]]
+    assert fitted(on, pod("p", *two, annotations={QOS: BURST})) == [["A"], ["A"]]
     for notes in (ONLINE, OFFLINE):
-        assert fitted(view(g("A")), pod(*two, annotations=notes)) == [["A"], ["A"]]
+        assert fitted(view(g("A")), pod("p", *two, annotations=notes)) == [["A"], ["A"]]
 
 
 def test_after_all_cores_a_card_has_no_qos_for_the_next_container() -> None:
     containers = (one("a", sgpu=1, vcore=100, vmemory=1), one("b", sgpu=1, vcore=30, vmemory=1))
-    assert fitted(view(g("A", qosPolicy=FIXED, totalCompute=200)), pod(*containers)) == [["A"], ["A"]]
-    assert fitted(view(g("A", qosPolicy=FIXED)), pod(*containers)) == "1/1 CardInsufficientCore"
+    assert fitted(view(g("A", qosPolicy=FIXED, totalCompute=200)), pod("p", *containers)) == [["A"], ["A"]]
+    assert fitted(view(g("A", qosPolicy=FIXED)), pod("p", *containers)) == "1/1 CardInsufficientCore"
     beside = view(g("A", qosPolicy=BEST, totalCompute=200), A=used(tenant(50, qos=FIXED)))
-    assert fitted(beside, pod(*containers)) == "1/1 CardQosPolicyMismatch"
+    assert fitted(beside, pod("p", *containers)) == "1/1 CardQosPolicyMismatch"
 
 
 def test_the_qos_of_a_card_changes_with_its_pods() -> None:
@@ -404,7 +404,7 @@ def test_in_both_policies_the_better_linked_node_wins_whatever_its_usage(policy:
 def test_only_cards_given_with_all_cores_count() -> None:
     on = view(*zoned(1, 1, 1, 1))
     assert scored(on, pod_with_limits(notes={AWARE: "1"}, sgpu=2, vcore=99)) == 0
-    mixed = pod(one("a", sgpu=1, vcore=99, vmemory=1), one("b", sgpu=2, vcore=100), annotations={AWARE: "1"})
+    mixed = pod("p", one("a", sgpu=1, vcore=99, vmemory=1), one("b", sgpu=2, vcore=100), annotations={AWARE: "1"})
     assert scored(on, mixed) == 600000
 
 
@@ -435,7 +435,7 @@ def test_an_online_pod_scores_by_the_pods_there(holders: list[str], merit: int) 
 def test_an_online_pod_scores_each_card_once_and_not_itself() -> None:
     on = view(g("A"), A=used(tenant(1, app="online")))
     two = (one("a", sgpu=1, vmemory=1), one("b", sgpu=1, vmemory=1))
-    assert scored(on, pod(*two, annotations=ONLINE)) == -20 * 10000
+    assert scored(on, pod("p", *two, annotations=ONLINE)) == -20 * 10000
 
 
 def test_the_policy_called_topology_aware_leaves_the_choice_of_node_to_the_score() -> None:

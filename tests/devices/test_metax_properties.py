@@ -258,7 +258,7 @@ def pods(draw: st.DrawFn, name: str = "p") -> JSON:
         QOS: draw(st.sampled_from(KINDS)),
         **({APP_CLASS: app} if app else {}),
     }
-    return pod(*apps, last, name=name, init=inits, annotations=notes)
+    return pod(name, *apps, last, init=inits, annotations=notes)
 
 
 @given(nodes(), pods(), st.none() | st.integers(2000, 150000))

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ from .metaxes import (
     pod_with_limits,
     sgpu_node,
 )
-from .yard import CHART, NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Yard, configured, pod
 
 SHARED = CHART["Metax-SGPU"]
 SAMPLE = (
@@ -95,7 +96,7 @@ def test_the_chart_is_the_default() -> None:
 
 
 def test_the_sample_is_read() -> None:
-    inventory = SHARED.inventory(node(**{REGISTER: SAMPLE}))
+    inventory = SHARED.inventory(read_node(**{REGISTER: SAMPLE}))
     assert inventory is not None
     assert inventory.devices == (
         Device(
@@ -114,7 +115,9 @@ def test_the_sample_is_read() -> None:
 
 
 def test_what_is_missing_has_its_default_and_the_index_is_the_position() -> None:
-    inventory = SHARED.inventory(node(**{REGISTER: '[{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'}))
+    inventory = SHARED.inventory(
+        read_node(**{REGISTER: '[{"uuid":"a"},{"uuid":"b","numa":-1,"linkZone":-1,"index":7}]'})
+    )
     assert inventory is not None
     first, second = inventory.devices
     assert first == Device("Metax-SGPU", "a", 0, 0, 0, 0, "Metax-SGPU", 0, healthy=False, extra=SgpuCard("", 0))
@@ -139,13 +142,13 @@ def test_what_is_missing_has_its_default_and_the_index_is_the_position() -> None
 )
 def test_what_cannot_be_read_is_no_card_at_all(text: str) -> None:
     with pytest.raises(RegistrationError, match=REGISTER):
-        SHARED.inventory(node(**{REGISTER: text}))
+        SHARED.inventory(read_node(**{REGISTER: text}))
 
 
 def test_cards_go_when_the_annotation_goes_or_breaks() -> None:
     state = ClusterCache(CHART)
     for text, there in ((SAMPLE, True), ("[", False), (SAMPLE, True), ("[]", False), (SAMPLE, True), (None, False)):
-        state.set_node(node("n1", **({} if text is None else {REGISTER: text})), NOW)
+        state.set_node(read_node("n1", **({} if text is None else {REGISTER: text})), NOW)
         (view,) = state.views()
         assert ("Metax-SGPU" in view.inventories) is there
         assert bool(state.problems()) is (text == "[")
@@ -185,16 +188,16 @@ def test_class_and_qos_at_admission(notes: dict[str, str], count: int, after: di
 
 
 def test_every_container_is_looked_at_init_containers_too() -> None:
-    assert admitted(pod(one(), init=[one("i", sgpu=1)])) == {QOS: "best-effort"}
-    assert admitted(pod(one("a", sgpu=1), one("b", sgpu=2), annotations=ONLINE)) == SINGLE_MESSAGE
-    assert admitted(pod(one("a", sgpu=1), one("b", sgpu=1), annotations=ONLINE)) == ONLINE
+    assert admitted(pod("p", one(), init=[one("i", sgpu=1)])) == {QOS: "best-effort"}
+    assert admitted(pod("p", one("a", sgpu=1), one("b", sgpu=2), annotations=ONLINE)) == SINGLE_MESSAGE
+    assert admitted(pod("p", one("a", sgpu=1), one("b", sgpu=1), annotations=ONLINE)) == ONLINE
 
 
 @pytest.mark.parametrize(
     "amounts", [{"vcore": 50, "vmemory": 4}, {"sgpu": 0, "vcore": 50}, {}], ids=["no count", "count 0", "nothing"]
 )
 def test_a_container_that_asks_for_no_card_is_left_alone(amounts: dict[str, object]) -> None:
-    assert admitted(pod(one(**amounts), annotations={QOS: "nonsense"})) == {QOS: "nonsense"}
+    assert admitted(pod("p", one(**amounts), annotations={QOS: "nonsense"})) == {QOS: "nonsense"}
 
 
 @pytest.mark.parametrize("notes", [{QOS: "x"}, {**OFFLINE, QOS: ""}, {APP_CLASS: "x"}])
@@ -205,12 +208,12 @@ def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> 
         checked_requests(stored, CHART)
     with pytest.raises(BadRequest, match="must be set one of"):
         read_pod_request(stored, CHART, "spread")
-    assert checked_requests(Pod.from_object(pod(one(vcore=5), annotations=notes)), CHART) == {}
+    assert checked_requests(Pod.from_object(pod("p", one(vcore=5), annotations=notes)), CHART) == {}
 
 
 def test_limits_and_requests_are_never_rewritten() -> None:
     made = container(requests={SGPU: 1}, **{SGPU: 1, VMEMORY: "2048Mi", VCORE: 10})
-    found = Yard([]).admit(pod(made))
+    found = Yard([]).admit(pod("p", made))
     assert (found.limits(), found.requests()) == ({SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}, {SGPU: "1"})
 
 
@@ -228,7 +231,7 @@ def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card(
 def test_memory_that_cannot_be_meant_is_denied(amount: str, where: str) -> None:
     amounts = {VMEMORY: amount}
     made = container(**{SGPU: "1"} | amounts) if where == "limits" else container(requests=amounts, **{SGPU: "1"})
-    assert Yard([]).admit(pod(made)).message == (
+    assert Yard([]).admit(pod("p", made)).message == (
         f"invalid {VMEMORY} value {amount} in container main: must be at most 2097151 GiB as a whole number, or 1Mi to "
         "2147483647Mi in bytes"
     )
@@ -250,15 +253,15 @@ def test_memory_that_cannot_be_meant_is_denied(amount: str, where: str) -> None:
     ],
 )
 def test_a_container_becomes_a_request(limits: dict[str, object], request_: Request | None) -> None:
-    (item,) = Pod.from_object(pod(container(**limits))).containers
+    (item,) = Pod.from_object(pod("p", container(**limits))).containers
     assert SHARED.request(item) == request_
 
 
 def test_only_limits_count() -> None:
     made = container(requests={SGPU: 1, VCORE: 5, VMEMORY: 5}, cpu=1)
-    assert SHARED.request(Pod.from_object(pod(made)).containers[0]) is None
+    assert SHARED.request(Pod.from_object(pod("p", made)).containers[0]) is None
     made = container(requests={VCORE: 5, VMEMORY: 5}, **{SGPU: 1})
-    assert SHARED.request(Pod.from_object(pod(made)).containers[0]) == Request(1, ShareOfCard(100), 100)
+    assert SHARED.request(Pod.from_object(pod("p", made)).containers[0]) == Request(1, ShareOfCard(100), 100)
 
 
 def test_an_online_pods_compute_is_not_counted() -> None:

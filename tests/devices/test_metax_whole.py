@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ from .metaxes import (
     placed,
     pod_with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, container, node, pod
+from .yard import CHART, NOW, Yard, configured, pod
 
 WHOLE = CHART["Metax-GPU"]
 LOSS_TABLE = {"1": 150, "2": 80, "3": 390, "4": 80, "5": 150, "6": 0}
@@ -48,8 +49,8 @@ def test_capacity_makes_cards() -> None:
 
 @pytest.mark.parametrize("count", ["0", "-1", "1500m", "x"])
 def test_no_capacity_no_cards(count: str) -> None:
-    assert WHOLE.inventory(node(capacity={GPU: count})) is None
-    assert WHOLE.inventory(node()) is None
+    assert WHOLE.inventory(read_node(capacity={GPU: count})) is None
+    assert WHOLE.inventory(read_node()) is None
 
 
 def test_cards_go_with_the_capacity() -> None:
@@ -133,7 +134,7 @@ def test_a_node_without_its_table_or_entry_is_the_last_to_be_taken(policy: str, 
 def test_cards_are_counted_once_over_all_containers() -> None:
     """Each container takes its own cards; an init container may use those of an app container."""
     yard = Yard([gpu_node(6, losses=LOSS_TABLE)])
-    found = placed(yard, pod(one("a", gpu=1), one("b", gpu=2), init=[one("i", gpu=2)]))
+    found = placed(yard, pod("p", one("a", gpu=1), one("b", gpu=2), init=[one("i", gpu=2)]))
     assert cards_of(found, GPU_ALLOCATED) == [
         ["n1-metax-5", "n1-metax-4"],
         ["n1-metax-5"],
@@ -145,9 +146,9 @@ def test_cards_are_counted_once_over_all_containers() -> None:
 
 def test_two_containers_with_whole_cards_fit() -> None:
     """HAMi wants the second container to take the first one's card, which is full."""
-    found = placed(Yard([gpu_node(2)]), pod(one("a", gpu=1), one("b", gpu=1)))
+    found = placed(Yard([gpu_node(2)]), pod("p", one("a", gpu=1), one("b", gpu=1)))
     assert cards_of(found, GPU_ALLOCATED) == [["n1-metax-1"], ["n1-metax-0"]]
-    refused = Yard([gpu_node(2)]).place(pod(one("a", gpu=1), one("b", gpu=2)))
+    refused = Yard([gpu_node(2)]).place(pod("p", one("a", gpu=1), one("b", gpu=2)))
     assert refused == {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
 
 
@@ -175,7 +176,7 @@ def test_broken_cards_are_not_given() -> None:
     assert yard.place(pod_with_limits("two", gpu=2)) == {
         "n1": "1/4 AllocatedCardsInsufficientRequest, 1/4 CardTimeSlicingExhausted, 2/4 CardNotHealth"
     }
-    assert isinstance(yard.place(pod(one("x", gpu=1), one("y", gpu=1), name="xy")), dict)
+    assert isinstance(yard.place(pod("xy", one("x", gpu=1), one("y", gpu=1))), dict)
     placed(yard, pod_with_limits("b", gpu=1))
     assert yard.place(pod_with_limits("c", gpu=1)) == {"n1": "2/4 CardNotHealth, 2/4 CardTimeSlicingExhausted"}
 
@@ -203,7 +204,7 @@ def test_admission_changes_nothing() -> None:
 )
 def test_the_count_is_read_from_limits_else_from_requests(limits: str | None, requests: str | None, count: int) -> None:
     made = container(requests={GPU: requests} if requests else None, **({GPU: limits} if limits else {}))
-    (item,) = Pod.from_object(pod(made)).containers
+    (item,) = Pod.from_object(pod("p", made)).containers
     assert WHOLE.request(item) == Request(count, FixedMemory(65536), 100)
 
 
@@ -232,7 +233,7 @@ def test_no_card_is_given_twice_nor_more_cards_than_are_whole(
     taken: set[str] = set()
     for number, (twice, count) in enumerate(pods):
         containers = [one("a", gpu=count), one("b", gpu=1)][: 1 + twice]
-        manifest = pod(*containers, name=f"p{number}")
+        manifest = pod(f"p{number}", *containers)
         wanted = count + twice
         if wanted == 0:
             continue

@@ -1,6 +1,7 @@
 """Moore Threads: names, nodes and admission (docs/spec/mthreads.md#2 to #5)."""
 
 import pytest
+from builders import read_node
 
 from hami_webhook.devices.model import RegistrationError
 
@@ -19,7 +20,7 @@ from .moore import (
     with_limits,
     yard,
 )
-from .yard import NOW, Placed, Yard, configured, node, pod
+from .yard import NOW, Placed, Yard, configured, pod
 
 # 2: names and config
 
@@ -50,7 +51,7 @@ def test_a_section_whose_count_has_no_name_makes_no_backend():
 
 def test_configured_names_count():
     vendors = configured("mthreads: {resourceCountName: a.b/n, resourceMemoryName: a.b/m, resourceCoreName: a.b/c}")
-    where = Yard([node("n1", capacity={"a.b/c": 16, "a.b/m": 96})], vendors)
+    where = Yard([read_node("n1", capacity={"a.b/c": 16, "a.b/m": 96})], vendors)
     assert where.admit(pod(**{"a.b/n": 0})).message == "a.b/n must be greater than 0"
     assert where.admit(pod(**{"a.b/n": 1})).limits() == {"a.b/n": "1", "a.b/m": "96", "a.b/c": "16"}
 
@@ -71,7 +72,7 @@ def test_configured_names_count():
 )
 def test_devices_come_from_capacity(core, memory, count, each):
     capacity = {key: value for key, value in ((CORE, core), (MEM, memory)) if value is not None}
-    found = VENDOR.inventory(node("mt-1", capacity=capacity))
+    found = VENDOR.inventory(read_node("mt-1", capacity=capacity))
     devices = found.devices if found else ()
     assert [(d.uuid, d.index) for d in devices] == [(f"mt-1-mthreads-{i}", i) for i in range(count)]
     for d in devices:
@@ -86,7 +87,7 @@ def test_a_capacity_no_node_can_have_is_refused():
 def test_devices_are_gone_with_the_capacity():
     where = yard()
     where.state.set_node(mt_node(core=0), NOW)
-    assert placed(where, pod(with_limits(n=1))) == "node unregistered"
+    assert placed(where, pod("p", with_limits(n=1))) == "node unregistered"
 
 
 # 5: admission
@@ -111,12 +112,12 @@ ADMISSION = [  # rules 3 to 6: limits, requests; limits and requests after
 
 @pytest.mark.parametrize(("limits", "requests", "after", "requested"), ADMISSION)
 def test_whole_cards_are_written_as_what_they_have(limits, requests, after, requested):
-    found = admitted(pod(with_limits(requests=requests, **limits)))
+    found = admitted(pod("p", with_limits(requests=requests, **limits)))
     assert (short(found.limits()), short(found.requests())) == (after, requested)
 
 
 def test_init_containers_are_admitted_too():
-    found = admitted(pod(with_limits(), init=[with_limits("prep", n=1)]))
+    found = admitted(pod("p", with_limits(), init=[with_limits("prep", n=1)]))
     assert short(found.pod["spec"]["initContainers"][0]["resources"]["limits"]) == {"n": "1", **WHOLE}
 
 
@@ -132,12 +133,12 @@ def test_init_containers_are_admitted_too():
     ],
 )
 def test_hamis_own_refusals(limits, requests, message):
-    assert admitted(pod(with_limits(requests=requests, **limits))).message == message
+    assert admitted(pod("p", with_limits(requests=requests, **limits))).message == message
 
 
 def test_amounts_without_a_count_are_checked_but_not_asked():
-    assert "invalid" in admitted(pod(with_limits(mem=-1))).message
-    assert admitted(pod(with_limits(mem=3))).message == ""
+    assert "invalid" in admitted(pod("p", with_limits(mem=-1))).message
+    assert admitted(pod("p", with_limits(mem=3))).message == ""
 
 
 @pytest.mark.parametrize(
@@ -155,12 +156,12 @@ def test_amounts_without_a_count_are_checked_but_not_asked():
 )
 def test_the_number_of_cards_is_told_by_admission_alone(counts, given, after):
     notes = {} if given is None else {REQUESTED: given}
-    found = admitted(pod(*(with_limits(f"c{i}", n=n) for i, n in enumerate(counts)), annotations=notes))
-    assert found.pod["metadata"]["annotations"].get(REQUESTED) == after
+    found = admitted(pod("p", *(with_limits(f"c{i}", n=n) for i, n in enumerate(counts)), annotations=notes))
+    assert found.pod["metadata"].get("annotations", {}).get(REQUESTED) == after
 
 
 def test_a_pod_of_others_keeps_the_annotation():
-    found = admitted(pod(with_limits(mem=4), annotations={REQUESTED: "2"}))
+    found = admitted(pod("p", with_limits(mem=4), annotations={REQUESTED: "2"}))
     assert found.pod["metadata"]["annotations"] == {REQUESTED: "2"}
 
 
@@ -181,7 +182,7 @@ SEVERAL, ALONE = "several cards are given whole", f"without a limit of {MEM} the
     ],
 )
 def test_what_is_hardly_meant_is_told(limits, requests, reported):
-    first = admitted(pod(with_limits(requests=requests, **limits)))
+    first = admitted(pod("p", with_limits(requests=requests, **limits)))
     assert list(first.warnings) == [f"container main: {text}" for text in reported]
     assert admitted(first.pod).warnings == [f"container main: {text}" for text in reported if "reserved" in text]
 
@@ -218,7 +219,7 @@ def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(apps, inits, war
             for i, n in enumerate(counts)
         ]
 
-    manifest = pod(*made("a", apps), init=made("i", inits))
+    manifest = pod("p", *made("a", apps), init=made("i", inits))
     where = yard(mt_node(160, 960))
     assert any(NEVER in text for text in where.admit(manifest).warnings) is warned
     assert isinstance(where.place(manifest), Placed) is not warned

@@ -12,7 +12,7 @@ def debits(result):
 
 
 def slice_of(memory, cores, name="p", **rest):
-    return pod(with_limits(n=1, mem=memory, core=cores), name=name, **rest)
+    return pod(name, with_limits(n=1, mem=memory, core=cores), **rest)
 
 
 def test_1_a_slice():
@@ -28,14 +28,14 @@ def test_1_a_slice():
 @pytest.mark.parametrize("written", [{}, {"core": 1}])
 def test_2_a_whole_card(written):
     where = yard()
-    admitted = where.admit(pod(with_limits(n=1, **written)))
+    admitted = where.admit(pod("p", with_limits(n=1, **written)))
     assert short(admitted.limits()) == {"n": "1", "mem": "96", "core": "16"}
     assert placed(where, admitted.pod) == "mt-1-mthreads-1,Mthreads,49152,16:;"
 
 
 def test_3_two_whole_cards():
     where = yard()
-    admitted = where.admit(pod(with_limits(n=2, mem=2, core=1)))
+    admitted = where.admit(pod("p", with_limits(n=2, mem=2, core=1)))
     assert short(admitted.limits()) == {"n": "2", "mem": "192", "core": "32"}
     assert admitted.pod["metadata"]["annotations"][REQUESTED] == "2"
     result = where.place(admitted.pod)
@@ -46,14 +46,14 @@ def test_3_two_whole_cards():
 
 def test_4_what_sgpu_cannot_cut_is_refused_with_what_it_can():
     for units in (3, 1):
-        assert yard().admit(pod(with_limits(n=1, mem=units))).message == LIST
-    assert "[2, 4, 8, 16, 32, 64, 96]" in yard().admit(pod(with_limits(n=1, mem="32Gi"))).message
-    assert yard().admit(pod(with_limits(n=0))).message == f"{VGPU} must be greater than 0"
+        assert yard().admit(pod("p", with_limits(n=1, mem=units))).message == LIST
+    assert "[2, 4, 8, 16, 32, 64, 96]" in yard().admit(pod("p", with_limits(n=1, mem="32Gi"))).message
+    assert yard().admit(pod("p", with_limits(n=0))).message == f"{VGPU} must be greater than 0"
 
 
 def test_5_containers_share_the_first_ones_card_or_the_node_fails():
     def two(memory):
-        return pod(*(with_limits(name, n=1, mem=memory, core=8) for name in "ab"))
+        return pod("p", *(with_limits(name, n=1, mem=memory, core=8) for name in "ab"))
 
     assert placed(yard(), two(32)) == "mt-1-mthreads-1,Mthreads,16384,8:;" * 2
     assert placed(yard(), two(64)) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
@@ -77,19 +77,19 @@ def test_6_spread_and_binpack(notes, card):
 def test_7_one_card_in_use(taken, asked, label):
     where = yard(mt_node(16, 96))
     assert placed(where, slice_of(2, taken, "first")) == f"mt-1-mthreads-0,Mthreads,1024,{taken}:;"
-    assert placed(where, pod(with_limits(n=1, **asked))) == f"1/1 {label}"
+    assert placed(where, pod("p", with_limits(n=1, **asked))) == f"1/1 {label}"
 
 
 def test_8_three_cards_of_two():
     where = yard()
-    admitted = where.admit(pod(with_limits(n=3)))
+    admitted = where.admit(pod("p", with_limits(n=3)))
     assert short(admitted.limits()) == {"n": "3", "mem": "288", "core": "48"}
     assert placed(where, admitted.pod) == "NodeInsufficientDevice"
 
 
 def test_9_a_smaller_card_is_given_whole():
     where = yard(mt_node(32, 128))
-    admitted = where.admit(pod(with_limits(n=1)))
+    admitted = where.admit(pod("p", with_limits(n=1)))
     assert short(admitted.limits()) == {"n": "1", "mem": "96", "core": "16"}
     result = where.place(admitted.pod)
     assert result.annotations[ALLOCATED] == "mt-1-mthreads-1,Mthreads,32768,16:;"

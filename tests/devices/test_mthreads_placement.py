@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import pytest
+from builders import container
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import decode_pod_devices
@@ -23,7 +24,7 @@ from .moore import (
     with_limits,
     yard,
 )
-from .yard import NOW, Placed, container, placed_pod, pod
+from .yard import NOW, Placed, placed_pod, pod
 
 # 6: requests
 
@@ -70,32 +71,32 @@ LABELS = [
 def test_every_label_alone(amounts, notes, label):
     """The only card has a pod of 2 units and 4 core groups."""
     where = yard(mt_node(16, 96))
-    assert isinstance(where.place(pod(with_limits(n=1, mem=2, core=4), name="first")), Placed)
-    assert placed(where, pod(with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
+    assert isinstance(where.place(pod("first", with_limits(n=1, mem=2, core=4))), Placed)
+    assert placed(where, pod("p", with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
 
 
 def test_a_hundred_slots_are_all():
     where = yard(mt_node(16, 96))
     held = {ALLOCATED: "mt-1-mthreads-0,Mthreads,0,0:" * 100 + ";"}
     where.state.set_pod(placed_pod("u", with_limits(n=1), on="mt-1", **held), NOW)
-    assert placed(where, pod(with_limits(n=1, mem=2))) == "1/1 CardTimeSlicingExhausted"
+    assert placed(where, pod("p", with_limits(n=1, mem=2))) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_a_whole_card_is_exclusive_even_where_memory_and_cores_are_free():
     where = yard(mt_node(16, 192))
     held = {ALLOCATED: "mt-1-mthreads-0,Mthreads,0,0:;"}
     where.state.set_pod(placed_pod("u", with_limits(n=1), on="mt-1", **held), NOW)
-    assert placed(where, pod(with_limits(n=1))) == "1/1 ExclusiveDeviceAllocateConflict"
+    assert placed(where, pod("p", with_limits(n=1))) == "1/1 ExclusiveDeviceAllocateConflict"
     # all cores without being a whole card
-    assert placed(where, pod(with_limits(n=1, mem=64, core=16))) == "mt-1-mthreads-0,Mthreads,32768,16:;"
+    assert placed(where, pod("p", with_limits(n=1, mem=64, core=16))) == "mt-1-mthreads-0,Mthreads,32768,16:;"
 
 
 def test_a_larger_card_is_given_whole_and_booked_whole():
     where = yard(mt_node(16, 192))
-    result = where.place(pod(with_limits(n=1)))
+    result = where.place(pod("p", with_limits(n=1)))
     assert result.annotations[ALLOCATED] == "mt-1-mthreads-0,Mthreads,98304,16:;"
     assert result.debits == {f"limits.{VGPU}": 1, f"limits.{MEM}": 192, f"limits.{CORE}": 16}
-    assert placed(where, pod(with_limits(n=1, mem=2), name="q")) == "1/1 CardInsufficientMemory"
+    assert placed(where, pod("q", with_limits(n=1, mem=2))) == "1/1 CardInsufficientMemory"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_larger_card_is_given_whole_and_booked_whole():
     ],
 )
 def test_lists_are_read_under_mthreads_ai(notes, answer):
-    assert placed(yard(), pod(with_limits(n=1, mem=2), annotations=notes)).startswith(answer)
+    assert placed(yard(), pod("p", with_limits(n=1, mem=2), annotations=notes)).startswith(answer)
 
 
 def small(name, sidecar=False, mem=32):
@@ -133,7 +134,7 @@ def small(name, sidecar=False, mem=32):
     ],
 )
 def test_one_card_serves_the_pod(apps, inits, answer):
-    found = placed(yard(), pod(*apps, init=inits))
+    found = placed(yard(), pod("p", *apps, init=inits))
     cards = "".join(entry.uuid[-1] for row in decode_pod_devices(found) for entry in row) if ";" in found else found
     assert cards == answer
 
@@ -141,9 +142,9 @@ def test_one_card_serves_the_pod(apps, inits, answer):
 def test_init_and_app_containers_may_have_different_cards():
     where = yard()
     for card, mem in ((1, 64), (0, 32)):
-        taken = pod(with_limits(n=1, mem=mem), name=f"t{card}", annotations={USE: f"mt-1-mthreads-{card}"})
+        taken = pod(f"t{card}", with_limits(n=1, mem=mem), annotations={USE: f"mt-1-mthreads-{card}"})
         assert isinstance(where.place(taken), Placed)
-    text = placed(where, pod(small("a"), init=[small("i", mem=64)], annotations=BINPACK))
+    text = placed(where, pod("p", small("a"), init=[small("i", mem=64)], annotations=BINPACK))
     assert text == "mt-1-mthreads-0,Mthreads,32768,4:;mt-1-mthreads-1,Mthreads,16384,4:;"
 
 
@@ -152,7 +153,7 @@ def test_init_and_app_containers_may_have_different_cards():
 
 def test_what_placement_writes():
     where = yard(mt_node(128, 768))
-    result = where.place(pod(container("side"), with_limits("main", n=1, mem=32, core=8)))
+    result = where.place(pod("p", container("side"), with_limits("main", n=1, mem=32, core=8)))
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "mt-1",
         "hami.io/vgpu-time": "1767225600",
@@ -165,9 +166,9 @@ def test_what_placement_writes():
 
 def test_the_index_is_the_last_containers_that_has_cards():
     where = yard()
-    init_only = where.place(pod(container("main"), init=[with_limits("i", n=2)]), keep=False)
+    init_only = where.place(pod("p", container("main"), init=[with_limits("i", n=2)]), keep=False)
     assert init_only.annotations["mthreads.com/gpu-index"] == "1,0"
-    both = where.place(pod(with_limits(n=1, mem=2), container("side"), init=[with_limits("i", n=2)]), keep=False)
+    both = where.place(pod("p", with_limits(n=1, mem=2), container("side"), init=[with_limits("i", n=2)]), keep=False)
     assert both.annotations["mthreads.com/gpu-index"] == "1"
 
 
@@ -175,10 +176,10 @@ def test_the_index_is_the_last_containers_that_has_cards():
 
 HARD = {f"limits.{MEM}": 192, f"limits.{CORE}": 32}
 PODS = {
-    "a": pod(with_limits(n=1, mem=32, core=8), name="a"),
-    "b": pod(with_limits(n=2), name="b"),
-    "c": pod(with_limits(n=1), name="c"),
-    "d": pod(with_limits(n=1, mem=64, core=9), name="d"),
+    "a": pod("a", with_limits(n=1, mem=32, core=8)),
+    "b": pod("b", with_limits(n=2)),
+    "c": pod("c", with_limits(n=1)),
+    "d": pod("d", with_limits(n=1, mem=64, core=9)),
 }
 
 
@@ -227,5 +228,7 @@ def test_quota_is_asked_with_what_the_card_really_is():
 
 def test_every_pair_of_legal_slices_is_admitted_with_its_units():
     for one, other in combinations((2, 4, 8, 16, 32, 64, 96), 2):
-        waiting = yard().waiting(pod(with_limits("a", n=1, mem=one, core=1), with_limits("b", n=1, mem=other, core=2)))
+        waiting = yard().waiting(
+            pod("p", with_limits("a", n=1, mem=one, core=1), with_limits("b", n=1, mem=other, core=2))
+        )
         assert waiting == {f"limits.{VGPU}": 2, f"limits.{MEM}": one + other, f"limits.{CORE}": 3}

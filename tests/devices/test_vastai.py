@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from builders import container, read_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .yard import CHART, Placed, Yard, container, node, pod
+from .yard import CHART, Placed, Yard, pod
 
 COUNT = "vastaitech.com/va"
 REGISTER = "hami.io/node-va-register"
@@ -34,7 +35,7 @@ def die(uuid: str, aic: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def vastai(*cards: dict[str, Any], name: str = "n1") -> Node:
-    return node(name, capacity={COUNT: 16}, **{REGISTER: json.dumps(cards)})
+    return read_node(name, capacity={COUNT: 16}, **{REGISTER: json.dumps(cards)})
 
 
 def dies(aics: Mapping[str, Any], name: str = "n1", **fields: Any) -> Node:
@@ -43,7 +44,7 @@ def dies(aics: Mapping[str, Any], name: str = "n1", **fields: Any) -> Node:
 
 
 def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, Any]:
-    return pod(name=name, annotations=annotations, **{COUNT: count})
+    return pod(name, annotations=annotations, **{COUNT: count})
 
 
 def chosen(yard: Yard, manifest: dict[str, Any]) -> str:
@@ -134,7 +135,7 @@ def test_a_device_as_registered() -> None:
     )
     found = []
     for text in texts:
-        inventory = VASTAI.inventory(node(**{REGISTER: text}))
+        inventory = VASTAI.inventory(read_node(**{REGISTER: text}))
         assert inventory is not None
         found += [(d.vendor, d.uuid, d.index, d.slots, d.memory, d.cores, d.numa) for d in inventory.devices]
     assert found == [
@@ -207,7 +208,7 @@ def test_too_few_pass_in_die_mode() -> None:
 
 
 def test_mutex_counts_what_the_pods_other_container_took() -> None:
-    two = pod(container("a", **{COUNT: 1}), container("b", **{COUNT: 1}), annotations=MUTEX)
+    two = pod("p", container("a", **{COUNT: 1}), container("b", **{COUNT: 1}), annotations=MUTEX)
     assert chosen(Yard([THREE_DIES]), two) == "d2 | d1"
     assert chosen(Yard([dies({"d0": "1", "d1": "1"})]), two) == (
         "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
@@ -240,7 +241,7 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
 def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> None:
     apps = [container(f"c{at}", **{COUNT: count}) for at, count in enumerate(containers)]
     for policy, sign in (("binpack", 1), ("spread", -1)):
-        placed = Yard([on]).place(pod(*apps, container("cpu"), annotations={NODE_POLICY: policy}))
+        placed = Yard([on]).place(pod("p", *apps, container("cpu"), annotations={NODE_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert placed.score == pytest.approx(sign * score)
 
@@ -274,10 +275,10 @@ def test_usage_and_debits_are_slots() -> None:
 
 def test_where_quota_is_short_an_init_container_gets_the_apps_dies() -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"}, count=2)
-    incoming = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
+    incoming = pod("p", container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
     assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3"
     assert chosen(Yard([on], hard={f"limits.{COUNT}": 3}), incoming) == "d4 d3 d2 | d4 d3"
-    used = pod(container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 2})])
+    used = pod("p", container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 2})])
     yard = Yard([on], hard={f"limits.{COUNT}": 2})
     assert chosen(yard, used) == "d4 d3 | d4 d3"
 
@@ -286,7 +287,7 @@ def test_a_die_the_quota_forbids_is_passed_over() -> None:
     """Five dies would be held together if every container kept to one card."""
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"})
     apps = [container("a", **{COUNT: 2}), container("b", **{COUNT: 2})]
-    incoming = pod(*apps, init=[container("init", **{COUNT: 3})])
+    incoming = pod("p", *apps, init=[container("init", **{COUNT: 3})])
     assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3 | d1 d0"
     assert chosen(Yard([on], hard={f"limits.{COUNT}": 4}), incoming) == "d4 d3 d2 | d4 d3 | d1 d2"
 

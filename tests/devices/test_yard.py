@@ -1,13 +1,15 @@
 """The scenery of the vendors' pages itself: admission, Fit and debits as the whole program has them."""
 
-from .yard import Placed, Yard, node, pod
+from builders import read_node
+
+from .yard import Placed, Yard, pod
 
 CARD = '[{"id":"GPU-0","count":2,"devmem":8000,"devcore":100,"type":"NVIDIA A10","mode":"hami-core","health":true}]'
-N1 = node("n1", capacity={"nvidia.com/gpu": 2}, **{"hami.io/node-nvidia-register": CARD})
+N1 = read_node("n1", capacity={"nvidia.com/gpu": 2}, **{"hami.io/node-nvidia-register": CARD})
 
 
 def with_limits(name: str, memory: int) -> dict[str, object]:
-    return pod(name=name, **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
+    return pod(name, **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
 
 
 def test_a_placed_pod_takes_its_share_until_it_is_removed() -> None:

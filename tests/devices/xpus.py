@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from builders import container, read_node
+
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import Charge, charge_of
 
-from .yard import JSON, NOW, Placed, Yard, container, node, pod
+from .yard import JSON, NOW, Placed, Yard, pod
 
 XPU, VXPU, MEM = "kunlunxin.com/xpu", "kunlunxin.com/vxpu", "kunlunxin.com/vxpu-memory"
 USE, NOUSE = "hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"
@@ -48,7 +50,7 @@ def server(name: str = "n1", *, xpus: object = 0, cards: Iterable[JSON] | None =
     """A node with so many whole cards, and with these vXPU cards."""
     if cards is not None:
         annotations[REGISTER] = json.dumps(list(cards))
-    return node(name, capacity={XPU: xpus} if xpus else {}, **annotations)
+    return read_node(name, capacity={XPU: xpus} if xpus else {}, **annotations)
 
 
 def vxpu_server(name: str = "n1", count: int = 8) -> Node:
@@ -60,7 +62,7 @@ def slices(count: int, memory: int | None = None, name: str = "main", **fields: 
 
 
 def with_limits(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
-    return pod(*containers, name=name, annotations=annotations)
+    return pod(name, *containers, annotations=annotations)
 
 
 def use_whole(yard: Yard, indices: Iterable[int], name: str = "n1") -> Yard:

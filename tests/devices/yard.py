@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import builders
 import jsonpatch
+from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import checked_requests, normalise
@@ -33,59 +35,15 @@ def configured(text: str) -> Vendors:
     return enabled_vendors(load_device_config(text, "test").config)
 
 
-def node(name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str) -> Node:
-    """A node, as `node_object` makes it."""
-    return Node.from_object(node_object(name, labels=labels, capacity=capacity, **annotations))
-
-
-def node_object(
-    name: str = "n1", *, labels: JSON | None = None, capacity: JSON | None = None, **annotations: str
-) -> JSON:
-    """A node; annotation keys by keyword can't be written as such, so give them as `**{"hami.io/…": text}`.
-
-    `capacity` is allocatable too.
-    """
-    amounts = {key: str(value) for key, value in (capacity or {}).items()}
-    return {
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels or {}, "annotations": annotations},
-        "status": {"capacity": amounts, "allocatable": amounts},
-    }
-
-
-def container(name: str = "main", *, requests: JSON | None = None, sidecar: bool = False, **limits: object) -> JSON:
-    """A container with these limits (`**{"vendor.com/gpu": 1}`), and requests as given."""
-    made: JSON = {"name": name, "image": "x", "resources": {}}
-    if limits:
-        made["resources"]["limits"] = {key: str(value) for key, value in limits.items()}
-    if requests:
-        made["resources"]["requests"] = {key: str(value) for key, value in requests.items()}
-    if sidecar:
-        made["restartPolicy"] = "Always"
-    return made
-
-
-def pod(
-    *containers: JSON,
-    name: str = "p",
-    init: Sequence[JSON] = (),
-    annotations: Mapping[str, str] | None = None,
-    **limits: object,
-) -> JSON:
-    """A pod with these containers, or with one that has the limits."""
-    apps = list(containers) or [container(**limits)]
-    spec: JSON = {"containers": apps}
-    if init:
-        spec["initContainers"] = list(init)
-    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": dict(annotations or {})}
-    return {"metadata": meta, "spec": spec}
+def pod(name: str = "p", *containers: JSON, **fields: Any) -> JSON:
+    """A pod whose UID is made of its name."""
+    return builders.pod(name, *containers, **{"uid": f"uid-{name}", **fields})
 
 
 def placed_pod(name: str = "u", *containers: JSON, on: str = "n1", **annotations: str) -> Pod:
     """A pod that is bound and holds what its annotations say (`**{"hami.io/…-allocated": text}`)."""
     notes = {"hami.io/vgpu-node": on, "hami.io/vgpu-time": str(int(NOW)), **annotations}
-    made = pod(*containers, name=name, annotations=notes)
-    return Pod.from_object({**made, "spec": {**made["spec"], "nodeName": on}})
+    return Pod.from_object(pod(name, *containers, annotations=notes, nodeName=on))
 
 
 @dataclass(frozen=True)
@@ -105,12 +63,12 @@ class Names:
 
     def pod(self, name: str = "p", *amounts: object, notes: Mapping[str, str] | None = None) -> JSON:
         """A pod of one container that asks for one card, unless told otherwise."""
-        return pod(self.container(*(amounts or (1,))), name=name, annotations=notes)
+        return pod(name, self.container(*(amounts or (1,))), annotations=notes)
 
 
 def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
     """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
-    incoming = pod(container(**amounts) if where == "limits" else container(requests=amounts))
+    incoming = pod("p", container(**amounts) if where == "limits" else container(requests=amounts))
     return Yard([], CHART if vendors is None else vendors).admit(incoming).message
 
 
@@ -185,7 +143,7 @@ class Yard:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]
         notes = placement_annotations(incoming, best.fit, best.view, self.vendors, NOW)
-        meta = {**manifest["metadata"], "annotations": {**manifest["metadata"]["annotations"], **notes}}
+        meta = {**manifest["metadata"], "annotations": {**manifest["metadata"].get("annotations", {}), **notes}}
         bound = Pod.from_object({**manifest, "metadata": meta, "spec": {**manifest["spec"], "nodeName": best.fit.node}})
         if keep:
             self.state.set_pod(bound, NOW)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jsonpatch
-from devices.yard import NOW, Admitted, container, node_object, pod
+from builders import container, node
+from devices.yard import NOW, Admitted, pod
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionContext, mutate_for_foreign, validate
@@ -54,7 +55,7 @@ def pod_with_limits(
     **amounts: object,
 ) -> JSON:
     """A pod of the containers, or of one with these limits."""
-    made = pod(*(containers or [box(**amounts)]), name=name, init=init, annotations=notes)
+    made = pod(name, *(containers or [box(**amounts)]), init=init, annotations=notes)
     made["metadata"]["labels"] = dict(labels or {})
     if scheduler:
         made["spec"]["schedulerName"] = scheduler
@@ -139,7 +140,7 @@ class Koords:
         partitions: JSON | None = None
     ) -> Koords:  # fmt: skip
         """Add a node that isolates, with a Device if it has cards."""
-        made = node_object(name, labels=ISOLATED if labels is None else labels)
+        made = node(name, labels=ISOLATED if labels is None else labels)
         self.state.set_node(Node.from_object(made), NOW)
         if cards:
             self.state.set_device(name, device(name, cards, labels=device_labels, partitions=partitions))

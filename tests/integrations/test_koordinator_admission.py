@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from devices.yard import container
+from builders import container
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules, User, validate_update

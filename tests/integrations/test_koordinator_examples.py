@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from devices.yard import NOW, container, pod
+from builders import container
+from devices.yard import NOW, pod
 
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota
@@ -233,7 +234,7 @@ def test_10_3_a_quota_fills_up() -> None:
 def test_a_pod_of_nvidias_that_koordinator_placed_is_debited_as_well() -> None:
     """10.2: it isn't Koordinator's at admission, but its allocation counts."""
     koords = a10s()
-    manifest = pod(name="whole", **{"nvidia.com/gpu": 1})
+    manifest = pod("whole", **{"nvidia.com/gpu": 1})
     entry = share(0, core="100", memory="23040Mi", ratio="100")
     koords.bind(manifest, "n1", json.dumps({"gpu": [entry]}))
     debits = koords.debits("whole")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from devices.yard import container
+from builders import container
 
 from hami_webhook.devices.foreign_scheduler import NoNode, Part, Prediction
 from hami_webhook.integrations.koordinator.allocation_annotation import Used

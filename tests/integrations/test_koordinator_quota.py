@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from devices.yard import container
+from builders import container
 
 from hami_webhook.kube.objects import ResourceQuota
 from hami_webhook.quota.account import QuotaAccount

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from devices.yard import container
+from builders import container
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
@@ -33,9 +33,8 @@ BAD = [
 @pytest.mark.parametrize(("amounts", "text"), BAD)
 def test_5_4_what_a_container_must_not_ask(amounts: JSON, text: str) -> None:
     assert text in refused(pod_with_limits(**amounts))
-    assert text in refused(
-        pod_with_limits("p", box(ratio=10) if "memory" not in amounts else box(memory=1), box("main", **amounts))
-    )
+    side = box("side", memory=1) if "memory" in amounts else box("side", ratio=10)
+    assert text in refused(pod_with_limits("p", side, box(**amounts)))
 
 
 @pytest.mark.parametrize(("amounts", "text"), BAD[:-1])

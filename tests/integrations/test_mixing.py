@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from admission.reviews import refusal, validate
-from devices.yard import configured, container, node, node_object, pod
+from builders import container, node, read_node
+from devices.yard import configured, pod
 
 from hami_webhook.integrations.mixing import Mixing, pinned_nodes
 from hami_webhook.kube.draft import PodDraft
@@ -32,7 +33,7 @@ UNADVISED, APART = "can coexist in theory, mixing not advised", "each counts the
 
 def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
     """The judgements that a pod with these containers is warned of, and the refusal."""
-    with_limits = pod(*(container(f"c{index}", **each) for index, each in enumerate(limits)))
+    with_limits = pod("p", *(container(f"c{index}", **each) for index, each in enumerate(limits)))
     admitted = Square(vendors=configured(SECTION + config)).admit(with_limits)
     reported = [warning for warning in admitted.warnings if warning.startswith("[mixed-names]")]
     return [warning.rpartition("in one pod: ")[2] for warning in reported], admitted.message
@@ -88,7 +89,7 @@ def test_the_configuration_may_refuse_it(limits: list[JSON], config: str, denied
 
 
 def test_what_is_stored_is_judged_alike() -> None:
-    with_limits = pod(container("a", **HAMI), container("b", **VOLCANO))
+    with_limits = pod("p", container("a", **HAMI), container("b", **VOLCANO))
     with_limits["metadata"]["namespace"] = "team-a"
     code, message = refusal(validate, with_limits, known=configured(SECTION + "volcano: {mixedNameSets: deny}"))
     assert (code, message.partition("]")[0]) == (422, "[mixed-names")
@@ -108,29 +109,29 @@ def remark(node_: Node, device: JSON | None = None) -> str:
 @pytest.mark.parametrize(
     ("node_", "said"),
     [
-        (node(), ""),
+        (read_node(), ""),
         (volcano_node("n1", t4("GPU-a")), ""),
-        (node(**{REGISTERED: HAMI_CARDS}), ""),
-        (node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 20}), ""),
-        (node(**{REGISTERED: SICK_CARD}, capacity={GPU: 10}), ""),
-        (node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 0}), ""),  # the plugin may be starting anew
-        (node(capacity={GPU: 2}), ""),
-        (node(capacity={"koordinator.sh/gpu-core": 200}), ""),
+        (read_node(**{REGISTERED: HAMI_CARDS}), ""),
+        (read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 20}), ""),
+        (read_node(**{REGISTERED: SICK_CARD}, capacity={GPU: 10}), ""),
+        (read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 0}), ""),  # the plugin may be starting anew
+        (read_node(capacity={GPU: 2}), ""),
+        (read_node(capacity={"koordinator.sh/gpu-core": 200}), ""),
         (
-            node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 2}),
+            read_node(**{REGISTERED: HAMI_CARDS}, capacity={GPU: 2}),
             "the kubelet offers 2 of nvidia.com/gpu, but HAMi's plugin registered 20 slots: another plugin may serve "
             "it too",
         ),
         (
-            node(capacity={GPU: 2, NUMBER: 10}),
+            read_node(capacity={GPU: 2, NUMBER: 10}),
             f"more than one GPU manager is present: NVIDIA's plugin and Volcano's plugin: {UNADVISED}",
         ),
         (
-            node(**{REGISTERED: HAMI_CARDS, REGISTER: f"{t4('GPU-b')}:{t4('GPU-c')}:"}),
+            read_node(**{REGISTERED: HAMI_CARDS, REGISTER: f"{t4('GPU-b')}:{t4('GPU-c')}:"}),
             f"more than one GPU manager is present: HAMi's plugin and Volcano's plugin: {ONE}; registered twice: GPU-b",
         ),
         (
-            node(**{REGISTERED: "junk"}, capacity={"koordinator.sh/gpu-core": 100}),
+            read_node(**{REGISTERED: "junk"}, capacity={"koordinator.sh/gpu-core": 100}),
             f"more than one GPU manager is present: HAMi's plugin and Koordinator: {APART}",
         ),
     ],
@@ -141,12 +142,12 @@ def test_a_node_with_several_managers_is_remarked(node_: Node, said: str) -> Non
 
 def test_koordinators_cards_may_be_registered_twice_too() -> None:
     device = {"spec": {"devices": [{"type": "gpu", "id": "GPU-a"}, {"type": "rdma", "id": "GPU-b"}, "junk"]}}
-    both = node(**{REGISTERED: HAMI_CARDS}, capacity={"koordinator.sh/gpu-core": 200, GPU: 20})
+    both = read_node(**{REGISTERED: HAMI_CARDS}, capacity={"koordinator.sh/gpu-core": 200, GPU: 20})
     assert remark(both, device).endswith("registered twice: GPU-a")
 
 
 MIXED = Node.from_object(
-    node_object("m", labels={"kubernetes.io/hostname": "host-m"}, capacity={GPU: 1}, **{REGISTER: f"{t4('GPU-a')}:"})
+    node("m", labels={"kubernetes.io/hostname": "host-m"}, capacity={GPU: 1}, **{REGISTER: f"{t4('GPU-a')}:"})
 )
 
 
@@ -168,7 +169,7 @@ def _affinity(*values: str, operator: str = "In") -> JSON:
     ],
 )
 def test_a_pod_that_is_pinned_to_such_a_node_is_warned(spec: JSON, warned: bool) -> None:
-    with_limits = pod(container(**VOLCANO))
+    with_limits = pod("p", container(**VOLCANO))
     with_limits["spec"].update(spec)
     admitted = Square([volcano_node("n1", t4("GPU-z")), MIXED]).admit(with_limits)
     assert admitted.codes == (["mixed-node"] if warned else [])

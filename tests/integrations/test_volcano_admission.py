@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from admission.reviews import refusal, validate
-from devices.yard import configured, container, pod
+from builders import container
+from devices.yard import configured, pod
 
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import load_device_config
@@ -45,7 +46,7 @@ def with_section(text: str) -> Square:
 
 def test_what_a_pod_asks_may_have_other_names() -> None:
     square = Square(vendors=configured("volcano: {resourceCountName: acme.com/n, resourceMemoryName: acme.com/m}"))
-    assert square.admit(pod(container(**{"acme.com/m": 5}))).limits() == {"acme.com/m": "5", "acme.com/n": "1"}
+    assert square.admit(pod("p", container(**{"acme.com/m": 5}))).limits() == {"acme.com/m": "5", "acme.com/n": "1"}
     assert square.vendors.quota_keys.keys() == {
         "limits.acme.com/n",
         "limits.acme.com/m",
@@ -83,12 +84,12 @@ def test_a_mirror_pod_is_left_alone() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_init_containers_get_no_vgpu(name: str, sidecar: bool) -> None:
-    with_limits = pod(container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
+    with_limits = pod("p", container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
     assert Square(T4S).refusal(with_limits) == "volcano.sh/vgpu resources are not supported in init container warm"
 
 
 def test_an_init_container_may_name_nothing() -> None:
-    assert not Square(T4S).admit(pod(vgpu(1, 1000), init=[container("warm", **{NUMBER: 0})])).message
+    assert not Square(T4S).admit(pod("p", vgpu(1, 1000), init=[container("warm", **{NUMBER: 0})])).message
 
 
 # 5.2: values
@@ -109,16 +110,16 @@ def test_an_init_container_may_name_nothing() -> None:
     ],
 )
 def test_zeros_go_and_a_count_comes(limits: JSON, after: JSON) -> None:
-    assert Square(T4S).admit(pod(container(**limits))).limits() == after
+    assert Square(T4S).admit(pod("p", container(**limits))).limits() == after
 
 
 def test_requests_are_completed_where_they_name_something() -> None:
     made = vgpu(memory=5, requests={MEMORY: 5})
-    admitted = Square(T4S).admit(pod(made))
+    admitted = Square(T4S).admit(pod("p", made))
     assert admitted.limits() == admitted.requests() == {MEMORY: "5", NUMBER: "1"}
-    expanded = Square(T4S).admit(pod(vgpu(1, percent=50, requests={NUMBER: 1, PERCENTAGE: 50})))
+    expanded = Square(T4S).admit(pod("p", vgpu(1, percent=50, requests={NUMBER: 1, PERCENTAGE: 50})))
     assert expanded.limits() == expanded.requests() == {NUMBER: "1", MEMORY: "8192"}
-    gone = Square(T4S).admit(pod(vgpu(0, 5, requests={NUMBER: 0, MEMORY: 5})))
+    gone = Square(T4S).admit(pod("p", vgpu(0, 5, requests={NUMBER: 0, MEMORY: 5})))
     assert (gone.limits(), gone.requests()) == ({}, {})
 
 
@@ -136,7 +137,7 @@ def test_amounts_that_cannot_be_meant_are_refused(name: str, values: list[str], 
     for value in values:
         amounts = {NUMBER: 1, name: value}
         made = container(**amounts) if where == "limits" else container(requests=amounts)
-        assert f"invalid {name} value {value} in container main" in Square(T4S).refusal(pod(made)), value
+        assert f"invalid {name} value {value} in container main" in Square(T4S).refusal(pod("p", made)), value
 
 
 def test_the_largest_amounts_are_taken() -> None:
@@ -163,7 +164,7 @@ def test_memory_is_explained_in_the_unit_of_the_configuration() -> None:
     ],
 )
 def test_defaults_fill_what_is_open(section: str, limits: JSON, after: JSON) -> None:
-    assert with_section(section).admit(pod(container(**limits))).limits() == after
+    assert with_section(section).admit(pod("p", container(**limits))).limits() == after
 
 
 # 5.3: percentages
@@ -259,7 +260,7 @@ def test_mps_is_a_name_that_no_node_has() -> None:
 @pytest.mark.parametrize(("value", "level"), [(0, "0"), ("1", "1")])
 def test_priority_becomes_a_variable(value: object, level: str) -> None:
     made = container(requests={"nvidia.com/priority": value}, **{NUMBER: 1, "nvidia.com/priority": value})
-    admitted = Square(T4S).admit(pod(made))
+    admitted = Square(T4S).admit(pod("p", made))
     assert (admitted.limits(), admitted.requests()) == ({NUMBER: "1"}, {})
     assert admitted.env() == {"CUDA_TASK_PRIORITY": level}
     assert admitted.manifest["spec"]["schedulerName"] == "volcano"
@@ -267,12 +268,12 @@ def test_priority_becomes_a_variable(value: object, level: str) -> None:
 
 def test_a_variable_that_is_there_stays() -> None:
     made = {**container(**{NUMBER: 1, "nvidia.com/priority": 0}), "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]}
-    assert Square(T4S).admit(pod(made)).env() == {"CUDA_TASK_PRIORITY": "1"}
+    assert Square(T4S).admit(pod("p", made)).env() == {"CUDA_TASK_PRIORITY": "1"}
 
 
 @pytest.mark.parametrize("value", [2, -1, "x", "0.5"])
 def test_other_priorities_are_refused(value: object) -> None:
-    message = Square(T4S).refusal(pod(container(**{NUMBER: 1, "nvidia.com/priority": value})))
+    message = Square(T4S).refusal(pod("p", container(**{NUMBER: 1, "nvidia.com/priority": value})))
     assert f"invalid nvidia.com/priority value {value} in container main" in message
     assert "spec.priority" in message
     assert "priorityClassName" in message
@@ -302,7 +303,7 @@ def test_the_schedulers_name(given: str | None, section: str, after: str | None,
 
 
 def test_a_pod_with_hamis_resources_goes_to_hamis_scheduler() -> None:
-    mixed = pod(vgpu(1, name="a"), container("b", **{"nvidia.com/gpu": 1}))
+    mixed = pod("p", vgpu(1, name="a"), container("b", **{"nvidia.com/gpu": 1}))
     assert Square(T4S).admit(mixed).manifest["spec"]["schedulerName"] == "hami-scheduler"
 
 
@@ -334,9 +335,9 @@ def test_our_own_vendors_leave_the_pod_alone() -> None:
         (pod_with_limits(1, 1000, notes={USE: "GPU-a", NOUSE: "GPU-b,GPU-a"}), ["volcano/uuid"]),
         (pod_with_limits(1, 1000, notes={"nvidia.com/use-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
         (pod_with_limits(1, 1000, notes={"nvidia.com/nouse-gpuuuid": "GPU-a"}), ["volcano/uuid"]),
-        (pod(container(**{NUMBER: 1, "volcano.sh/gpu-memory": 5})), ["volcano/gpu-share"]),
-        (pod(vgpu(1), container("old", **{"volcano.sh/gpu-number": 1})), ["volcano/gpu-share"]),
-        (pod({**vgpu(1), "securityContext": {"privileged": True}}), ["volcano/privileged"]),
+        (pod("p", container(**{NUMBER: 1, "volcano.sh/gpu-memory": 5})), ["volcano/gpu-share"]),
+        (pod("p", vgpu(1), container("old", **{"volcano.sh/gpu-number": 1})), ["volcano/gpu-share"]),
+        (pod("p", {**vgpu(1), "securityContext": {"privileged": True}}), ["volcano/privileged"]),
     ],
 )
 def test_what_is_hardly_meant_is_said(manifest: JSON, codes: list[str]) -> None:
@@ -365,7 +366,7 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
         (pod_with_limits(1, nodeName="n1"), "pod has node assigned"),
         (pod_with_limits(1, mode="x"), "invalid volcano.sh/vgpu-mode"),
         (pod_with_limits(1, notes={"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,1,0:"}), "written by the scheduler only"),
-        (pod(container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
+        (pod("p", container(), init=[container("warm", **{CORES: 1})]), "not supported in init container warm"),
     ],
 )
 def test_a_pod_that_was_not_mutated_is_refused_all_the_same(manifest: JSON, message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from devices.yard import configured, container, pod
+from builders import container
+from devices.yard import configured, pod
 
 from hami_webhook.devices.foreign_scheduler import Part
 
@@ -118,7 +119,7 @@ def test_7_exclusive() -> None:
 
 
 def test_9_mixed() -> None:
-    mixed = pod(container("a", **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}), vgpu(1, name="b"))
+    mixed = pod("p", container("a", **{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}), vgpu(1, name="b"))
     admitted = Square().admit(mixed)
     assert admitted.codes == ["mixed-names"]
     denying = Square(
@@ -149,9 +150,9 @@ def test_10_memory_is_explained() -> None:
 
 
 def test_10_priority() -> None:
-    two = pod(container("main", **{NUMBER: 1, "nvidia.com/priority": 2}))
+    two = pod("p", container("main", **{NUMBER: 1, "nvidia.com/priority": 2}))
     assert "queues" in Square().refusal(two)
-    zero = pod(container("main", **{NUMBER: 1, "nvidia.com/priority": 0}))
+    zero = pod("p", container("main", **{NUMBER: 1, "nvidia.com/priority": 0}))
     admitted = Square().admit(zero)
     assert admitted.limits() == {NUMBER: "1"}
     assert admitted.env() == {"CUDA_TASK_PRIORITY": "0"}

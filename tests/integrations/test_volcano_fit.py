@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from devices.yard import NOW, configured, container, pod
+from builders import container
+from devices.yard import NOW, configured, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def test_the_policy_orders_the_cards(policy: str, cards: list[str]) -> None:
 
 def test_later_containers_see_what_earlier_ones_took() -> None:
     square = squeezed("", t4("GPU-a"), t4("GPU-b"))
-    two = pod(vgpu(1, 16000, name="a"), container("idle"), vgpu(2, 300, name="c"))
+    two = pod("p", vgpu(1, 16000, name="a"), container("idle"), vgpu(2, 300, name="c"))
     predicted = square.predict(two)
     assert isinstance(predicted, Prediction)
     assert predicted.annotations[IDS] == "GPU-b,NVIDIA,16000,0:;GPU-b,NVIDIA,300,0:GPU-a,NVIDIA,300,0:"
@@ -130,14 +131,14 @@ def test_later_containers_see_what_earlier_ones_took() -> None:
         0: ["GPU-b"],
         2: ["GPU-b", "GPU-a"],
     }
-    assert square.predict(pod(vgpu(1, 16000, name="a"), vgpu(2, 400, name="c"))).failed == {
+    assert square.predict(pod("p", vgpu(1, 16000, name="a"), vgpu(2, 400, name="c"))).failed == {
         "n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     }
 
 
 def test_mig_instances_of_one_pod_are_apart() -> None:
     square = squeezed("", a40("GPU-a"))
-    with_limits = pod(*(vgpu(1, 8000, name=name) for name in "abc"), annotations={MODE: "mig"})
+    with_limits = pod("p", *(vgpu(1, 8000, name=name) for name in "abc"), annotations={MODE: "mig"})
     assert ids_of(square, with_limits) == ";".join(f"GPU-a[group2-{i}],NVIDIA,8000,0:" for i in range(3))
     predicted, cost = square.place(with_limits)
     assert predicted.annotations[IDS].count("group2") == 3
@@ -268,7 +269,7 @@ def _pods(draw: st.DrawFn, name: str) -> JSON:
             vgpu(draw(st.integers(1, 2)), memory, draw(st.sampled_from([None, 0, 40, 100])), percent, name=f"c{index}")
         )
     mode = draw(st.sampled_from([None, None, "mig", "hami-core"]))
-    return pod(*containers, name=name, annotations={} if mode is None else {MODE: mode})
+    return pod(name, *containers, annotations={} if mode is None else {MODE: mode})
 
 
 @given(st.data(), _nodes(), st.sampled_from(["", "binpack", "spread"]))

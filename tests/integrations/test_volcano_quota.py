@@ -26,7 +26,7 @@ MIXED = (volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-m")))
     ("manifest", "cost"),
     [
         (pod_with_limits(2, 3000, 30), debits(2, 6000, 60)),
-        (pod(vgpu(1, 100, name="a"), vgpu(2, 200, 5, name="b")), debits(3, 500, 10)),
+        (pod("p", vgpu(1, 100, name="a"), vgpu(2, 200, 5, name="b")), debits(3, 500, 10)),
         (pod_with_limits(1), debits(1, 16384)),
         (pod_with_limits(2, percent=50, notes={"nvidia.com/use-gputype": "T4"}), debits(2, 16384)),
         (pod_with_limits(1, percent=50), debits(1, 8192)),
@@ -104,7 +104,7 @@ def test_an_instance_costs_what_was_asked_if_the_configuration_says_so() -> None
 def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
     """The i-th list is that of the i-th container that asked."""
     square = Square(MIXED)
-    with_limits = pod(vgpu(name="idle"), vgpu(1, percent=25, name="b"), vgpu(1, 500, name="c"), name="u")
+    with_limits = pod("u", vgpu(name="idle"), vgpu(1, percent=25, name="b"), vgpu(1, 500, name="c"))
     assert cost_of(square, "GPU-m,NVIDIA,0,0:;GPU-m,NVIDIA,0,0:", with_limits).amounts == debits(2, 10240 + 500)
     unknown = cost_of(square, "GPU-x,NVIDIA,0,0:", pod_with_limits(1, percent=25, name="u"))
     assert unknown.amounts == debits(1)

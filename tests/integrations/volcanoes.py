@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from devices.yard import container, node_object, pod
+from builders import container, node
+from devices.yard import pod
 
 from hami_webhook.kube.objects import Node
 
@@ -36,7 +37,7 @@ def volcano_node(name: str = "n1", *cards: str, offered: Mapping[str, object] | 
     memory = sum(int(card.split(",")[2]) for card in cards)
     amounts = {NUMBER: 10 * len(cards), MEMORY: memory, CORES: 100 * len(cards)}
     given = {key: value for key, value in {**amounts, **(offered or {})}.items() if value is not None}
-    return Node.from_object(node_object(name, capacity=given, **{REGISTER: registered(*cards), **notes}))
+    return Node.from_object(node(name, capacity=given, **{REGISTER: registered(*cards), **notes}))
 
 
 def pod_with_limits(
@@ -52,7 +53,7 @@ def pod_with_limits(
 ) -> JSON:
     """A pod of one container."""
     annotations = {**({} if mode is None else {MODE: mode}), **(notes or {})}
-    made = pod(vgpu(number, memory, cores, percent), name=name, annotations=annotations)
+    made = pod(name, vgpu(number, memory, cores, percent), annotations=annotations)
     made["spec"].update(spec)
     return made
 

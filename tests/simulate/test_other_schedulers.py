@@ -30,19 +30,14 @@ A30 = "NVIDIA-NVIDIA A30"
 
 def volcano_node(name: str, *cards: str, labels: JSON | None = None) -> JSON:
     memory = sum(int(each.split(",")[2]) for each in cards)
-    amounts = {NUMBER: str(10 * len(cards)), MEMORY: str(memory), CORES: str(100 * len(cards))}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "annotations": {REGISTER: registered(*cards)}, "labels": labels or {}},
-        "status": {"allocatable": amounts},
-    }
+    amounts = {NUMBER: 10 * len(cards), MEMORY: memory, CORES: 100 * len(cards)}
+    return node(name, labels=labels, capacity=amounts, **{REGISTER: registered(*cards)})
 
 
 def vgpus(name: str, *amounts: object, percent: object = None, **more: Any) -> JSON:
     made = pod_with_limits(*amounts, percent=percent, name=name, **more)
-    made["metadata"] = {"name": name, "namespace": "team-a", "annotations": made["metadata"]["annotations"]}
-    return {"apiVersion": "v1", "kind": "Pod", **made}
+    made["metadata"]["namespace"] = "team-a"
+    return made
 
 
 def running(name: str, on: str, ids: str, *amounts: object) -> JSON:
