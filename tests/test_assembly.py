@@ -1,12 +1,12 @@
-"""The core put together: namespaces, caches, and what reaches the books."""
+"""The core put together: namespaces, caches, and what reaches the quotas."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+from admission.clusters import FULL, NOW, Broken, Recorder, core_on, quota_cluster, spent
 from admission.reviews import GPU, MEM, parsed, pod, review
-from admission.scene import FULL, NOW, Broken, Recorder, core_on, spent, town
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.assembly import Core, Options
@@ -27,7 +27,7 @@ def test_a_cached_namespace_needs_no_read():
 
 def test_a_namespace_that_is_gone_or_cant_be_asked_for_isnt_known():
     async def known():
-        core = core_on(await town())
+        core = core_on(await quota_cluster())
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "old"}})
         core.caches.drop(Kind.NAMESPACES, {"metadata": {"name": "old"}})
         return await core.namespace("old"), await core.namespace("team-a"), await core_on(Broken()).namespace("team-a")
@@ -127,7 +127,7 @@ def test_cached_quotas_are_believed_only_while_their_watch_is_alive():
 
 def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
     async def calls():
-        cluster = Recorder(await town())
+        cluster = Recorder(await quota_cluster())
         core = core_on(cluster)
         core.caches.put(Kind.NAMESPACES, NAMESPACE)
         core.caches.current_within = lambda seconds: True
@@ -140,7 +140,7 @@ def test_a_namespace_without_quota_costs_no_call_while_the_cache_is_alive():
 
 def test_the_secret_of_a_reservation_is_a_uuid():
     async def reserved():
-        cluster = await town(FULL)
+        cluster = await quota_cluster(FULL)
         core = Core(cluster, core_on(cluster).vendors, Options(), clock=lambda: NOW)
         answer = await core.admission.webhook(parsed(review(pod(gpu=1, mem=3000))))
         return answer.patch, spent(cluster)

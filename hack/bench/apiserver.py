@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from hack.bench.figures import show_progress
-from hack.bench.scenery import JSON, SCHEDULER
+from hack.bench.objects import JSON, SCHEDULER
 from hack.devcluster.plane import ControlPlane, assets, free_ports
 from hami_webhook import pki
 from hami_webhook.cluster.api import AlreadyExists, Kind

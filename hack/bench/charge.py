@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hack.bench.apiserver import SHARD, Replicas, YesSayers, api_server, create_all, make_namespace, writes
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import JSON, asking, gpu, quota
+from hack.bench.objects import JSON, asking, gpu, quota
 from hack.devcluster.plane import ControlPlane
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import orjson
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
+from hack.bench.objects import CARD_MEMORY, CARDS, JSON, asking, gpu, node, node_name, running
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.device_config import builtin_device_config, enabled_vendors

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import CARD_MEMORY, NAMESPACE, SCHEDULER
+from hack.bench.objects import CARD_MEMORY, NAMESPACE, SCHEDULER
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.pod_preferences import GPU_POLICY
 from hami_webhook.devices.topology import Scores, best_combination

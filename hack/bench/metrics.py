@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import CARDS, asking, gpu, node, quota, review, running
+from hack.bench.objects import CARDS, asking, gpu, node, quota, review, running
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.memory import MemoryCluster

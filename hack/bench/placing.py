@@ -28,7 +28,7 @@ import yaml
 
 from hack.bench.apiserver import USER, api_server, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import JSON, SCHEDULER, asking, gpu, node, node_name, quota
+from hack.bench.objects import JSON, SCHEDULER, asking, gpu, node, node_name, quota
 from hack.devcluster.plane import ControlPlane, free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect

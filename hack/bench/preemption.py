@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
-from hack.bench.scenery import CARD_MEMORY, CARDS, asking, gpu, node, running
+from hack.bench.objects import CARD_MEMORY, CARDS, asking, gpu, node, running
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache

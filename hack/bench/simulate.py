@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hack.bench.figures import Figure, run, show_progress
-from hack.bench.scenery import JSON, NAMESPACE, asking, gpu, node, quota
+from hack.bench.objects import JSON, NAMESPACE, asking, gpu, node, quota
 from hami_webhook.cluster.loading import read_objects
 
 NODES = {"smallest": 20, "usual": 1000, "large": 1000}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hack.bench.apiserver import api_server, create_all, make_namespace, wait_ready
 from hack.bench.figures import Figure, Goal, run, show_progress
-from hack.bench.scenery import CARDS, NAMESPACE, SCHEDULER, node, running
+from hack.bench.objects import CARDS, NAMESPACE, SCHEDULER, node, running
 from hack.devcluster.plane import free_ports
 from hami_webhook.cluster.api import Kind
 from hami_webhook.cluster.connect import connect

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from hack.bench.figures import Figure, Goal, least_seconds, run, show_progress
-from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, running
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, running
 from hami_webhook.cluster.kubernetes import PAGE
 
 NODES = {"smallest": 20, "usual": 1000, "large": 5000}

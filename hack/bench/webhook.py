@@ -29,7 +29,7 @@ from starlette.routing import Route
 from hack.bench import load
 from hack.bench.figures import Figure, Goal, run, show_progress
 from hack.bench.load import Load, Outcome, Plan
-from hack.bench.scenery import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
+from hack.bench.objects import JSON, NAMESPACE, SCHEDULER, asking, gpu, node, quota, review
 from hami_webhook import pki
 from hami_webhook.cluster.api import ClusterError, Kind
 from hami_webhook.cluster.memory import MemoryCluster

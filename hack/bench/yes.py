@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hack.bench.scenery import SCHEDULER
+from hack.bench.objects import SCHEDULER
 from hami_webhook.admission.review import API_VERSIONS, UNCHANGED, Answer, allowed
 from hami_webhook.server.bodies import read_body
 from hami_webhook.server.limits import ListenerLimits

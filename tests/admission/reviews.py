@@ -96,8 +96,8 @@ def patched(obj: JSON, answer: Answer) -> JSON:
 
 
 @dataclass
-class Surroundings:
-    """Namespaces and books that take everything and remember it; `there` is what namespaces there are, and `unlimited`
+class FakeServices:
+    """Namespaces and quotas that take everything and remember it; `there` is what namespaces there are, and `unlimited`
     whether they have no quotas.
     """
 
@@ -123,7 +123,7 @@ class Surroundings:
 class Free:
     """A pod that costs nothing."""
 
-    around: Surroundings
+    around: FakeServices
     pod: Pod
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
@@ -135,21 +135,21 @@ class Free:
 
 
 class NoTouch:
-    """Surroundings whose every use is a mistake."""
+    """FakeServices whose every use is a mistake."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used")
 
 
-def gate(
+def handler_of(
     rules: AdmissionRules = RULES,
     *,
     known: Vendors = VENDORS,
     policies: PolicyRules = PolicyRules.EMPTY,
     annotations: Mapping[str, str] | None = None,
-    surroundings: Any = None,
+    services: Any = None,
 ) -> AdmissionHandler:
-    around = surroundings or Surroundings({"team-a": Namespace("team-a", {}, annotations or {})})
+    around = services or FakeServices({"team-a": Namespace("team-a", {}, annotations or {})})
     return AdmissionHandler(
         known,
         rules,
@@ -162,11 +162,11 @@ def gate(
 
 
 def mutate(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> Answer:
-    return asyncio.run(gate(rules, **more).mutate(parsed(review(obj))))
+    return asyncio.run(handler_of(rules, **more).mutate(parsed(review(obj))))
 
 
 def validate(obj: JSON, rules: AdmissionRules = RULES, **more: Any) -> Answer:
-    return asyncio.run(gate(rules, **more).validate(parsed(review(obj))))
+    return asyncio.run(handler_of(rules, **more).validate(parsed(review(obj))))
 
 
 def refusal(step: Any, *arguments: Any, **more: Any) -> tuple[int, str]:

@@ -15,8 +15,8 @@ from hami_webhook.cluster.api import Kind
 from hami_webhook.policy.rules import PolicyRules, Rule
 from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, encode, reservation_id
 
+from .clusters import FULL, NOW, Broken, Recorder, core_on, ledger, quota_cluster, spent, version
 from .reviews import GPU, MEM, SCHEDULER, cpu, parsed, patched, pod, review, vendors
-from .scene import FULL, NOW, Broken, Recorder, core_on, ledger, spent, town, version
 
 
 def create(obj, **more):
@@ -62,7 +62,7 @@ async def test_q7_a_count_of_zero_is_allowed_without_io():
 
 
 async def test_mutate_never_looks_at_quota():
-    cluster = Recorder(await town({GPU: 0}))
+    cluster = Recorder(await quota_cluster({GPU: 0}))
     core = core_on(cluster, synced=lambda: False)
     core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
     answer = await core.admission.mutate(create(pod(gpu=1, mem=3000)))
@@ -71,7 +71,7 @@ async def test_mutate_never_looks_at_quota():
 
 
 async def test_a_namespace_that_isnt_cached_is_read_live():
-    cluster = Recorder(await town())
+    cluster = Recorder(await quota_cluster())
     await core_on(cluster).admission.mutate(create(pod(gpu=1, mem=3000)))
     assert cluster.calls == ["get namespaces"]
 
@@ -80,7 +80,7 @@ async def test_a_namespace_that_isnt_cached_is_read_live():
 
 
 async def test_validate_charges_under_the_pods_uid():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     answer = await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000, uid="u1")))
     assert spent(cluster) == {GPU: 1, MEM: 3000}
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
@@ -89,7 +89,7 @@ async def test_validate_charges_under_the_pods_uid():
 
 
 async def test_the_charge_is_the_last_step():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster, policies=lambda: PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),)))
     for obj in (
         pod(gpu=1, mem=3000, uid="u", annotations={"hami.io/bind-phase": "x"}),
@@ -103,7 +103,7 @@ async def test_the_charge_is_the_last_step():
 
 
 async def test_one_pod_is_charged_once_however_often_it_comes():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     for _ in range(3):
         await core.admission.validate(create(pod(gpu=1, mem=3000, uid="u1")))
@@ -111,13 +111,13 @@ async def test_one_pod_is_charged_once_however_often_it_comes():
 
 
 async def test_a_pod_without_a_uid_is_charged_under_the_calls():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     await core_on(cluster).admission.validate(create(pod(gpu=1, mem=3000), uid="call-1"))
     assert list(ledger(cluster)) == ["call-1"]
 
 
 async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000, schedulerName="volcano")
     assert list((await core.admission.mutate(create(obj))).patch) == []
@@ -132,7 +132,7 @@ async def test_a_foreign_pod_is_charged_and_left_alone_on_every_path():
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
 async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
-    cluster = await town({GPU: 2, MEM: 3000}, {GPU: 1})
+    cluster = await quota_cluster({GPU: 2, MEM: 3000}, {GPU: 1})
     before = version(cluster)
     found = await denial(getattr(core_on(cluster).admission, path)(create(pod(gpu=1, mem=4000, uid="u"))))
     assert (found.code, found.reason, found.retry_after) == (403, "Forbidden", None)
@@ -145,7 +145,7 @@ async def test_an_overrun_is_refused_with_only_the_keys_that_overflow(path):
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
 async def test_caches_that_arent_synced_refuse_for_now(path):
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     found = await denial(
         getattr(core_on(cluster, synced=lambda: False).admission, path)(create(pod(gpu=1, mem=3000, uid="u")))
     )
@@ -174,7 +174,7 @@ async def test_an_api_server_that_is_down_refuses_for_now(path):
 async def test_a_review_without_any_namespace_is_malformed(path):
     obj = pod(gpu=1, mem=3000)
     del obj["metadata"]["namespace"]
-    core = core_on(await town(FULL))
+    core = core_on(await quota_cluster(FULL))
     found = await denial(getattr(core.admission, path)(create(obj, namespace="")))
     assert (found.code, found.message) == (400, "request.namespace is missing")
     await getattr(core.admission, path)(create(obj))
@@ -185,7 +185,7 @@ async def test_a_review_without_any_namespace_is_malformed(path):
 
 @pytest.mark.parametrize("path", ["validate", "webhook"])
 async def test_a_dry_run_is_judged_and_writes_nothing(path):
-    cluster = await town({MEM: 2000})
+    cluster = await quota_cluster({MEM: 2000})
     core, before = core_on(cluster), version(cluster)
     fits, not_so = pod(gpu=1, mem=2000, uid="u"), pod(gpu=1, mem=3000, uid="u")
     answer = await getattr(core.admission, path)(create(fits, dryRun=True))
@@ -200,7 +200,7 @@ async def test_a_dry_run_is_judged_and_writes_nothing(path):
 
 @pytest.mark.parametrize("annotations", [None, {"mine": "x"}, {RESERVATION: "invented"}])
 async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(annotations):
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     obj = pod(gpu=1, mem=3000, annotations=annotations)
     answer = await core_on(cluster).admission.webhook(create(obj))
     after = patched(obj, answer)
@@ -211,7 +211,7 @@ async def test_the_webhook_charges_under_the_digest_of_what_the_pod_carries(anno
 
 
 async def test_the_reservation_and_policys_annotations_go_into_one_patch():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     policies = PolicyRules((Rule("r", enforce={"nvidia.com/vgpu-mode": "mig"}),))
     obj = pod(gpu=1, mem=3000)
     del obj["metadata"]
@@ -221,13 +221,13 @@ async def test_the_reservation_and_policys_annotations_go_into_one_patch():
 
 
 async def test_no_reservation_where_no_quota_concerns_the_pod():
-    cluster = await town()
+    cluster = await quota_cluster()
     obj = pod(gpu=1, mem=3000)
     assert "annotations" not in patched(obj, await core_on(cluster).admission.webhook(create(obj)))["metadata"]
 
 
 async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_more():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
@@ -238,8 +238,10 @@ async def test_a_reinvocation_takes_the_reservation_over_and_charges_nothing_mor
 
 
 async def with_ledger(**entries):
-    """A town whose ledger has entries, with their amounts in used."""
-    cluster = await town(FULL, {GPU: len(entries), MEM: sum(e.amounts["limits." + MEM] for e in entries.values())})
+    """A quota_cluster whose ledger has entries, with their amounts in used."""
+    cluster = await quota_cluster(
+        FULL, {GPU: len(entries), MEM: sum(e.amounts["limits." + MEM] for e in entries.values())}
+    )
     patch = {"metadata": {"annotations": {LEDGER: encode(entries)}}}
     await cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, "team-a")
     return cluster
@@ -310,7 +312,7 @@ async def test_a_secret_that_no_ledger_knows_costs_no_list_of_pods():
 
 
 async def test_validate_after_the_webhook_renames_the_charge():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
@@ -322,7 +324,7 @@ async def test_validate_after_the_webhook_renames_the_charge():
 
 
 async def test_validate_after_the_webhook_charges_the_difference_a_later_mutator_made():
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     core = core_on(cluster)
     obj = pod(gpu=1, mem=3000)
     after = patched(obj, await core.admission.webhook(create(obj)))
@@ -346,7 +348,7 @@ async def test_a_pod_may_come_to_validate_again_with_its_own_reservation():
 
 
 async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
-    cluster = await town({MEM: 8000})
+    cluster = await quota_cluster({MEM: 8000})
     core = core_on(cluster)
     cards = [{"id": "L", "count": 10, "devmem": 24576, "devcore": 100, "type": "NVIDIA L", "health": True}]
     node = {"metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(cards).decode()}}}
@@ -357,14 +359,14 @@ async def test_a_share_of_a_card_is_charged_its_floor_and_the_refusal_says_so():
 
 
 async def test_memory_is_charged_in_the_quotas_units():
-    cluster = await town({MEM: 12})
+    cluster = await quota_cluster({MEM: 12})
     core = core_on(cluster, vendors=vendors(memoryFactor=1024))
     await core.admission.validate(create(pod(gpu=1, mem=12, uid="u")))
     assert spent(cluster)[MEM] == 12
 
 
 async def test_security_2_amounts_are_exact_beyond_what_a_quota_can_hold():
-    cluster = await town({GPU: 2**62})
+    cluster = await quota_cluster({GPU: 2**62})
     core = core_on(cluster)
     found = await denial(core.admission.validate(create(pod(gpu="9223372036854775807", mem=3000, uid="u"))))
     assert found.code == 422

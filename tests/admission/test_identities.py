@@ -11,7 +11,7 @@ from builders import container
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import SCHEDULER, NoTouch, cpu, gate, parsed, pod, refusal, review, update
+from .reviews import SCHEDULER, NoTouch, cpu, handler_of, parsed, pod, refusal, review, update
 
 CHART = enabled_vendors(builtin_device_config().config)
 VOLCANO, KOORDINATOR, OURS, OPERATOR = "volcano-scheduler", "koord-scheduler", "hami-scheduler", "operator"
@@ -57,12 +57,12 @@ def share() -> Any:
 
 def send(written: Any, path: str = "validate") -> Any:
     """The answer; nothing but the review may be looked at."""
-    return asyncio.run(getattr(gate(RULES, known=CHART, surroundings=NoTouch()), path)(parsed(written)))
+    return asyncio.run(getattr(handler_of(RULES, known=CHART, services=NoTouch()), path)(parsed(written)))
 
 
 def create(obj: Any, path: str = "validate", user: str = "alice") -> Any:
     written = review(obj, userInfo={"username": user})
-    return asyncio.run(getattr(gate(RULES, known=CHART), path)(parsed(written)))
+    return asyncio.run(getattr(handler_of(RULES, known=CHART), path)(parsed(written)))
 
 
 def binding(user: str, *groups: str, path: str = "pods/binding", **metadata: Any) -> Any:
@@ -202,4 +202,4 @@ def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
 
 def test_a_scheduler_that_is_not_enabled_owns_nothing() -> None:
     old, new = pod("p", cpu()), pod("p", cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
-    asyncio.run(gate(RULES, surroundings=NoTouch()).validate(parsed(update(old, new))))
+    asyncio.run(handler_of(RULES, services=NoTouch()).validate(parsed(update(old, new))))

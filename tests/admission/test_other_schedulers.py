@@ -11,7 +11,7 @@ from builders import container
 
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 
-from .reviews import JSON, MEM, SCHEDULER, Surroundings, cpu, mutate, patched, pod, validate
+from .reviews import JSON, MEM, SCHEDULER, FakeServices, cpu, mutate, patched, pod, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 ISOLATED = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
@@ -47,12 +47,12 @@ IN_ORDER = {
 
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_a_pod_in_order_goes_through_as_it_is_and_is_charged(name: str) -> None:
-    around = Surroundings()
+    around = FakeServices()
     written = IN_ORDER[name]
-    assert list(mutate(written, known=KNOWN, surroundings=around).patch) == []
+    assert list(mutate(written, known=KNOWN, services=around).patch) == []
     assert around.charged == []
     stored = {**written, "metadata": {**written["metadata"], "uid": "u1"}}
-    assert list(validate(stored, known=KNOWN, surroundings=around).patch) == []
+    assert list(validate(stored, known=KNOWN, services=around).patch) == []
     assert around.charged == [("p", "u1")]
 
 

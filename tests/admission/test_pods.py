@@ -24,9 +24,9 @@ from .reviews import (
     PRIORITY,
     RULES,
     SCHEDULER,
-    Surroundings,
+    FakeServices,
     cpu,
-    gate,
+    handler_of,
     mutate,
     parsed,
     patched,
@@ -128,20 +128,20 @@ def test_a_pod_of_a_foreign_scheduler_is_validated(fault, code, message):
 
 
 def test_a_pod_of_a_foreign_scheduler_is_charged():
-    around = Surroundings()
-    validate(pod(gpu=1, mem=3000, schedulerName="volcano", uid="u1"), surroundings=around)
+    around = FakeServices()
+    validate(pod(gpu=1, mem=3000, schedulerName="volcano", uid="u1"), services=around)
     assert around.charged == [("p", "u1")]
 
 
 def test_the_webhook_writes_a_reservation_only_for_what_it_charges():
-    around = Surroundings()
-    answer = run_webhook(pod(gpu=1, mem=3000, schedulerName="volcano"), surroundings=around)
+    around = FakeServices()
+    answer = run_webhook(pod(gpu=1, mem=3000, schedulerName="volcano"), services=around)
     assert around.charged == [("p", "")]
     assert list(answer.patch) == []
 
 
 def run_webhook(obj, *, dry_run=False, **more):
-    return asyncio.run(gate(**more).webhook(parsed(review(obj, dryRun=dry_run))))
+    return asyncio.run(handler_of(**more).webhook(parsed(review(obj, dryRun=dry_run))))
 
 
 # denials, their order and texts
@@ -280,7 +280,7 @@ def test_overwrite_env_hides_gpus_from_containers_that_ask_for_none():
 
 
 def test_overwrite_env_needs_no_namespace_for_cpu_pods_and_leaves_foreign_ones_alone():
-    nowhere = {"known": vendors(overwriteEnv=True), "surroundings": Surroundings(there={})}
+    nowhere = {"known": vendors(overwriteEnv=True), "services": FakeServices(there={})}
     assert len(mutate(pod("p", cpu()), **nowhere).patch) == 1
     assert list(mutate(pod("p", cpu(), schedulerName="volcano"), **nowhere).patch) == []
 
@@ -294,18 +294,18 @@ def test_an_environment_that_is_no_list_is_a_bad_request():
 
 
 def test_a_pod_that_asks_for_cards_waits_for_its_namespace_to_be_known():
-    nowhere = Surroundings(there={})
+    nowhere = FakeServices(there={})
     expected = (503, "namespace team-a isn't known yet; try again")
-    assert refusal(mutate, pod(gpu=1, mem=3000), surroundings=nowhere) == expected
-    assert refusal(validate, pod(gpu=1, mem=3000), surroundings=nowhere) == expected
+    assert refusal(mutate, pod(gpu=1, mem=3000), services=nowhere) == expected
+    assert refusal(validate, pod(gpu=1, mem=3000), services=nowhere) == expected
     assert nowhere.charged == []
 
 
 def test_a_count_of_zero_asks_for_nothing_so_needs_nothing():
-    nowhere = Surroundings(there={})
+    nowhere = FakeServices(there={})
     obj = pod("p", container(limits={GPU: 0, MEM: 100}), nodeName="n1")
-    assert list(mutate(obj, surroundings=nowhere).patch) == []
-    validate(obj, surroundings=nowhere)
+    assert list(mutate(obj, services=nowhere).patch) == []
+    validate(obj, services=nowhere)
     assert nowhere.charged == []
 
 
@@ -337,9 +337,9 @@ def test_policy_comes_before_the_vendors_defaults_and_both_are_in_the_patch():
 
 
 def test_scheduler_owned_keys_of_a_namespace_are_reported_but_not_for_dry_runs():
-    around = Surroundings()
+    around = FakeServices()
     around.there["team-a"] = type(around.there["team-a"])("team-a", {}, {"hami.io/bind-phase": "x"})
-    mutate(pod(gpu=1, mem=3000), surroundings=around)
+    mutate(pod(gpu=1, mem=3000), services=around)
     assert around.ignored == [("team-a", ("hami.io/bind-phase",))]
 
 

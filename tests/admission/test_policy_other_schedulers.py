@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
-from .reviews import JSON, MEM, SCHEDULER, Surroundings, cpu, mutate, patched, pod, refusal, validate
+from .reviews import JSON, MEM, SCHEDULER, FakeServices, cpu, mutate, patched, pod, refusal, validate
 
 KNOWN = enabled_vendors(builtin_device_config().config)
 MODE = "volcano.sh/vgpu-mode"
@@ -167,10 +167,10 @@ def test_the_schedulers_name_is_for_our_pods() -> None:
 
 def test_without_its_namespace_a_pod_waits_and_keys_of_the_scheduler_mean_nothing_there() -> None:
     for step in (mutate, validate):
-        code, _ = refusal(step, pod_with_limits(), known=KNOWN, surroundings=Surroundings({}))
+        code, _ = refusal(step, pod_with_limits(), known=KNOWN, services=FakeServices({}))
         assert code == 503
-    around = Surroundings({"team-a": Namespace("team-a", {}, {"volcano.sh/vgpu-ids-new": "x"})})
-    mutate(pod_with_limits(), known=KNOWN, surroundings=around)
+    around = FakeServices({"team-a": Namespace("team-a", {}, {"volcano.sh/vgpu-ids-new": "x"})})
+    mutate(pod_with_limits(), known=KNOWN, services=around)
     assert around.ignored == [("team-a", ("volcano.sh/vgpu-ids-new",))]
 
 

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Namespace
 from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 
 from .policies import NOUSE, NOUSE_TYPE, USE, USE_TYPE
-from .reviews import JSON, NoTouch, Surroundings, cpu, gate, parsed, pod, refusal, update
+from .reviews import JSON, FakeServices, NoTouch, cpu, handler_of, parsed, pod, refusal, update
 
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
 ALL = enabled_vendors(builtin_device_config().config)
@@ -34,7 +34,7 @@ def evaluate_update(before: JSON, after: JSON, old: JSON | None = None, **more: 
     one = old or pod(gpu=1, mem=3000)
     reviewed = [{**one, "metadata": {**one["metadata"], "annotations": notes}} for notes in (before, after)]
     subresource = more.pop("subresource", "")
-    judging = gate(**{"known": ALL, "policies": RULES, **more})
+    judging = handler_of(**{"known": ALL, "policies": RULES, **more})
     return asyncio.run(judging.validate(parsed(update(reviewed[0], reviewed[1], subresource=subresource))))
 
 
@@ -121,8 +121,8 @@ def test_whose_scheduler_places_it_makes_no_difference(scheduler: str) -> None:
 
 
 def test_a_pod_without_devices_and_one_whose_lists_stay_are_nobodys_business() -> None:
-    assert evaluate_update(ADMITTED, {}, old=pod("p", cpu()), surroundings=NoTouch()) is UNCHANGED
-    assert evaluate_update({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, surroundings=NoTouch()) is UNCHANGED
+    assert evaluate_update(ADMITTED, {}, old=pod("p", cpu()), services=NoTouch()) is UNCHANGED
+    assert evaluate_update({NOUSE: "x"}, {NOUSE: "x", "mine": "1"}, services=NoTouch()) is UNCHANGED
 
 
 def test_other_vendors_lists_are_the_users_own() -> None:
@@ -131,6 +131,6 @@ def test_other_vendors_lists_are_the_users_own() -> None:
 
 def test_where_the_namespace_is_not_known_the_update_is_to_be_tried_again() -> None:
     message = "namespace team-a isn't known yet; try again"
-    assert refusal(evaluate_update, ADMITTED, {}, surroundings=Surroundings({})) == (503, message)
-    known = Surroundings({"team-a": Namespace("team-a", {}, {})})
-    assert refusal(evaluate_update, ADMITTED, {}, surroundings=known)[0] == 403
+    assert refusal(evaluate_update, ADMITTED, {}, services=FakeServices({})) == (503, message)
+    known = FakeServices({"team-a": Namespace("team-a", {}, {})})
+    assert refusal(evaluate_update, ADMITTED, {}, services=known)[0] == 403

@@ -23,15 +23,15 @@ from hami_webhook.server.app import WebhookApp
 from hami_webhook.server.limits import ListenerLimits
 from hami_webhook.server.request_metrics import new_registry
 
-from .reviews import GPU, MEM, VENDORS, Surroundings, body, cpu, gate, pod, review, vendors
+from .reviews import GPU, MEM, VENDORS, FakeServices, body, cpu, handler_of, pod, review, vendors
 
 PATHS = ("/mutate", "/validate", "/webhook")
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
-def application(known=VENDORS, surroundings=None):
+def application(known=VENDORS, services=None):
     doors = WebhookApp(
-        gate(known=known, surroundings=surroundings), ListenerLimits(), ready=lambda: None, registry=new_registry()
+        handler_of(known=known, services=services), ListenerLimits(), ready=lambda: None, registry=new_registry()
     )
     return doors.application()
 
@@ -205,10 +205,10 @@ MALFORMED = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_security_4_a_malformed_review_gets_400_and_a_sentence(case, path, caplog):
     written, sentence = MALFORMED[case]
-    around = Surroundings()
+    around = FakeServices()
     content = written if isinstance(written, bytes) else body(written)
     with caplog.at_level(logging.DEBUG):
-        inner = answered(post(content, path, application(surroundings=around)))
+        inner = answered(post(content, path, application(services=around)))
     assert not inner["allowed"]
     assert inner["status"]["code"] == 400
     assert inner["status"]["reason"] == "BadRequest"

@@ -18,7 +18,7 @@ from .reviews import (
     VENDORS,
     NoTouch,
     cpu,
-    gate,
+    handler_of,
     mutate,
     parsed,
     pod,
@@ -44,7 +44,7 @@ OWNED = (
 def evaluate_update(old, new, user="alice", *groups, **more):
     # Nothing outside may be asked: an update is judged by what it carries.
     review = parsed(update(old, new, user, *groups, **more))
-    return asyncio.run(gate(RULES, surroundings=NoTouch()).validate(review))
+    return asyncio.run(handler_of(RULES, services=NoTouch()).validate(review))
 
 
 def denied(old, new, user="alice", *groups, **more):
@@ -103,7 +103,7 @@ def test_security_1_keys_that_only_an_enabled_vendor_knows_are_owned_too():
     forged = pod("p", cpu(), annotations={"huawei.com/Custom": "x"})
     assert refusal(mutate, forged, known=known)[0] == 403
     review = parsed(update(pod("p", cpu()), forged))
-    code, _ = refusal(lambda: asyncio.run(gate(RULES, known=known).validate(review)))
+    code, _ = refusal(lambda: asyncio.run(handler_of(RULES, known=known).validate(review)))
     assert code == 403
 
 
@@ -277,13 +277,13 @@ def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
 def test_an_update_is_no_reason_to_charge_or_mutate():
     for path in ("mutate", "webhook"):
         review = parsed(update(pod(gpu=1, mem=3000), changed(pod(gpu=1, mem=3000), mine="1")))
-        answer = asyncio.run(getattr(gate(RULES, surroundings=NoTouch()), path)(review))
+        answer = asyncio.run(getattr(handler_of(RULES, services=NoTouch()), path)(review))
         assert list(answer.patch) == []
 
 
 def test_hamis_path_checks_updates_too():
     review = parsed(update(BOUND, CHANGES["changes"]))
-    assert refusal(lambda: asyncio.run(gate(RULES).webhook(review)))[0] == 403
+    assert refusal(lambda: asyncio.run(handler_of(RULES).webhook(review)))[0] == 403
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
@@ -291,7 +291,7 @@ def test_other_operations_are_nobodys_business(operation):
     written = update(BOUND, BOUND)
     written["request"] |= {"operation": operation, "object": None}
     for path in ("mutate", "validate", "webhook"):
-        answer = asyncio.run(getattr(gate(RULES, surroundings=NoTouch()), path)(parsed(written)))
+        answer = asyncio.run(getattr(handler_of(RULES, services=NoTouch()), path)(parsed(written)))
         assert list(answer.patch) == []
 
 

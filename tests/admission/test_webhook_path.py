@@ -17,7 +17,7 @@ from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod
 
-from .reviews import GPU, VENDORS, Surroundings, mutate, pod, validate
+from .reviews import GPU, VENDORS, FakeServices, mutate, pod, validate
 from .test_pods import POD, WAYS, run_webhook
 
 
@@ -27,9 +27,9 @@ from .test_pods import POD, WAYS, run_webhook
     ids=["ours", "dry run", "Volcano's too"],
 )
 def test_where_no_quota_could_limit_a_pod_it_is_charged_only_if_that_may_refuse_it(limits, dry_run, charged):
-    around = Surroundings(unlimited=True)
+    around = FakeServices(unlimited=True)
     known = enabled_vendors(builtin_device_config().config)
-    run_webhook(pod("p", container("main", limits)), dry_run=dry_run, known=known, surroundings=around)
+    run_webhook(pod("p", container("main", limits)), dry_run=dry_run, known=known, services=around)
     assert len(around.charged) == charged
 
 
@@ -44,14 +44,14 @@ def outcome(step, *arguments, **more):
 @pytest.mark.parametrize("way", WAYS)
 @given(obj=POD)
 def test_the_webhook_refuses_and_charges_what_mutating_and_then_validating_would(way, obj):
-    once, twice = Surroundings(), Surroundings()
+    once, twice = FakeServices(), FakeServices()
     once.there = twice.there = {"team-a": Namespace("team-a", {}, WAYS[way].get("annotations", {}))}
     how = {key: value for key, value in WAYS[way].items() if key != "annotations"}
-    found = outcome(run_webhook, obj, surroundings=once, **how)
-    expected = outcome(mutate, obj, surroundings=twice, **how)
+    found = outcome(run_webhook, obj, services=once, **how)
+    expected = outcome(mutate, obj, services=twice, **how)
     if isinstance(expected, list):
         after = jsonpatch.apply_patch(obj, expected)
-        refused = outcome(validate, after, surroundings=twice, **how)
+        refused = outcome(validate, after, services=twice, **how)
         expected = refused if isinstance(refused, tuple) else expected
     assert found == expected
     assert len(once.charged) == len(twice.charged)

@@ -42,7 +42,7 @@ class Shown(MemoryCluster):
         return {**stored, **self.fields[kind], "metadata": {**stored["metadata"], **self.meta}}
 
 
-class Scene:
+class Env:
     """A cluster with both configurations, a clock to turn, the leader, and replicas that mount the Secret."""
 
     def __init__(self, *, configurations: bool = True) -> None:
@@ -149,16 +149,16 @@ def _signed_by(leaf: Certificate, authority: Certificate) -> bool:
     return True
 
 
-def story(test: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
-    """Run an async test on a scene whose Secret is made and trusted."""
+def story(test: Callable[[Env], Awaitable[None]]) -> Callable[[], None]:
+    """Run an async test on an environment whose Secret is made and trusted."""
 
     def run() -> None:
         async def whole() -> None:
-            scene = Scene()
-            await scene.prepare()
-            await scene.settled()
-            await scene.mount("a")
-            await test(scene)
+            env = Env()
+            await env.prepare()
+            await env.settled()
+            await env.mount("a")
+            await test(env)
 
         asyncio.run(whole())
 
@@ -166,116 +166,116 @@ def story(test: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
 
 
 async def test_the_secret_is_made_marked_and_trusted() -> None:
-    scene = Scene()
-    await scene.prepare()
-    await scene.keeper.reconcile()
-    assert not scene.keeper.injected
-    await scene.keeper.reconcile()
-    assert scene.keeper.injected
-    assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
-    stored = await scene.stored()
+    env = Env()
+    await env.prepare()
+    await env.keeper.reconcile()
+    assert not env.keeper.injected
+    await env.keeper.reconcile()
+    assert env.keeper.injected
+    assert await env.bundles() == {(await env.secret())["ca.crt"]}
+    stored = await env.stored()
     assert stored["type"] == "kubernetes.io/tls"
     assert stored["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami-webhook"}
-    assert scene.events == []
+    assert env.events == []
 
 
 @story
-async def test_a_serving_certificate_is_renewed_with_the_same_authority(scene: Scene) -> None:
-    first, authority = scene.mounted["a"], (await scene.secret())["ca.crt"]
+async def test_a_serving_certificate_is_renewed_with_the_same_authority(env: Env) -> None:
+    first, authority = env.mounted["a"], (await env.secret())["ca.crt"]
     for _ in range(40):
-        scene.now += DAY
-        await scene.keeper.reconcile()
-        await scene.mount("a")
-        await scene.check_trust()
-    assert scene.mounted["a"] != first
-    assert (await scene.secret())["ca.crt"] == authority
-    assert pki.read_lifetime(scene.mounted["a"].certificate).not_after > datetime.fromtimestamp(scene.now, UTC)
+        env.now += DAY
+        await env.keeper.reconcile()
+        await env.mount("a")
+        await env.check_trust()
+    assert env.mounted["a"] != first
+    assert (await env.secret())["ca.crt"] == authority
+    assert pki.read_lifetime(env.mounted["a"].certificate).not_after > datetime.fromtimestamp(env.now, UTC)
 
 
 @story
-async def test_an_authority_is_replaced_without_a_moment_of_distrust(scene: Scene) -> None:
+async def test_an_authority_is_replaced_without_a_moment_of_distrust(env: Env) -> None:
     """One replica gets the new pair late; the former authority stays trusted until it expires, without its key."""
-    await scene.mount("late")
-    old = (await scene.secret())["ca.crt"]
-    scene.now += 210 * DAY
+    await env.mount("late")
+    old = (await env.secret())["ca.crt"]
+    env.now += 210 * DAY
     # the serving pairs have run out long ago here; what matters is who trusts whom
     for _ in range(30):
-        await scene.pass_time(10)
-        await scene.mount("a")
-        await scene.check_trust()
-    data = await scene.secret()
+        await env.pass_time(10)
+        await env.mount("a")
+        await env.check_trust()
+    data = await env.secret()
     assert data["ca.crt"] != old
     assert data["old.crt"] == old
     assert set(data) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
-    (bundle,) = await scene.bundles()
+    (bundle,) = await env.bundles()
     assert _split(bundle) == [old, data["ca.crt"]]
-    await scene.mount("late")
-    scene.now += 80 * DAY
-    await scene.pass_time(30)
-    assert "old.crt" in await scene.secret()
-    scene.now += 11 * DAY
-    await scene.pass_time(30)
-    assert await scene.bundles() == {(await scene.secret())["ca.crt"]}
-    assert "old.crt" not in await scene.secret()
-    assert scene.events == []
+    await env.mount("late")
+    env.now += 80 * DAY
+    await env.pass_time(30)
+    assert "old.crt" in await env.secret()
+    env.now += 11 * DAY
+    await env.pass_time(30)
+    assert await env.bundles() == {(await env.secret())["ca.crt"]}
+    assert "old.crt" not in await env.secret()
+    assert env.events == []
 
 
 @story
-async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(scene: Scene) -> None:
-    scene.now += 210 * DAY
-    before = await scene.secret()
-    await scene.keeper.reconcile()
-    announced = (await scene.secret())["next.crt"]
-    await scene.keeper.reconcile()
-    (bundle,) = await scene.bundles()
+async def test_the_next_authority_signs_thirty_seconds_after_both_configurations_trust_it(env: Env) -> None:
+    env.now += 210 * DAY
+    before = await env.secret()
+    await env.keeper.reconcile()
+    announced = (await env.secret())["next.crt"]
+    await env.keeper.reconcile()
+    (bundle,) = await env.bundles()
     assert _split(bundle) == [before["ca.crt"], announced]
-    assert SINCE not in (await scene.stored())["metadata"].get("annotations", {})
-    await scene.keeper.reconcile()
-    assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
-    scene.now += 29
-    await scene.keeper.reconcile()
-    assert (await scene.secret())["ca.crt"] == before["ca.crt"]
-    scene.now += 1
-    await scene.keeper.reconcile()
-    assert (await scene.secret())["ca.crt"] == announced
+    assert SINCE not in (await env.stored())["metadata"].get("annotations", {})
+    await env.keeper.reconcile()
+    assert (await env.stored())["metadata"]["annotations"][SINCE] == str(int(env.now))
+    env.now += 29
+    await env.keeper.reconcile()
+    assert (await env.secret())["ca.crt"] == before["ca.crt"]
+    env.now += 1
+    await env.keeper.reconcile()
+    assert (await env.secret())["ca.crt"] == announced
 
 
 async def test_nothing_is_renewed_before_a_configuration_is_there() -> None:
-    scene = Scene(configurations=False)
-    await scene.prepare()
-    await scene.keeper.reconcile()
-    scene.now += 290 * DAY
-    before = await scene.secret()
-    await scene.keeper.reconcile()
-    assert await scene.secret() == before
-    await scene.configure(Kind.VALIDATING_WEBHOOKS)
-    await scene.keeper.reconcile()
-    await scene.keeper.reconcile()
-    assert "next.crt" in await scene.secret()
+    env = Env(configurations=False)
+    await env.prepare()
+    await env.keeper.reconcile()
+    env.now += 290 * DAY
+    before = await env.secret()
+    await env.keeper.reconcile()
+    assert await env.secret() == before
+    await env.configure(Kind.VALIDATING_WEBHOOKS)
+    await env.keeper.reconcile()
+    await env.keeper.reconcile()
+    assert "next.crt" in await env.secret()
 
 
 async def test_a_secret_of_somebody_else_is_reported_once_and_left_alone() -> None:
-    scene = Scene()
-    await scene.prepare()
+    env = Env()
+    await env.prepare()
     meta = {"name": "hami-webhook-tls", "namespace": "hami-system"}
-    await scene.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
+    await env.cluster.create(Kind.SECRETS, {"metadata": meta, "data": {"tls.crt": "eA=="}})
     for _ in range(3):
         with pytest.raises(pki.PkiError, match=r"hami-system/hami-webhook-tls isn't ours; delete it"):
-            await scene.keeper.reconcile()
-    assert (await scene.stored())["data"] == {"tls.crt": "eA=="}
+            await env.keeper.reconcile()
+    assert (await env.stored())["data"] == {"tls.crt": "eA=="}
     message = "Secret hami-system/hami-webhook-tls isn't ours; delete it, and it is made anew"
-    assert scene.events == [("CertificateSecretForeign", message, 1)]
-    assert scene.problems == {"CertificateSecretForeign": 1}
+    assert env.events == [("CertificateSecretForeign", message, 1)]
+    assert env.problems == {"CertificateSecretForeign": 1}
 
 
 @story
-async def test_a_secret_that_an_earlier_version_made_is_ours(scene: Scene) -> None:
+async def test_a_secret_that_an_earlier_version_made_is_ours(env: Env) -> None:
     patch: JSON = {"metadata": {"labels": None, "annotations": {"serving.hami.io/hami-webhook-0": "1"}}}
-    await scene.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
-    await scene.keeper.reconcile()
-    await scene.spoil(tls_key=b"garbage")
-    await scene.settled()
-    assert "labels" in (await scene.stored())["metadata"]
+    await env.cluster.patch(Kind.SECRETS, "hami-webhook-tls", patch, "hami-system")
+    await env.keeper.reconcile()
+    await env.spoil(tls_key=b"garbage")
+    await env.settled()
+    assert "labels" in (await env.stored())["metadata"]
 
 
 OTHER = pki.generate("other", "hami-system", now=datetime.fromtimestamp(1_767_225_600.0, UTC))
@@ -299,31 +299,31 @@ def test_a_spoilt_serving_pair_is_signed_anew_by_the_same_authority(
     spoilt: dict[str, bytes | None], message: str
 ) -> None:
     @story
-    async def body(scene: Scene) -> None:
-        before = await scene.secret()
-        await scene.spoil(**spoilt)
-        await scene.keeper.reconcile()
-        after = await scene.settled()
+    async def body(env: Env) -> None:
+        before = await env.secret()
+        await env.spoil(**spoilt)
+        await env.keeper.reconcile()
+        after = await env.settled()
         assert after["ca.crt"] == before["ca.crt"]
         assert after["tls.crt"] != before["tls.crt"]
-        await scene.check_trust()
-        assert scene.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
-        await scene.spoil(**spoilt)
-        await scene.keeper.reconcile()
-        await scene.settled()
-        assert scene.problems == {"CertificateUnusable": 2}
+        await env.check_trust()
+        assert env.events == [("CertificateUnusable", f"tls.crt and tls.key: {message}", 1)]
+        await env.spoil(**spoilt)
+        await env.keeper.reconcile()
+        await env.settled()
+        assert env.problems == {"CertificateUnusable": 2}
 
     body()
 
 
 @story
-async def test_a_pair_for_another_service_is_replaced(scene: Scene) -> None:
-    data = await scene.secret()
-    now = datetime.fromtimestamp(scene.now, UTC)
+async def test_a_pair_for_another_service_is_replaced(env: Env) -> None:
+    data = await env.secret()
+    now = datetime.fromtimestamp(env.now, UTC)
     pair = pki.issue(pki.KeyPair(data["ca.crt"], data["ca.key"]), "other", "hami-system", now=now)
-    await scene.spoil(tls_crt=pair.certificate, tls_key=pair.key)
-    await scene.settled()
-    assert scene.events[0][1].endswith("the serving certificate is not for hami-webhook.hami-system.svc")
+    await env.spoil(tls_crt=pair.certificate, tls_key=pair.key)
+    await env.settled()
+    assert env.events[0][1].endswith("the serving certificate is not for hami-webhook.hami-system.svc")
 
 
 @pytest.mark.parametrize(
@@ -343,24 +343,24 @@ def test_an_authority_that_can_sign_no_more_is_succeeded_in_order_while_its_pair
     spoilt: dict[str, bytes | None],
 ) -> None:
     @story
-    async def body(scene: Scene) -> None:
-        before = await scene.secret()
-        await scene.spoil(**spoilt)
-        await scene.keeper.reconcile()
-        data = await scene.secret()
+    async def body(env: Env) -> None:
+        before = await env.secret()
+        await env.spoil(**spoilt)
+        await env.keeper.reconcile()
+        data = await env.secret()
         assert data["ca.crt"] == before["ca.crt"], "the bundles still have it"
         assert data["tls.crt"] == before["tls.crt"]
         assert "next.crt" in data
-        await scene.pass_time(20)
-        assert (await scene.secret())["tls.crt"] == before["tls.crt"]
-        await scene.pass_time(40)
-        after = await scene.settled()
+        await env.pass_time(20)
+        assert (await env.secret())["tls.crt"] == before["tls.crt"]
+        await env.pass_time(40)
+        after = await env.settled()
         assert after["ca.crt"] == data["next.crt"]
         assert after["old.crt"] == before["ca.crt"]
         assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "old.crt"}
-        reasons = [(reason, message.partition(":")[0]) for reason, message, _ in scene.events]
+        reasons = [(reason, message.partition(":")[0]) for reason, message, _ in env.events]
         assert set(reasons) == {("CertificateUnusable", "ca.crt and ca.key")}
-        assert all(count == 1 for _, _, count in scene.events)
+        assert all(count == 1 for _, _, count in env.events)
 
     body()
 
@@ -369,41 +369,41 @@ def test_an_authority_whose_pair_is_lost_too_is_replaced_at_once_and_what_was_tr
     """A replica goes on with the last pair that it could use."""
 
     @story
-    async def body(scene: Scene) -> None:
-        before = await scene.secret()
-        await scene.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
-        await scene.keeper.reconcile()
-        await scene.check_trust()
-        after = await scene.settled()
+    async def body(env: Env) -> None:
+        before = await env.secret()
+        await env.spoil(ca_crt=b"x", ca_key=b"y", tls_crt=b"z", tls_key=None)
+        await env.keeper.reconcile()
+        await env.check_trust()
+        after = await env.settled()
         assert after["ca.crt"] != before["ca.crt"]
         assert after["old.crt"] == before["ca.crt"]
-        await scene.check_trust()
-        await scene.mount("a")
-        await scene.check_trust()
-        assert [count for _, _, count in scene.events] == [1]
+        await env.check_trust()
+        await env.mount("a")
+        await env.check_trust()
+        assert [count for _, _, count in env.events] == [1]
 
     body()
 
 
 @story
-async def test_an_authority_that_has_expired_is_replaced_at_once(scene: Scene) -> None:
-    before = await scene.secret()
-    scene.now += 301 * DAY
-    await scene.keeper.reconcile()
-    after = await scene.settled()
+async def test_an_authority_that_has_expired_is_replaced_at_once(env: Env) -> None:
+    before = await env.secret()
+    env.now += 301 * DAY
+    await env.keeper.reconcile()
+    after = await env.settled()
     assert after["ca.crt"] != before["ca.crt"]
     assert "old.crt" not in after
-    assert await scene.bundles() == {after["ca.crt"]}
+    assert await env.bundles() == {after["ca.crt"]}
 
 
 @story
-async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(scene: Scene) -> None:
-    before = await scene.secret()
-    await scene.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
-    await scene.keeper.reconcile()
-    after = await scene.settled()
-    assert await scene.bundles() == {after["ca.crt"]} != {before["ca.crt"]}
-    assert scene.events == []
+async def test_a_secret_that_was_deleted_is_made_anew_and_nothing_of_before_is_trusted(env: Env) -> None:
+    before = await env.secret()
+    await env.cluster.delete(Kind.SECRETS, "hami-webhook-tls", "hami-system")
+    await env.keeper.reconcile()
+    after = await env.settled()
+    assert await env.bundles() == {after["ca.crt"]} != {before["ca.crt"]}
+    assert env.events == []
 
 
 @pytest.mark.parametrize("value", ["garbage", "", "-1", "1e400", "9" * 400, "nan", "1767312000"])
@@ -411,19 +411,19 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
     """The last is a day ahead."""
 
     @story
-    async def body(scene: Scene) -> None:
-        await scene.annotate(value)
-        await scene.keeper.reconcile()
-        assert SINCE not in ((await scene.stored())["metadata"].get("annotations") or {})
-        scene.now += 210 * DAY
+    async def body(env: Env) -> None:
+        await env.annotate(value)
+        await env.keeper.reconcile()
+        assert SINCE not in ((await env.stored())["metadata"].get("annotations") or {})
+        env.now += 210 * DAY
         for _ in range(3):
-            await scene.keeper.reconcile()
-        await scene.annotate("garbage")
-        await scene.keeper.reconcile()
-        assert (await scene.stored())["metadata"]["annotations"][SINCE] == str(int(scene.now))
-        await scene.pass_time(30)
-        assert "old.crt" in await scene.settled()
-        assert scene.problems == {"CertificateUnusable": 2}
+            await env.keeper.reconcile()
+        await env.annotate("garbage")
+        await env.keeper.reconcile()
+        assert (await env.stored())["metadata"]["annotations"][SINCE] == str(int(env.now))
+        await env.pass_time(30)
+        assert "old.crt" in await env.settled()
+        assert env.problems == {"CertificateUnusable": 2}
 
     if value == "1767312000":
         assert int(value) == 1_767_225_600 + DAY
@@ -431,12 +431,12 @@ def test_an_absurd_annotation_is_written_anew(value: str) -> None:
 
 
 @story
-async def test_a_next_authority_and_a_former_one_that_are_unusable_go(scene: Scene) -> None:
-    await scene.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
-    await scene.keeper.reconcile()
-    after = await scene.settled()
+async def test_a_next_authority_and_a_former_one_that_are_unusable_go(env: Env) -> None:
+    await env.spoil(next_crt=OTHER.ca.certificate, next_key=b"garbage", old_crt=b"garbage")
+    await env.keeper.reconcile()
+    after = await env.settled()
     assert set(after) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
-    assert [message.partition(":")[0] for _, message, _ in scene.events] == ["next.crt and next.key"]
+    assert [message.partition(":")[0] for _, message, _ in env.events] == ["next.crt and next.key"]
 
 
 ANY: st.SearchStrategy[Any] = st.recursive(
@@ -462,15 +462,15 @@ def test_whatever_the_objects_hold_only_retryable_errors_come_and_then_it_works_
     data: Any, notes: Any, labels: Any, hooks: Any, version: Any
 ) -> None:
     @story
-    async def body(scene: Scene) -> None:
-        scene.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
-        scene.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
+    async def body(env: Env) -> None:
+        env.cluster.meta = {"annotations": notes, "labels": labels, "resourceVersion": version, "uid": version}
+        env.cluster.fields = {kind: {"webhooks": hooks} for kind in KINDS} | {Kind.SECRETS: {"data": data}}
         for _ in range(3):
-            scene.now += 10
+            env.now += 10
             with contextlib.suppress(ClusterError, pki.PkiError):
-                await scene.keeper.reconcile()
-        scene.cluster.fields = {}
-        await scene.keeper.reconcile()
-        await scene.settled()
+                await env.keeper.reconcile()
+        env.cluster.fields = {}
+        await env.keeper.reconcile()
+        await env.settled()
 
     body()

@@ -31,7 +31,7 @@ class NoDefinition(MemoryCluster):
         return await super().list(kind, namespace, node=node)
 
 
-class Scene:
+class Env:
     def __init__(self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True) -> None:
         self.now = NOW
         self.cluster = cluster(lambda: self.now)
@@ -65,8 +65,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(scene: Scene | None = None) -> AsyncIterator[Scene]:
-    made = scene or Scene()
+async def opened(env: Env | None = None) -> AsyncIterator[Env]:
+    made = env or Env()
     await made.cluster.ensure_namespace("default")
     running = asyncio.create_task(made.feed.run())
     await made.feed.wait_synced()
@@ -95,70 +95,68 @@ def running(allocated: JSON) -> JSON:
 
 
 async def test_devices_come_go_and_change() -> None:
-    async with opened() as scene:
-        await scene.cluster.create(Kind.DEVICES, device(CARD))
-        await scene.settle()
-        first = scene.core.state.device("n1")
+    async with opened() as env:
+        await env.cluster.create(Kind.DEVICES, device(CARD))
+        await env.settle()
+        first = env.core.state.device("n1")
         assert first is not None
-        await scene.cluster.patch(Kind.DEVICES, "n1", {"metadata": {"labels": {"a": "b"}}})
-        await scene.settle()
-        second = scene.core.state.device("n1")
+        await env.cluster.patch(Kind.DEVICES, "n1", {"metadata": {"labels": {"a": "b"}}})
+        await env.settle()
+        second = env.core.state.device("n1")
         assert second is not None
         assert second["metadata"]["labels"] == {"a": "b"}
-        await scene.cluster.delete(Kind.DEVICES, "n1")
-        await scene.settle()
-        assert scene.core.state.device("n1") is None
+        await env.cluster.delete(Kind.DEVICES, "n1")
+        await env.settle()
+        assert env.core.state.device("n1") is None
 
 
 @pytest.mark.parametrize("spec", [{"devices": "x"}, {"devices": ["x"]}])
 async def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -> None:
-    async with opened() as scene:
-        await scene.cluster.create(Kind.DEVICES, {"metadata": {"name": "n1"}, "spec": spec})
-        await scene.settle()
-        assert scene.core.state.device("n1") is None
-        assert list(scene.core.caches.unreadable) == [("devices", "", "n1")]
+    async with opened() as env:
+        await env.cluster.create(Kind.DEVICES, {"metadata": {"name": "n1"}, "spec": spec})
+        await env.settle()
+        assert env.core.state.device("n1") is None
+        assert list(env.core.caches.unreadable) == [("devices", "", "n1")]
 
 
 async def test_a_cluster_without_koordinator_is_synced() -> None:
-    async with opened(Scene(NoDefinition)) as scene:
-        assert scene.feed.synced
+    async with opened(Env(NoDefinition)) as env:
+        assert env.feed.synced
 
 
 async def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:
-    async with opened(Scene(enabled=False)) as scene:
-        await scene.cluster.create(Kind.DEVICES, device(CARD))
-        await scene.settle()
-        assert scene.core.state.device("n1") is None
+    async with opened(Env(enabled=False)) as env:
+        await env.cluster.create(Kind.DEVICES, device(CARD))
+        await env.settle()
+        assert env.core.state.device("n1") is None
 
 
 async def test_a_debit_is_completed_once_its_card_is_known() -> None:
     key = f"limits.{MEMORY}"
 
-    async with opened() as scene:
-        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "40Gi"}))
-        await scene.cluster.create(Kind.PODS, running({"gpu": [{"minor": 0, "resources": {RATIO: "50"}}]}))
-        await scene.pass_time()
-        assert scene.used() == {MEMORY: "0"}
-        (message,) = scene.events("BadAllocation")
+    async with opened() as env:
+        await env.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "40Gi"}))
+        await env.cluster.create(Kind.PODS, running({"gpu": [{"minor": 0, "resources": {RATIO: "50"}}]}))
+        await env.pass_time()
+        assert env.used() == {MEMORY: "0"}
+        (message,) = env.events("BadAllocation")
         assert "has no koordinator.sh/gpu-memory for minor 0" in message
-        await scene.cluster.create(Kind.DEVICES, device(CARD))
-        await scene.pass_time()
-        assert scene.used() == {MEMORY: str(5 * 2**30)}
+        await env.cluster.create(Kind.DEVICES, device(CARD))
+        await env.pass_time()
+        assert env.used() == {MEMORY: str(5 * 2**30)}
         # what Koordinator changes on a pod is reported too
         more = {"gpu": [{"minor": 0, "resources": {RATIO: "60"}}]}
-        await scene.cluster.patch(
-            Kind.PODS, "p", {"metadata": {"annotations": {ALLOCATED: json.dumps(more)}}}, "default"
-        )
-        await scene.pass_time()
-        assert scene.used() == {MEMORY: str(6 * 2**30)}
-        assert scene.events("QuotaUnitSuspicious") == []  # gibibytes of bytes
+        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": {ALLOCATED: json.dumps(more)}}}, "default")
+        await env.pass_time()
+        assert env.used() == {MEMORY: str(6 * 2**30)}
+        assert env.events("QuotaUnitSuspicious") == []  # gibibytes of bytes
 
 
 async def test_gibibytes_of_percent_are_suspicious() -> None:
-    async with opened() as scene:
-        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
-        await scene.pass_time()
-        assert scene.events("QuotaUnitSuspicious") == [
+    async with opened() as env:
+        await env.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{f"limits.{RATIO}": "1Ki"}))
+        await env.pass_time()
+        assert env.events("QuotaUnitSuspicious") == [
             f"limits.{RATIO}: 1Ki means 1024 units; write a number without a suffix"
         ]
 
@@ -166,14 +164,14 @@ async def test_gibibytes_of_percent_are_suspicious() -> None:
 async def test_a_pod_of_nvidias_that_koordinator_placed_is_counted_when_it_changes() -> None:
     key = f"limits.{SHARED}"
 
-    async with opened() as scene:
-        await scene.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "4"}))
-        await scene.pass_time()
+    async with opened() as env:
+        await env.cluster.create(Kind.RESOURCE_QUOTAS, quota(**{key: "4"}))
+        await env.pass_time()
         pod = running({"gpu": [{"minor": 0, "resources": {RATIO: "100", MEMORY: "10Gi"}}]})
         pod["spec"]["containers"][0]["resources"] = {}
-        await scene.cluster.create(Kind.PODS, pod)
-        await scene.pass_time()
-        assert scene.used() == {SHARED: "1"}
-        await scene.cluster.set_phase("default", "p", "Succeeded")
-        await scene.pass_time()
-        assert scene.used() == {SHARED: "0"}
+        await env.cluster.create(Kind.PODS, pod)
+        await env.pass_time()
+        assert env.used() == {SHARED: "1"}
+        await env.cluster.set_phase("default", "p", "Succeeded")
+        await env.pass_time()
+        assert env.used() == {SHARED: "0"}

@@ -12,7 +12,7 @@ from builders import card, node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, TEAM, pod, quota
-from quota.world import World
+from quota.quota_env import QuotaEnv
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, Kind, Listing, WatchEvent, WatchType
@@ -316,26 +316,26 @@ def test_a_lease_that_nobody_renews_is_taken_whatever_it_says(lease: JSON) -> No
 
 
 async def test_a_quota_whose_recompute_raises_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    async with World(node("n1", card("GPU-L", LARGE)), quota("a", mem=9000), quota("b", mem=9000)) as world:
-        await world.create(pod(gpu=1, mem=2000))
-        run = world.core.recomputer.run
+    async with QuotaEnv(node("n1", card("GPU-L", LARGE)), quota("a", mem=9000), quota("b", mem=9000)) as env:
+        await env.create(pod(gpu=1, mem=2000))
+        run = env.core.recomputer.run
 
         async def failing(namespace: str, name: str, *args: Any, **more: Any) -> Any:
             if name == "a":
                 raise OverflowError("int too large to convert to float")
             return await run(namespace, name, *args, **more)
 
-        world.core.recomputer.run = failing  # type: ignore[method-assign]  # only for this test
-        world.reconciler.touch(TEAM)
-        await world.run(5)
-        assert (await world.cluster.get(Kind.RESOURCE_QUOTAS, "b", TEAM))["status"]["used"] == {MEM: "2k"}
-        failures = world.core.failures["quotas"]
+        env.core.recomputer.run = failing  # type: ignore[method-assign]  # only for this test
+        env.reconciler.touch(TEAM)
+        await env.run(5)
+        assert (await env.cluster.get(Kind.RESOURCE_QUOTAS, "b", TEAM))["status"]["used"] == {MEM: "2k"}
+        failures = env.core.failures["quotas"]
         assert failures >= 1
         failed = [each for each in caplog.records if each.getMessage() == "recomputing failed; trying again"]
         assert {(each.namespace, each.quota) for each in failed} == {("team", "a")}
-        world.core.recomputer.run = run  # type: ignore[method-assign]  # only for this test
-        await world.run(70)
-        assert (await world.cluster.get(Kind.RESOURCE_QUOTAS, "a", TEAM))["status"]["used"] == {MEM: "2k"}
+        env.core.recomputer.run = run  # type: ignore[method-assign]  # only for this test
+        await env.run(70)
+        assert (await env.cluster.get(Kind.RESOURCE_QUOTAS, "a", TEAM))["status"]["used"] == {MEM: "2k"}
 
 
 @pytest.mark.parametrize("part", ["caches", "reconciler"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from integrations.volcanoes import A40GB, CORES, IDS, MEMORY, NUMBER, REGISTER, T4, pod_with_limits, registered, t4
 from quota.objects import TEAM, quota
-from quota.world import World
+from quota.quota_env import QuotaEnv
 
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import Kind, Unavailable
@@ -37,7 +37,7 @@ def pod(name: str, ids: str, on: str, **how: Any) -> JSON:
     return {**made, "status": {"phase": "Running"}}
 
 
-class Street:
+class AuditEnv:
     """Nodes, pods on them, and the controller that looks at them."""
 
     def __init__(self) -> None:
@@ -62,100 +62,100 @@ class Street:
 
 
 def test_a_mixed_node_is_told_of_once_and_again_when_that_changes() -> None:
-    street = Street()
-    street.put(volcano_node("plain", t4("GPU-z")))
-    assert street.audited() == []
-    street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
-    reported = street.audited()
+    env = AuditEnv()
+    env.put(volcano_node("plain", t4("GPU-z")))
+    assert env.audited() == []
+    env.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
+    reported = env.audited()
     assert [(about, reason) for about, reason, _ in reported] == [("Node n", "MixedGPUManagers")]
     assert reported[0][2].endswith("can coexist in theory, use one; registered twice: GPU-a")
-    assert street.audited() == reported
-    street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
-    assert [message.endswith("use one") for _, _, message in street.audited()] == [False, True]
-    street.put(volcano_node("n", t4("GPU-b")))
-    assert len(street.audited()) == 2
-    street.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
-    assert len(street.audited()) == 3
+    assert env.audited() == reported
+    env.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
+    assert [message.endswith("use one") for _, _, message in env.audited()] == [False, True]
+    env.put(volcano_node("n", t4("GPU-b")))
+    assert len(env.audited()) == 2
+    env.put(volcano_node("n", t4("GPU-b"), **{"hami.io/node-nvidia-register": HAMI}))
+    assert len(env.audited()) == 3
 
 
 def test_a_node_that_went_and_came_is_told_of_anew() -> None:
-    street = Street()
+    env = AuditEnv()
     mixed = volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI})
-    street.put(mixed)
-    street.audited()
-    street.drop(mixed)
-    assert len(street.audited()) == 1
-    street.put(mixed)
-    assert len(street.audited()) == 2
+    env.put(mixed)
+    env.audited()
+    env.drop(mixed)
+    assert len(env.audited()) == 1
+    env.put(mixed)
+    assert len(env.audited()) == 2
 
 
 def test_an_event_that_could_not_be_recorded_is_recorded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    street = Street()
-    street.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
+    env = AuditEnv()
+    env.put(volcano_node("n", t4("GPU-a"), **{"hami.io/node-nvidia-register": HAMI}))
 
     async def fail(note: object) -> None:
         raise Unavailable("connection refused")
 
     with monkeypatch.context() as context:
-        context.setattr(street.cluster, "record_event", fail)
-        assert street.audited() == []
-    assert len(street.audited()) == 1
+        context.setattr(env.cluster, "record_event", fail)
+        assert env.audited() == []
+    assert len(env.audited()) == 1
 
 
 def test_an_instance_given_twice_is_told_of() -> None:
-    street = Street()
-    street.put(volcano_node("n", f"GPU-m,10,40960,{A40GB},true,mig"))
+    env = AuditEnv()
+    env.put(volcano_node("n", f"GPU-m,10,40960,{A40GB},true,mig"))
     for name in ("a", "b"):
-        street.put(pod(name, "GPU-m[group2-0],NVIDIA,8000,0:", "n"), Kind.PODS)
-    (reported,) = street.audited()
+        env.put(pod(name, "GPU-m[group2-0],NVIDIA,8000,0:", "n"), Kind.PODS)
+    (reported,) = env.audited()
     assert reported == ("Node n", "DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/b")
-    street.drop(pod("b", "", "n"), Kind.PODS)
-    assert len(street.audited()) == 1
+    env.drop(pod("b", "", "n"), Kind.PODS)
+    assert len(env.audited()) == 1
 
 
 async def test_what_volcano_writes_is_charged_and_an_overrun_names_pod_and_key() -> None:
     """A percentage is charged for the smallest card, and placed on a larger one."""
     cards = volcano_node("n", f"GPU-s,10,16384,{T4},true,hami-core", f"GPU-l,10,40960,{A40GB},true,hami-core")
-    async with World(cards, quota(**{BLOCKS: "10000"}), of=CHART) as world:
+    async with QuotaEnv(cards, quota(**{BLOCKS: "10000"}), of=CHART) as env:
 
         def used() -> str:
-            return world.quota()["status"]["used"][BLOCKS]
+            return env.quota()["status"]["used"][BLOCKS]
 
         with_limits = pod_with_limits(1, percent=50, name="p")
         with_limits["metadata"]["namespace"] = TEAM
         del with_limits["metadata"]["uid"]
-        await world.create(with_limits)
-        await world.run(2)
+        await env.create(with_limits)
+        await env.run(2)
         assert used() == "8192"
         patch = {"metadata": {"annotations": {IDS: "GPU-l,NVIDIA,20480,0:"}}}
-        await world.cluster.patch(Kind.PODS, "p", patch, TEAM)
-        await world.cluster.bind(TEAM, "p", world.pod("p").uid, "n")
-        await world.run(2)
+        await env.cluster.patch(Kind.PODS, "p", patch, TEAM)
+        await env.cluster.bind(TEAM, "p", env.pod("p").uid, "n")
+        await env.run(2)
         assert used() == "20480"
-        (event,) = [event.note for event in world.cluster.events if event.note.reason == "QuotaOverrun"]
+        (event,) = [event.note for event in env.cluster.events if event.note.reason == "QuotaOverrun"]
         assert (event.kind, event.namespace, event.name, event.type) == ("Pod", TEAM, "p", "Warning")
         assert f"pod {TEAM}/p" in event.message
         assert BLOCKS in event.message
         more = pod_with_limits(1, 1, name="q")
         more["metadata"]["namespace"] = TEAM
-        assert (await world.refused(more)).code == 403
-        await world.run(400)
-        assert [e.count for e in world.cluster.events if e.note.reason == "QuotaOverrun"] == [1]
+        assert (await env.refused(more)).code == 403
+        await env.run(400)
+        assert [e.count for e in env.cluster.events if e.note.reason == "QuotaOverrun"] == [1]
 
 
 async def test_an_allocation_that_is_never_bound_lapses() -> None:
     cards = volcano_node("n", f"GPU-l,10,40960,{A40GB},true,hami-core")
-    async with World(cards, quota(**{BLOCKS: "50000"}), of=CHART) as world:
+    async with QuotaEnv(cards, quota(**{BLOCKS: "50000"}), of=CHART) as env:
         with_limits = pod_with_limits(1, 100, name="p")
         with_limits["metadata"]["namespace"] = TEAM
-        await world.create(with_limits)
+        await env.create(with_limits)
         notes = {
             IDS: "GPU-l,NVIDIA,700,0:",
             "volcano.sh/bind-phase": "allocating",
-            "volcano.sh/bind-time": str(int(world.now)),
+            "volcano.sh/bind-time": str(int(env.now)),
         }
-        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
-        await world.run(2)
-        assert world.quota()["status"]["used"][BLOCKS] == "700"
-        await world.run(299)
-        assert world.quota()["status"]["used"][BLOCKS] == "100"
+        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
+        await env.run(2)
+        assert env.quota()["status"]["used"][BLOCKS] == "700"
+        await env.run(299)
+        assert env.quota()["status"]["used"][BLOCKS] == "100"

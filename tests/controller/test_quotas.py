@@ -1,4 +1,4 @@
-"""The reconcile loop: when it works, what it says, what it remembers. No time passes but the world's."""
+"""The reconcile loop: when it works, what it says, what it remembers. No time passes but that of `QuotaEnv`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import pytest
 from builders import card, container, node
 from quota.objects import ALLOCATED, GPU, LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
-from quota.world import World, no_sleep
+from quota.quota_env import QuotaEnv, no_sleep
 
 from hami_webhook.cluster.api import Conflict, Kind, Unavailable
 from hami_webhook.controller.quotas import Pace
@@ -18,21 +18,21 @@ from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 L = node("n1", card("GPU-L", LARGE))
 
 
-def at(world: World) -> float:
-    return round(world.reconciler.next_due() - world.now, 3)
+def at(env: QuotaEnv) -> float:
+    return round(env.reconciler.next_due() - env.now, 3)
 
 
 async def test_changes_are_gathered_for_the_debounce_and_never_longer_than_two_seconds() -> None:
-    async with World(quota(mem=9)) as world:
-        world.reconciler.touch(TEAM)
-        assert at(world) == 0.5
+    async with QuotaEnv(quota(mem=9)) as env:
+        env.reconciler.touch(TEAM)
+        assert at(env) == 0.5
         looked = {}
         for quarter in range(1, 9):
-            world.now += 0.25
-            looked[quarter / 4] = await world.reconciler.step()
-            world.reconciler.touch(TEAM)
+            env.now += 0.25
+            looked[quarter / 4] = await env.reconciler.step()
+            env.reconciler.touch(TEAM)
         assert looked == {0.25: 0, 0.5: 0, 0.75: 0, 1.0: 0, 1.25: 0, 1.5: 0, 1.75: 0, 2.0: 1}
-        assert at(world) == 0.5
+        assert at(env) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -52,280 +52,276 @@ async def test_a_pod_that_comes_with_its_charge_is_recomputed_when_no_more_come(
     how: str, recomputed: list[float]
 ) -> None:
     """Used has what it costs already, so that only its entry is left to be dropped: within 2 s, in a burst 10."""
-    async with World(L, quota(mem=90000)) as world:
-        await world.run(5)
-        began, found = world.now, []
+    async with QuotaEnv(L, quota(mem=90000)) as env:
+        await env.run(5)
+        began, found = env.now, []
         if how == "not charged":
-            await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+            await env.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
         elif how == "for more than its entry":
-            await world.admit(pod(gpu=1, mem=1000), uid="u")
-            await world.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
+            await env.admit(pod(gpu=1, mem=1000), uid="u")
+            await env.cluster.create(Kind.PODS, pod(gpu=1, mem=2000, uid="u"))
         elif how.startswith("charged, and its entry dropped"):
-            stored, _ = await world.admit(pod(gpu=1, mem=2000))
-            await world.drain()
-            other = Entry(State.ADMITTED, int(world.now), full(gpu=1, mem=500))
+            stored, _ = await env.admit(pod(gpu=1, mem=2000))
+            await env.drain()
+            other = Entry(State.ADMITTED, int(env.now), full(gpu=1, mem=500))
             patch = {
                 "metadata": {"annotations": {LEDGER: encode({"other": other})}},
                 "status": {"used": {MEM: "2500"}},
             }
-            await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, TEAM)
+            await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", patch, TEAM)
             if how.endswith("is seen"):
-                await world.drain()
-            await world.cluster.create(Kind.PODS, stored)
+                await env.drain()
+            await env.cluster.create(Kind.PODS, stored)
         else:
-            await world.create(pod(gpu=1, mem=2000))
+            await env.create(pod(gpu=1, mem=2000))
         if how == "placed":
-            await world.place("p")
+            await env.place("p")
         if how == "deleted":
-            await world.cluster.delete(Kind.PODS, "p", TEAM)
-        await world.drain()
+            await env.cluster.delete(Kind.PODS, "p", TEAM)
+        await env.drain()
         number = 0
-        while world.now < began + 11 and not found:
-            world.now += 0.25
-            if how == "each second" and (world.now - began) % 1 == 0:
+        while env.now < began + 11 and not found:
+            env.now += 0.25
+            if how == "each second" and (env.now - began) % 1 == 0:
                 number += 1
-                await world.create(pod(f"p{number}", gpu=1, mem=2000))
-            if await world.reconciler.step():
-                found.append(world.now - began)
+                await env.create(pod(f"p{number}", gpu=1, mem=2000))
+            if await env.reconciler.step():
+                found.append(env.now - began)
         assert found == recomputed
         if how == "charged":
-            assert world.ledger() == {}
+            assert env.ledger() == {}
 
 
 @pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 270.0), (0.5, 300.0), (1.0, 330.0)])
 async def test_a_resync_comes_every_five_minutes_give_or_take_ten_percent(jitter: float, seconds: float) -> None:
-    async with World(quota(mem=9)) as world:
-        world.reconciler._jitter = lambda: jitter
-        world.now += 1000
-        await world.reconciler.step()
-        assert at(world) == pytest.approx(seconds)
+    async with QuotaEnv(quota(mem=9)) as env:
+        env.reconciler._jitter = lambda: jitter
+        env.now += 1000
+        await env.reconciler.step()
+        assert at(env) == pytest.approx(seconds)
 
 
 async def test_used_edited_by_hand_is_put_right_by_the_resync_and_counts_as_drift() -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.create(pod(gpu=1, mem=2000))
-        await world.run(2)
-        await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", {"status": {"used": {MEM: "7"}}}, TEAM)
-        await world.run(100)
-        assert world.mem() == 7
-        await world.run(300)
-        assert world.mem() == 2000
-        assert world.reconciler.drifted == 1
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.create(pod(gpu=1, mem=2000))
+        await env.run(2)
+        await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", {"status": {"used": {MEM: "7"}}}, TEAM)
+        await env.run(100)
+        assert env.mem() == 7
+        await env.run(300)
+        assert env.mem() == 2000
+        assert env.reconciler.drifted == 1
 
 
 async def test_an_entry_expires_although_recomputes_meanwhile_changed_nothing() -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.admit(pod(gpu=1, mem=2000))
-        await world.run(10)
-        world.reconciler.touch(TEAM)
-        await world.run(34.5)
-        assert world.mem() == 2000
-        await world.run(1)
-        assert world.mem() == 0
-        assert world.reconciler.expired == 1
-        assert world.reconciler.drifted == 0
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.admit(pod(gpu=1, mem=2000))
+        await env.run(10)
+        env.reconciler.touch(TEAM)
+        await env.run(34.5)
+        assert env.mem() == 2000
+        await env.run(1)
+        assert env.mem() == 0
+        assert env.reconciler.expired == 1
+        assert env.reconciler.drifted == 0
 
 
 async def test_an_entry_from_the_future_holds_nothing() -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.run(1)
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.run(1)
         entry = json.dumps({"x": {"s": "admitted", "t": 253402300799, "c": {MEM: 9000}}})
         status = {"status": {"used": {MEM: "9000"}}, "metadata": {"annotations": {LEDGER: entry}}}
-        await world.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", status, TEAM)
-        await world.run(3)
-        assert world.mem() == 0
+        await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "gpu-quota", status, TEAM)
+        await env.run(3)
+        assert env.mem() == 0
 
 
 async def test_an_old_waiting_entry_makes_no_work() -> None:
-    async with World(L, quota(mem=20000)) as world:
-        await world.create(pod(gpu=1, percent=50))
-        await world.run(100)
-        assert world.states() == {"uid-p": "waiting"}
-        assert at(world) > 100
+    async with QuotaEnv(L, quota(mem=20000)) as env:
+        await env.create(pod(gpu=1, percent=50))
+        await env.run(100)
+        assert env.states() == {"uid-p": "waiting"}
+        assert at(env) > 100
 
 
 async def test_a_placement_that_is_never_bound_lapses() -> None:
-    async with World(L, quota(mem=20000)) as world:
-        await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
-        await world.drain()
-        await world.create(pod(gpu=1, percent=50))
-        await world.cluster.delete(Kind.NODES, "n2")
-        await world.run(2)
+    async with QuotaEnv(L, quota(mem=20000)) as env:
+        await env.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
+        await env.drain()
+        await env.create(pod(gpu=1, percent=50))
+        await env.cluster.delete(Kind.NODES, "n2")
+        await env.run(2)
         notes = {
             ALLOCATED: "GPU-L,NVIDIA,12288,0:;",
             "hami.io/vgpu-node": "n1",
-            "hami.io/vgpu-time": str(int(world.now)),
+            "hami.io/vgpu-time": str(int(env.now)),
         }
-        await world.cluster.patch(
-            Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM
-        )  # as HAMi's scheduler does
-        await world.run(200)
-        assert world.mem() == 12288
-        await world.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
-        world.reconciler._next_resync = world.now + 1000
-        await world.run(101)
-        assert world.mem() == 8192
+        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)  # as HAMi's scheduler does
+        await env.run(200)
+        assert env.mem() == 12288
+        await env.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
+        env.reconciler._next_resync = env.now + 1000
+        await env.run(101)
+        assert env.mem() == 8192
 
 
 async def test_a_placement_of_this_very_process_is_noticed() -> None:
-    async with World(L, quota(mem=30000)) as world:
-        await world.create(pod(gpu=1))
-        await world.run(2)
-        await world.place("p")
-        assert at(world) == 0.5
+    async with QuotaEnv(L, quota(mem=30000)) as env:
+        await env.create(pod(gpu=1))
+        await env.run(2)
+        await env.place("p")
+        assert at(env) == 0.5
 
 
 async def test_what_quota_does_not_depend_on_makes_no_work() -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.create(pod(gpu=1, mem=2000))
-        await world.run(60)
-        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, TEAM)
-        await world.add(pod("plain", container()))
-        await world.drain()
-        assert at(world) > 10
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.create(pod(gpu=1, mem=2000))
+        await env.run(60)
+        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, TEAM)
+        await env.add(pod("plain", container()))
+        await env.drain()
+        assert at(env) > 10
 
 
 @pytest.mark.parametrize("change", ["terminal", "deleted", "active deadline", "init finished"])
 async def test_what_quota_depends_on_is_recomputed_soon(change: str) -> None:
     made = pod("p", container(gpu=1, mem=1), init=(container("i", gpu=1, mem=2),))
-    async with World(L, quota(mem=9000), made) as world:
-        await world.run(60)
+    async with QuotaEnv(L, quota(mem=9000), made) as env:
+        await env.run(60)
         if change == "terminal":
-            await world.finish("p")
+            await env.finish("p")
         elif change == "deleted":
-            await world.delete("p")
+            await env.delete("p")
         elif change == "active deadline":
-            await world.cluster.patch(Kind.PODS, "p", {"spec": {"activeDeadlineSeconds": 9}}, TEAM)
+            await env.cluster.patch(Kind.PODS, "p", {"spec": {"activeDeadlineSeconds": 9}}, TEAM)
         else:
             done = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
-            await world.cluster.set_phase(TEAM, "p", "Pending", initContainerStatuses=done)
-        await world.drain()
-        assert at(world) == 0.5
+            await env.cluster.set_phase(TEAM, "p", "Pending", initContainerStatuses=done)
+        await env.drain()
+        assert at(env) == 0.5
 
 
 async def test_quota_exceeded_is_said_once_and_again_when_it_changes() -> None:
-    async with World(L, quota(mem=5000)) as world:
-        await world.create(pod("a", gpu=1, mem=2000))
-        await world.create(pod("b", gpu=1, mem=3000))
-        await world.run(2)
-        await world.edit_hard(mem=4000)
-        await world.run(700)
-        assert world.events("QuotaExceeded") == [f"{MEM}: used 5000, limited 4000"]
-        assert world.quota()["status"]["hard"] == {MEM: "4k"}
-        await world.edit_hard(mem=1000)
-        await world.run(2)
-        assert len(world.events("QuotaExceeded")) == 2
+    async with QuotaEnv(L, quota(mem=5000)) as env:
+        await env.create(pod("a", gpu=1, mem=2000))
+        await env.create(pod("b", gpu=1, mem=3000))
+        await env.run(2)
+        await env.edit_hard(mem=4000)
+        await env.run(700)
+        assert env.events("QuotaExceeded") == [f"{MEM}: used 5000, limited 4000"]
+        assert env.quota()["status"]["hard"] == {MEM: "4k"}
+        await env.edit_hard(mem=1000)
+        await env.run(2)
+        assert len(env.events("QuotaExceeded")) == 2
 
 
 async def test_a_bad_allocation_is_charged_as_declared_and_said_once() -> None:
-    async with World(L, quota(mem=5000)) as world:
-        await world.create(pod(gpu=1, mem=2000))
+    async with QuotaEnv(L, quota(mem=5000)) as env:
+        await env.create(pod(gpu=1, mem=2000))
         notes = {ALLOCATED: "GPU-L,NVIDIA,x,0:;", "hami.io/vgpu-node": "n1", "hami.io/vgpu-time": str(int(NOON))}
-        await world.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
-        await world.cluster.bind(TEAM, "p", "uid-p", "n1")
-        await world.run(700)
-        assert world.mem() == 2000
-        [event] = [e for e in world.cluster.events if e.note.reason == "BadAllocation"]
+        await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, TEAM)
+        await env.cluster.bind(TEAM, "p", "uid-p", "n1")
+        await env.run(700)
+        assert env.mem() == 2000
+        [event] = [e for e in env.cluster.events if e.note.reason == "BadAllocation"]
         assert (event.note.kind, event.note.name, event.note.uid, event.count) == ("Pod", "p", "uid-p", 1)
 
 
 async def test_a_binary_suffix_is_obeyed_and_earns_an_event() -> None:
-    async with World(quota(mem="2Gi", gpu=4)) as world:
-        await world.run(700)
+    async with QuotaEnv(quota(mem="2Gi", gpu=4)) as env:
+        await env.run(700)
         means = f"{MEM}: 2Gi means 2147483648 units of 1 MiB"
-        assert world.events("QuotaUnitSuspicious") == [f"{means}; for as many bytes write 2048"]
-        assert world.events("QuotaMixed") == []
+        assert env.events("QuotaUnitSuspicious") == [f"{means}; for as many bytes write 2048"]
+        assert env.events("QuotaMixed") == []
 
 
 async def test_a_quota_that_only_kubernetes_counts_earns_an_event_if_it_is_misread() -> None:
     key = "requests.nvidia.com/gpumem"
-    async with World(quota(**{key: "16000"}), quota("plain", **{"requests.nvidia.com/gpu": "4"})) as world:
-        await world.run(2)
-        [message] = world.events("QuotaMisread")
+    async with QuotaEnv(quota(**{key: "16000"}), quota("plain", **{"requests.nvidia.com/gpu": "4"})) as env:
+        await env.run(2)
+        [message] = env.events("QuotaMisread")
         assert message.startswith(f"{key} is counted by Kubernetes")
         assert message.endswith(f"write {MEM}")
-        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: None, MEM: "9"}}}, TEAM)
-        await world.run(2)
-        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: "8000"}}}, TEAM)
-        await world.run(2)
-        assert [event.count for event in world.cluster.events if event.note.reason == "QuotaMisread"] == [2]
+        await env.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: None, MEM: "9"}}}, TEAM)
+        await env.run(2)
+        await env.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"spec": {"hard": {key: "8000"}}}, TEAM)
+        await env.run(2)
+        assert [event.count for event in env.cluster.events if event.note.reason == "QuotaMisread"] == [2]
 
 
 async def test_a_quota_of_both_kinds_earns_one_event() -> None:
     keys = {"pods": "3", "limits.nvidia.com/gpumem-percentage": "50", "requests.nvidia.com/gpu": "4"}
-    async with World(quota(mem=9, **keys)) as world:
-        await world.run(700)
-        [message] = world.events("QuotaMixed")
+    async with QuotaEnv(quota(mem=9, **keys)) as env:
+        await env.run(700)
+        [message] = env.events("QuotaMixed")
         assert message.startswith("also limits pods, requests.nvidia.com/gpu, which Kubernetes counts")
-    async with World(quota("plain", pods="3")) as world:
-        await world.run(10)
-        assert world.cluster.events == []
+    async with QuotaEnv(quota("plain", pods="3")) as env:
+        await env.run(10)
+        assert env.cluster.events == []
 
 
-async def wipe(world: World) -> None:
+async def wipe(env: QuotaEnv) -> None:
     """`kubectl replace` without a resourceVersion: metadata and spec are the file's, status stays."""
-    item = world.quota()
+    item = env.quota()
     meta = {"name": "gpu-quota", "namespace": TEAM}
-    await world.cluster.replace(
-        Kind.RESOURCE_QUOTAS, {"metadata": meta, "spec": item["spec"], "status": item["status"]}
-    )
-    assert world.ledger() == {}
+    await env.cluster.replace(Kind.RESOURCE_QUOTAS, {"metadata": meta, "spec": item["spec"], "status": item["status"]})
+    assert env.ledger() == {}
 
 
 @pytest.mark.parametrize("told_first", [True, False])
 @pytest.mark.parametrize("another", [True, False])
 async def test_entries_wiped_by_a_replace_count_until_their_time_is_up(told_first: bool, another: bool) -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.admit(pod("a", gpu=1, mem=2000))
-        await world.run(5)
-        await wipe(world)
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.admit(pod("a", gpu=1, mem=2000))
+        await env.run(5)
+        await wipe(env)
         if told_first:
-            await world.drain()
+            await env.drain()
         if another:
-            await world.admit(pod("b", gpu=1, mem=1000))
-        world.reconciler.touch(TEAM)
-        await world.run(3)
+            await env.admit(pod("b", gpu=1, mem=1000))
+        env.reconciler.touch(TEAM)
+        await env.run(3)
         expected = {"uid-a": "admitted"} | ({"uid-b": "admitted"} if another else {})
-        assert world.states() == expected
-        assert world.mem() == 2000 + 1000 * another
-        await world.run(60)
-        assert (world.mem(), world.ledger()) == (0, {})
+        assert env.states() == expected
+        assert env.mem() == 2000 + 1000 * another
+        await env.run(60)
+        assert (env.mem(), env.ledger()) == (0, {})
 
 
 async def test_an_entry_that_was_confirmed_or_undone_is_not_brought_back() -> None:
-    async with World(L, quota(mem=9000), quota("small", gpu=1)) as world:
-        await world.create(pod("a", gpu=1, mem=2000))
-        await world.run(2)
-        await world.refused(pod("b", gpu=1, mem=3000))
-        await world.delete("a")
-        await world.run(2)
-        assert (world.mem(), world.ledger()) == (0, {})
+    async with QuotaEnv(L, quota(mem=9000), quota("small", gpu=1)) as env:
+        await env.create(pod("a", gpu=1, mem=2000))
+        await env.run(2)
+        await env.refused(pod("b", gpu=1, mem=3000))
+        await env.delete("a")
+        await env.run(2)
+        assert (env.mem(), env.ledger()) == (0, {})
 
 
 async def test_a_failing_recompute_is_tried_again_later_and_later() -> None:
-    async with World(quota(mem=9)) as world:
+    async with QuotaEnv(quota(mem=9)) as env:
         tries = []
 
         async def fail(step: str) -> None:
             if step == "get:before":
-                tries.append(world.now)
+                tries.append(env.now)
                 raise Unavailable("no answer")
 
-        world.cluster.pause = fail
-        world.reconciler.touch(TEAM)
+        env.cluster.pause = fail
+        env.reconciler.touch(TEAM)
         for _ in range(5):
-            world.now = world.reconciler.next_due()
-            await world.reconciler.step()
+            env.now = env.reconciler.next_due()
+            await env.reconciler.step()
         assert [round(b - a, 3) for a, b in itertools.pairwise(tries)] == [0.75, 1.5, 3.0, 6.0]
-        world.cluster.pause = None
-        world.now = world.reconciler.next_due()
-        await world.reconciler.step()
-        assert at(world) > 100
+        env.cluster.pause = None
+        env.now = env.reconciler.next_due()
+        await env.reconciler.step()
+        assert at(env) > 100
 
 
 async def test_six_lost_races_are_a_failure() -> None:
-    async with World(pod(gpu=1, mem=2)) as world:
-        await world.add(quota(mem=9))
+    async with QuotaEnv(pod(gpu=1, mem=2)) as env:
+        await env.add(quota(mem=9))
         writes = []
 
         async def lose(step: str) -> None:
@@ -333,69 +329,69 @@ async def test_six_lost_races_are_a_failure() -> None:
                 writes.append(step)
                 raise Conflict("another was first")
 
-        world.cluster.pause = lose
-        await world.drain()
-        world.now += 1
-        await world.reconciler.step()
+        env.cluster.pause = lose
+        await env.drain()
+        env.now += 1
+        await env.reconciler.step()
         assert len(writes) == 6
-        assert at(world) == 0.75
+        assert at(env) == 0.75
 
 
 async def test_keys_that_leave_hard_leave_the_books() -> None:
-    async with World(L, quota(mem=20000, gpu=4, pods="5")) as world:
-        await world.create(pod(gpu=1, percent=50))
-        await world.run(2)
-        item = world.quota()
-        await world.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {MEM: "20000", "pods": "5"}}})
-        await world.run(2)
-        assert world.quota()["status"]["used"] == {MEM: "12288"}
-        assert GPU not in world.quota()["status"]["hard"]
-        assert world.ledger()["uid-p"].amounts == {MEM: 12288}
-        item = world.quota()
-        await world.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {"pods": "5"}}})
-        await world.run(2)
-        assert MEM not in world.quota()["status"].get("used", {})
-        assert LEDGER not in world.quota()["metadata"].get("annotations", {})
+    async with QuotaEnv(L, quota(mem=20000, gpu=4, pods="5")) as env:
+        await env.create(pod(gpu=1, percent=50))
+        await env.run(2)
+        item = env.quota()
+        await env.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {MEM: "20000", "pods": "5"}}})
+        await env.run(2)
+        assert env.quota()["status"]["used"] == {MEM: "12288"}
+        assert GPU not in env.quota()["status"]["hard"]
+        assert env.ledger()["uid-p"].amounts == {MEM: 12288}
+        item = env.quota()
+        await env.cluster.replace(Kind.RESOURCE_QUOTAS, {**item, "spec": {"hard": {"pods": "5"}}})
+        await env.run(2)
+        assert MEM not in env.quota()["status"].get("used", {})
+        assert LEDGER not in env.quota()["metadata"].get("annotations", {})
 
 
 async def test_a_deleted_quota_is_forgotten_and_its_namesake_starts_anew() -> None:
-    async with World(L, quota(mem=9000)) as world:
-        await world.admit(pod("a", gpu=1, mem=2000))
-        await world.run(2)
-        await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
-        await world.run(2)
-        await world.add(quota(mem=9000))
-        await world.run(2)
-        assert (world.mem(), world.ledger()) == (0, {})
+    async with QuotaEnv(L, quota(mem=9000)) as env:
+        await env.admit(pod("a", gpu=1, mem=2000))
+        await env.run(2)
+        await env.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+        await env.run(2)
+        await env.add(quota(mem=9000))
+        await env.run(2)
+        assert (env.mem(), env.ledger()) == (0, {})
 
 
 async def test_a_quota_deleted_under_the_recompute_is_let_go() -> None:
-    async with World(quota(mem=9)) as world:
-        await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
-        world.reconciler.touch(TEAM)
-        world.now += 1
-        await world.reconciler.step()
-        await world.drain()
-        assert at(world) > 100
+    async with QuotaEnv(quota(mem=9)) as env:
+        await env.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+        env.reconciler.touch(TEAM)
+        env.now += 1
+        await env.reconciler.step()
+        await env.drain()
+        assert at(env) > 100
 
 
 async def test_the_loop_wakes_when_touched() -> None:
-    async with World(L, quota(mem=9000)) as world:
+    async with QuotaEnv(L, quota(mem=9000)) as env:
         waits: list[float] = []
 
         async def sleep(seconds: float) -> None:
             waits.append(seconds)
             if seconds > 1:
                 await asyncio.Event().wait()
-            world.now += seconds
+            env.now += seconds
             await no_sleep(0)
 
-        task = asyncio.create_task(world.reconciler.run(sleep))
-        await world.drain()
-        await world.add(pod(gpu=1, mem=2000))
-        await world.drain()
-        await world.drain()
-        assert world.mem() == 2000
+        task = asyncio.create_task(env.reconciler.run(sleep))
+        await env.drain()
+        await env.add(pod(gpu=1, mem=2000))
+        await env.drain()
+        await env.drain()
+        assert env.mem() == 2000
         assert waits[0] > 100
         assert 0.5 in waits
         task.cancel()
@@ -404,22 +400,22 @@ async def test_the_loop_wakes_when_touched() -> None:
 
 
 async def test_an_event_that_cannot_be_recorded_is_said_later() -> None:
-    async with World() as world:
+    async with QuotaEnv() as env:
 
         async def fail(step: str) -> None:
             if step == "record_event:before":
                 raise Unavailable("no answer")
 
-        world.cluster.pause = fail
-        await world.add(quota(mem="1Ki"))
-        await world.run(2)
-        assert world.events("QuotaUnitSuspicious") == []
-        world.cluster.pause = None
-        await world.run(700)
-        assert len(world.events("QuotaUnitSuspicious")) == 1
+        env.cluster.pause = fail
+        await env.add(quota(mem="1Ki"))
+        await env.run(2)
+        assert env.events("QuotaUnitSuspicious") == []
+        env.cluster.pause = None
+        await env.run(700)
+        assert len(env.events("QuotaUnitSuspicious")) == 1
 
 
 async def test_the_pace_is_as_configured() -> None:
-    async with World(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as world:
-        world.reconciler.touch(TEAM)
-        assert at(world) == 2.0
+    async with QuotaEnv(L, quota(mem=9000), pace=Pace(debounce=5, resync=1000, ttl=45)) as env:
+        env.reconciler.touch(TEAM)
+        assert at(env) == 2.0

@@ -34,7 +34,7 @@ class CountingCluster(MemoryCluster):
         return patched
 
 
-class Scene:
+class Env:
     """A cluster that is watched, and a waker whose waits move the clock."""
 
     def __init__(self, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -69,13 +69,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[Scene]:
-    scene = Scene(pause)
-    await scene.open()
+async def opened(pause: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[Env]:
+    env = Env(pause)
+    await env.open()
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(scene.feed.run()), tasks.create_task(scene.requeue_trigger.run())]
-        await scene.feed.wait_synced()
-        yield scene
+        running = [tasks.create_task(env.feed.run()), tasks.create_task(env.requeue_trigger.run())]
+        await env.feed.wait_synced()
+        yield env
         for task in running:
             task.cancel()
 
@@ -101,74 +101,72 @@ def a_quota(mem: int, used: int) -> JSON:
 DONE = [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]
 
 
-async def a_pod_ends(scene: Scene) -> None:
-    await scene.cluster.set_phase("default", "p", "Succeeded")
+async def a_pod_ends(env: Env) -> None:
+    await env.cluster.set_phase("default", "p", "Succeeded")
 
 
-async def a_pod_goes(scene: Scene) -> None:
-    await scene.cluster.delete(Kind.PODS, "p", "default")
+async def a_pod_goes(env: Env) -> None:
+    await env.cluster.delete(Kind.PODS, "p", "default")
 
 
-async def init_ends(scene: Scene) -> None:
-    await scene.cluster.set_phase("default", "p", "Running", initContainerStatuses=DONE)
+async def init_ends(env: Env) -> None:
+    await env.cluster.set_phase("default", "p", "Running", initContainerStatuses=DONE)
 
 
-async def a_quota_is_raised(scene: Scene) -> None:
-    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(200, 50))
+async def a_quota_is_raised(env: Env) -> None:
+    await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(200, 50))
 
 
-async def a_quota_is_used_less(scene: Scene) -> None:
-    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(100, 40))
+async def a_quota_is_used_less(env: Env) -> None:
+    await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(100, 40))
 
 
-async def a_quota_gives_room(scene: Scene) -> None:
+async def a_quota_gives_room(env: Env) -> None:
     notes = {"hami.io/quota-preemption": "true"}
-    await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
+    await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
 
 
-async def a_quota_is_annotated(scene: Scene) -> None:
+async def a_quota_is_annotated(env: Env) -> None:
     notes = {"hami.io/quota-preemption": "false"}
-    await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
+    await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": notes}}, "default")
 
 
-async def a_quota_goes(scene: Scene) -> None:
-    await scene.cluster.delete(Kind.RESOURCE_QUOTAS, "q", "default")
+async def a_quota_goes(env: Env) -> None:
+    await env.cluster.delete(Kind.RESOURCE_QUOTAS, "q", "default")
 
 
-async def a_node_gets_cards(scene: Scene) -> None:
+async def a_node_gets_cards(env: Env) -> None:
     cards = json.dumps([{**CARD, "health": True}, {**CARD, "id": "H", "health": True}])
-    await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
+    await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {REGISTER: cards}}})
 
 
-async def a_namespace_allows_other_cards(scene: Scene) -> None:
+async def a_namespace_allows_other_cards(env: Env) -> None:
     notes = {"nvidia.com/use-gpuuuid": "G"}
-    await scene.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
+    await env.cluster.patch(Kind.NAMESPACES, "default", {"metadata": {"annotations": notes}})
 
 
-async def a_pod_is_labelled(scene: Scene) -> None:
-    await scene.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
+async def a_pod_is_labelled(env: Env) -> None:
+    await env.cluster.patch(Kind.PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
 
 
-async def a_pod_comes(scene: Scene) -> None:
-    await scene.cluster.create(Kind.PODS, a_pod("new"))
+async def a_pod_comes(env: Env) -> None:
+    await env.cluster.create(Kind.PODS, a_pod("new"))
 
 
-async def a_quota_is_lowered(scene: Scene) -> None:
-    await scene.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(90, 60))
+async def a_quota_is_lowered(env: Env) -> None:
+    await env.cluster.replace(Kind.RESOURCE_QUOTAS, a_quota(90, 60))
 
 
-async def a_node_is_labelled(scene: Scene) -> None:
-    await scene.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"a": "b"}}})
+async def a_node_is_labelled(env: Env) -> None:
+    await env.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"a": "b"}}})
 
 
-async def a_namespace_comes(scene: Scene) -> None:
-    await scene.cluster.ensure_namespace("another")
+async def a_namespace_comes(env: Env) -> None:
+    await env.cluster.ensure_namespace("another")
 
 
-async def a_quota_comes(scene: Scene) -> None:
-    await scene.cluster.create(
-        Kind.RESOURCE_QUOTAS, {**a_quota(1, 0), "metadata": {"name": "r", "namespace": "default"}}
-    )
+async def a_quota_comes(env: Env) -> None:
+    await env.cluster.create(Kind.RESOURCE_QUOTAS, {**a_quota(1, 0), "metadata": {"name": "r", "namespace": "default"}})
 
 
 FREES = (
@@ -183,65 +181,65 @@ FREES_NOT = (
 
 @pytest.mark.parametrize("happens", [*FREES, *FREES_NOT], ids=lambda what: what.__name__)
 @pytest.mark.parametrize("waiting", [True, False], ids=["somebody waits", "nobody waits"])
-async def test_what_frees_devices_wakes_who_waits(happens: Callable[[Scene], Awaitable[None]], waiting: bool) -> None:
-    async with opened() as scene:
-        await scene.cluster.create(Kind.PODS, a_pod("p", phase="Running"))
-        await scene.cluster.create(Kind.RESOURCE_QUOTAS, a_quota(100, 50))
+async def test_what_frees_devices_wakes_who_waits(happens: Callable[[Env], Awaitable[None]], waiting: bool) -> None:
+    async with opened() as env:
+        await env.cluster.create(Kind.PODS, a_pod("p", phase="Running"))
+        await env.cluster.create(Kind.RESOURCE_QUOTAS, a_quota(100, 50))
         await settle()
-        scene.now += 10  # the node's first cards are long forgotten
+        env.now += 10  # the node's first cards are long forgotten
         if waiting:
-            scene.requeue_trigger.refused("w")
-        await happens(scene)
+            env.requeue_trigger.refused("w")
+        await happens(env)
         await settle()
-        assert scene.cluster.touches == (1 if waiting and happens in FREES else 0)
+        assert env.cluster.touches == (1 if waiting and happens in FREES else 0)
         if waiting and happens in FREES:
-            assert scene.touched() == f"{NOW + 10.2:.3f}"
+            assert env.touched() == f"{NOW + 10.2:.3f}"
 
 
 async def test_a_burst_of_deletions_is_one_touch_and_the_next_is_a_second_later() -> None:
-    async with opened() as scene:
-        scene.requeue_trigger.refused("w")
-        scene.most_naps = 2
+    async with opened() as env:
+        env.requeue_trigger.refused("w")
+        env.most_naps = 2
         for _ in range(50):
-            scene.requeue_trigger.freed()
+            env.requeue_trigger.freed()
         await settle()
-        assert (scene.cluster.touches, scene.naps) == (1, [0.2, 1.0])
+        assert (env.cluster.touches, env.naps) == (1, [0.2, 1.0])
 
 
 async def test_who_was_judged_before_and_told_after_is_woken_too() -> None:
-    async with opened() as scene:
-        scene.requeue_trigger.freed()
+    async with opened() as env:
+        env.requeue_trigger.freed()
         await settle()
-        assert scene.cluster.touches == 0
-        scene.now += 4.9
-        scene.requeue_trigger.refused("w")
+        assert env.cluster.touches == 0
+        env.now += 4.9
+        env.requeue_trigger.refused("w")
         await settle()
-        assert scene.cluster.touches == 1
-        scene.now += 5
-        scene.requeue_trigger.refused("v")
+        assert env.cluster.touches == 1
+        env.now += 5
+        env.requeue_trigger.refused("v")
         await settle()
-        assert scene.cluster.touches == 1, "a pod that was refused by now was evaluated before the release"
+        assert env.cluster.touches == 1, "a pod that was refused by now was evaluated before the release"
 
 
 async def test_pods_that_have_a_place_or_are_gone_wait_no_longer() -> None:
-    async with opened() as scene:
+    async with opened() as env:
         raw = a_pod("p")
         del raw["spec"]["nodeName"]
-        first = await scene.cluster.create(Kind.PODS, raw)
-        second = await scene.cluster.create(Kind.PODS, {**raw, "metadata": {**raw["metadata"], "name": "q"}})
+        first = await env.cluster.create(Kind.PODS, raw)
+        second = await env.cluster.create(Kind.PODS, {**raw, "metadata": {**raw["metadata"], "name": "q"}})
         await settle()
         for made in (first, second):
-            scene.requeue_trigger.refused(made["metadata"]["uid"])
-        scene.requeue_trigger.refused("placed")
-        scene.requeue_trigger.settled("placed")
-        await scene.cluster.bind("default", "p", first["metadata"]["uid"], "n")
-        await scene.cluster.delete(Kind.PODS, "q", "default")
+            env.requeue_trigger.refused(made["metadata"]["uid"])
+        env.requeue_trigger.refused("placed")
+        env.requeue_trigger.settled("placed")
+        await env.cluster.bind("default", "p", first["metadata"]["uid"], "n")
+        await env.cluster.delete(Kind.PODS, "q", "default")
         await settle()
-        before = scene.cluster.touches
-        scene.now += 10
-        scene.requeue_trigger.freed()
+        before = env.cluster.touches
+        env.now += 10
+        env.requeue_trigger.freed()
         await settle()
-        assert scene.cluster.touches == before
+        assert env.cluster.touches == before
 
 
 async def test_a_touch_that_fails_is_tried_again() -> None:
@@ -252,18 +250,18 @@ async def test_a_touch_that_fails_is_tried_again() -> None:
             fails[0] -= 1
             raise Unavailable("down")
 
-    async with opened(pause) as scene:
-        scene.requeue_trigger.refused("w")
-        scene.requeue_trigger.freed()
+    async with opened(pause) as env:
+        env.requeue_trigger.refused("w")
+        env.requeue_trigger.freed()
         await settle()
-        assert scene.cluster.touches == 1
+        assert env.cluster.touches == 1
         assert fails == [0]
 
 
 async def test_without_a_node_nothing_is_touched() -> None:
-    async with opened() as scene:
-        scene.node = None
-        scene.requeue_trigger.refused("w")
-        scene.requeue_trigger.freed()
+    async with opened() as env:
+        env.node = None
+        env.requeue_trigger.refused("w")
+        env.requeue_trigger.freed()
         await settle()
-        assert scene.cluster.touches == 0
+        assert env.cluster.touches == 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
+from admission.clusters import NOW, core_on
 from admission.reviews import pod
-from admission.scene import NOW, core_on
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,14 +26,14 @@ PLACED = Holding("team-a", "NVIDIA", "A10", "placed")
 class Process:
     """A controller: its caches, and its showback, which read the Lease when it started."""
 
-    def __init__(self, world: World) -> None:
-        self.core = core_on(None, clock=lambda: world.now)
+    def __init__(self, env: Env) -> None:
+        self.core = core_on(None, clock=lambda: env.now)
         self.showback = Showback(self.core)
         self.core.caches.put(Kind.NODES, NODE)
-        for each in world.pods.values():
+        for each in env.pods.values():
             self.core.caches.put(Kind.PODS, each)
         asyncio.run(self.showback.start())
-        self.showback.observe(world.lease)
+        self.showback.observe(env.lease)
 
     def put(self, obj: dict[str, Any]) -> None:
         self.core.caches.put(Kind.PODS, obj)
@@ -44,7 +44,7 @@ class Process:
         self.showback.pod_changed(obj["metadata"]["uid"])
 
 
-class World:
+class Env:
     """Processes that see the same pods at the same time; the first one leads, and Prometheus reads it."""
 
     def __init__(self) -> None:
@@ -134,73 +134,73 @@ ACTIONS = st.lists(
 @given(ACTIONS)
 def test_prometheus_counts_all_whoever_leads(actions: list[tuple[str, int]]) -> None:
     """Whatever comes and goes, and whenever a leader is killed, nothing is lost and nothing counted twice."""
-    world = World()
+    env = Env()
     for action, number in actions:
         uid = f"u{number}"
         match action:
             case "pass":
-                world.pass_time(number)
-            case "wait" if uid not in world.pods:
-                world.put(uid)
+                env.pass_time(number)
+            case "wait" if uid not in env.pods:
+                env.put(uid)
             case "place":
-                world.put(uid, placed=True, memory=100 * (number + 1))
-            case "delete" if uid in world.pods:
-                world.delete(uid)
+                env.put(uid, placed=True, memory=100 * (number + 1))
+            case "delete" if uid in env.pods:
+                env.delete(uid)
             case "scrape":
-                world.scrape()
+                env.scrape()
             case "kill":
-                world.kill()
-    assert world.result() == pytest.approx({key: value for key, value in world.expected.items() if value})
+                env.kill()
+    assert env.result() == pytest.approx({key: value for key, value in env.expected.items() if value})
 
 
 def test_a_series_begins_with_0_and_follows_by_one_read() -> None:
-    world = World()
-    world.put("u", placed=True)
-    world.pass_time(30)
-    assert dict(world.leader.read()) == {PLACED: Totals()}
-    world.pass_time(30)
-    assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
+    env = Env()
+    env.put("u", placed=True)
+    env.pass_time(30)
+    assert dict(env.leader.read()) == {PLACED: Totals()}
+    env.pass_time(30)
+    assert dict(env.leader.read()) == {PLACED: Totals(30, 3000, 300)}
 
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_pod_under_deletion_counts_until_its_deadline(gone: bool) -> None:
-    world = World()
-    world.put("u", placed=True)
-    ending = {"deletionTimestamp": world.stamp(), "deletionGracePeriodSeconds": 30}
-    world.processes[0].put({**world.pods["u"], "metadata": {**world.pods["u"]["metadata"], **ending}})
-    world.now += 100
+    env = Env()
+    env.put("u", placed=True)
+    ending = {"deletionTimestamp": env.stamp(), "deletionGracePeriodSeconds": 30}
+    env.processes[0].put({**env.pods["u"], "metadata": {**env.pods["u"]["metadata"], **ending}})
+    env.now += 100
     if gone:
-        world.processes[0].drop(world.pods["u"])
-    list(world.leader.read())
-    assert dict(world.leader.read()) == {PLACED: Totals(30, 3000, 300)}
+        env.processes[0].drop(env.pods["u"])
+    list(env.leader.read())
+    assert dict(env.leader.read()) == {PLACED: Totals(30, 3000, 300)}
 
 
 def test_the_only_replica_goes_on_after_its_restart_where_the_lease_says() -> None:
-    world = World()
-    world.put("u", placed=True)
-    world.pass_time(1000)
-    world.lease = {UNTIL: f"{world.now - 60}"}
-    started = Process(world).showback
+    env = Env()
+    env.put("u", placed=True)
+    env.pass_time(1000)
+    env.lease = {UNTIL: f"{env.now - 60}"}
+    started = Process(env).showback
     list(started.read())
     assert dict(started.read()) == {PLACED: Totals(60, 6000, 600)}
 
 
 @pytest.mark.parametrize("text", ["nonsense", "nan", "inf", "", "99999999999999"])
 def test_a_lease_that_says_nothing_of_use_begins_now_at_the_latest(text: str) -> None:
-    world = World()
-    world.put("u", placed=True)
-    world.leader.observe({UNTIL: text})
-    world.pass_time(10)
-    list(world.leader.read())
-    assert dict(world.leader.read()) == {PLACED: Totals(10, 1000, 100)}
+    env = Env()
+    env.put("u", placed=True)
+    env.leader.observe({UNTIL: text})
+    env.pass_time(10)
+    list(env.leader.read())
+    assert dict(env.leader.read()) == {PLACED: Totals(10, 1000, 100)}
 
 
 def test_the_sums_of_a_namespace_that_is_gone_go_once_they_were_read() -> None:
-    world = World()
-    world.put("u", placed=True)
-    world.pass_time(10)
-    world.delete("u")
-    assert [dict(world.leader.read()).get(PLACED) for _ in range(4)] == [
+    env = Env()
+    env.put("u", placed=True)
+    env.pass_time(10)
+    env.delete("u")
+    assert [dict(env.leader.read()).get(PLACED) for _ in range(4)] == [
         Totals(),
         Totals(10, 1000, 100),
         None,

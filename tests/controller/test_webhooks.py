@@ -27,7 +27,7 @@ MUTATING, VALIDATING = Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS
 DIFFER = "differ from what the device configuration demands"
 
 
-class Scene:
+class Env:
     """A cluster with both configurations as rendered, and the leader with a device configuration."""
 
     def __init__(self, vendors: Vendors = BUILTIN) -> None:
@@ -60,124 +60,124 @@ def opened(hooks: dict[str, JSON]) -> None:
 
 
 async def test_what_is_as_rendered_is_left_alone() -> None:
-    scene = Scene()
-    await scene.install()
-    before = [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
-    assert await scene.reconciler.reconcile()
-    assert [await scene.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)] == before
-    assert scene.events() == []
-    assert scene.reconciler.problem == ""
+    env = Env()
+    await env.install()
+    before = [await env.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)]
+    assert await env.reconciler.reconcile()
+    assert [await env.cluster.get(kind, NAME) for kind in (MUTATING, VALIDATING)] == before
+    assert env.events() == []
+    assert env.reconciler.problem == ""
 
 
 async def test_conditions_follow_the_device_configuration_and_nothing_else_changes() -> None:
-    scene = Scene(RENAMED)
-    await scene.install()
+    env = Env(RENAMED)
+    await env.install()
     other = {"name": "other.example", "matchConditions": [{"name": "mine", "expression": "true"}]}
-    await scene.edit(VALIDATING, lambda hooks: hooks.update(other=other))
-    before = await scene.webhooks(VALIDATING)
-    await scene.reconciler.reconcile()
-    after = await scene.webhooks(VALIDATING)
+    await env.edit(VALIDATING, lambda hooks: hooks.update(other=other))
+    before = await env.webhooks(VALIDATING)
+    await env.reconciler.reconcile()
+    after = await env.webhooks(VALIDATING)
     incoming = [name for name, hook in after.items() if "'hami.io/gpu'" in str(hook["matchConditions"])]
     assert incoming == [f"{name}.webhook.hami.io" for name in ("validate", "amounts", "policy")]
     for name in match_conditions(RENAMED).keys() & after.keys():
         before[name]["matchConditions"] = after[name]["matchConditions"]
     assert after == before
-    assert "'hami.io/gpu'" in str((await scene.webhooks(MUTATING))["mutate.webhook.hami.io"]["matchConditions"])
-    assert await scene.reconciler.reconcile()
-    assert scene.reconciler.problem == ""
+    assert "'hami.io/gpu'" in str((await env.webhooks(MUTATING))["mutate.webhook.hami.io"]["matchConditions"])
+    assert await env.reconciler.reconcile()
+    assert env.reconciler.problem == ""
 
 
 async def test_an_edited_condition_is_put_right_with_an_event_each_time() -> None:
-    scene = Scene()
-    await scene.install()
+    env = Env()
+    await env.install()
     for times in (1, 2):
-        await scene.edit(VALIDATING, opened)
-        await scene.reconciler.reconcile()
-        (hook,) = [hook for name, hook in (await scene.webhooks(VALIDATING)).items() if name.startswith("guard")]
+        await env.edit(VALIDATING, opened)
+        await env.reconciler.reconcile()
+        (hook,) = [hook for name, hook in (await env.webhooks(VALIDATING)).items() if name.startswith("guard")]
         assert [condition["name"] for condition in hook["matchConditions"]] == ["changes-an-allocation"]
         message = f"matchConditions of guard.webhook.hami.io {DIFFER}, and were put right"
-        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
-        assert scene.counts == {"WebhookConditionsMended": times}
-        await scene.reconciler.reconcile()
-    assert scene.reconciler.problem == ""
+        assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsMended", message)]
+        assert env.counts == {"WebhookConditionsMended": times}
+        await env.reconciler.reconcile()
+    assert env.reconciler.problem == ""
 
 
 async def test_without_the_right_to_patch_it_says_what_differs() -> None:
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, opened)
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, opened)
 
     async def forbid(step: str) -> None:
         if step == "patch:before":
             raise Forbidden("may not patch")
 
-    scene.cluster.pause = forbid
+    env.cluster.pause = forbid
     for _ in range(2):
-        assert await scene.reconciler.reconcile()
+        assert await env.reconciler.reconcile()
         subject = f"ValidatingWebhookConfiguration {NAME}"
         problem = f"{subject}: matchConditions of guard.webhook.hami.io {DIFFER}, and can't be put right: may not patch"
-        assert scene.reconciler.problem == problem
-        assert scene.reconciler.problems == 1
-        assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]
-        assert scene.counts == {"WebhookConditionsDiffer": 1}
-    scene.cluster.pause = None
-    await scene.reconciler.reconcile()
-    assert (scene.reconciler.problem, scene.reconciler.problems) == ("", 0)
+        assert env.reconciler.problem == problem
+        assert env.reconciler.problems == 1
+        assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConditionsDiffer", problem)]
+        assert env.counts == {"WebhookConditionsDiffer": 1}
+    env.cluster.pause = None
+    await env.reconciler.reconcile()
+    assert (env.reconciler.problem, env.reconciler.problems) == ("", 0)
 
 
 async def test_without_the_right_to_read_it_says_so() -> None:
-    scene = Scene()
+    env = Env()
 
     async def forbid(step: str) -> None:
         if step == "get:before":
             raise Forbidden("may not get")
 
-    scene.cluster.pause = forbid
-    await scene.reconciler.reconcile()
-    assert scene.reconciler.problems == 2
+    env.cluster.pause = forbid
+    await env.reconciler.reconcile()
+    assert env.reconciler.problems == 2
     said = f"WebhookConfiguration {NAME} can't be compared with the device configuration: may not get"
-    assert scene.reconciler.problem == f"Mutating{said}; Validating{said}"
-    assert {reason for _, reason, _ in scene.events()} == {"WebhookConditionsUnknown"}
+    assert env.reconciler.problem == f"Mutating{said}; Validating{said}"
+    assert {reason for _, reason, _ in env.events()} == {"WebhookConditionsUnknown"}
 
 
 async def test_configurations_that_are_not_there_are_no_problem() -> None:
-    scene = Scene(RENAMED)
-    await scene.install(VALIDATING)
-    await scene.reconciler.reconcile()
-    assert scene.reconciler.problem == ""
-    assert "'hami.io/gpu'" in str(await scene.webhooks(VALIDATING))
+    env = Env(RENAMED)
+    await env.install(VALIDATING)
+    await env.reconciler.reconcile()
+    assert env.reconciler.problem == ""
+    assert "'hami.io/gpu'" in str(await env.webhooks(VALIDATING))
 
 
 async def test_the_webhook_that_only_warns_may_fail_open() -> None:
     hooks = list(yaml.safe_load_all(MANIFEST.read_text()))[1]["webhooks"]
     (quotas,) = (hook for hook in hooks if hook["rules"][0]["resources"] == ["resourcequotas"])
     assert quotas["failurePolicy"] == "Ignore"
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
-    await scene.reconciler.reconcile()
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, lambda hooks: hooks.pop(quotas["name"]))
+    await env.reconciler.reconcile()
     message = "quotas.webhook.hami.io missing: apply the manifests again"
-    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+    assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
 async def test_other_edits_are_reported_and_left() -> None:
-    scene = Scene()
-    await scene.install()
+    env = Env()
+    await env.install()
 
     def edit(hooks: dict[str, JSON]) -> None:
         del hooks["guard.webhook.hami.io"]
         hooks["validate.webhook.hami.io"]["failurePolicy"] = "Ignore"
 
-    await scene.edit(VALIDATING, edit)
-    before = await scene.webhooks(VALIDATING)
-    await scene.reconciler.reconcile()
-    await scene.reconciler.reconcile()
-    assert await scene.webhooks(VALIDATING) == before
+    await env.edit(VALIDATING, edit)
+    before = await env.webhooks(VALIDATING)
+    await env.reconciler.reconcile()
+    await env.reconciler.reconcile()
+    assert await env.webhooks(VALIDATING) == before
     message = (
         "guard.webhook.hami.io missing: apply the manifests again; failurePolicy of validate.webhook.hami.io is "
         "Ignore: pods pass without a charge while no replica answers"
     )
-    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+    assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
 @pytest.mark.parametrize(
@@ -191,35 +191,35 @@ async def test_other_edits_are_reported_and_left() -> None:
     ],
 )
 async def test_edited_rules_are_reported_and_left(edit: Callable[[JSON], None]) -> None:
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
-    before = await scene.webhooks(VALIDATING)
-    await scene.reconciler.reconcile()
-    assert await scene.webhooks(VALIDATING) == before
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, lambda hooks: edit(hooks["guard.webhook.hami.io"]["rules"][0]))
+    before = await env.webhooks(VALIDATING)
+    await env.reconciler.reconcile()
+    assert await env.webhooks(VALIDATING) == before
     message = (
         "rules of guard.webhook.hami.io aren't those of the manifests: requests that they leave out aren't reviewed"
     )
-    assert scene.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
+    assert env.events() == [("ValidatingWebhookConfiguration", "WebhookConfigurationEdited", message)]
 
 
 async def test_rules_written_in_another_way_are_the_same() -> None:
-    scene = Scene()
-    await scene.install()
+    env = Env()
+    await env.install()
 
     def split(hooks: dict[str, JSON]) -> None:
         (rule,) = hooks["guard.webhook.hami.io"]["rules"]
         hooks["guard.webhook.hami.io"]["rules"] = [{**rule, "resources": [name]} for name in rule["resources"]]
 
-    await scene.edit(VALIDATING, split)
-    await scene.reconciler.reconcile()
-    assert scene.events() == []
+    await env.edit(VALIDATING, split)
+    await env.reconciler.reconcile()
+    assert env.events() == []
 
 
 async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, opened)
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, opened)
 
     def bundle(hooks: dict[str, JSON]) -> None:
         for hook in hooks.values():
@@ -227,21 +227,21 @@ async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
 
     async def write(step: str) -> None:
         if step == "patch:before":
-            scene.cluster.pause = None
-            await scene.edit(VALIDATING, bundle)
+            env.cluster.pause = None
+            await env.edit(VALIDATING, bundle)
 
-    scene.cluster.pause = write
-    assert not await scene.reconciler.reconcile()
-    assert await scene.reconciler.reconcile()
-    hooks = (await scene.webhooks(VALIDATING)).values()
+    env.cluster.pause = write
+    assert not await env.reconciler.reconcile()
+    assert await env.reconciler.reconcile()
+    hooks = (await env.webhooks(VALIDATING)).values()
     assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {"bmV3"}
-    assert scene.counts == {"WebhookConditionsMended": 1}
+    assert env.counts == {"WebhookConditionsMended": 1}
 
 
 async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, opened)
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, opened)
     pauses = []
 
     async def fail(step: str) -> None:
@@ -250,22 +250,22 @@ async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        scene.cluster.pause = None
+        env.cluster.pause = None
         if len(pauses) == 3:
             raise asyncio.CancelledError
 
-    scene.cluster.pause = fail
+    env.cluster.pause = fail
     with pytest.raises(asyncio.CancelledError):
-        await scene.reconciler.lead(sleep)
+        await env.reconciler.lead(sleep)
     assert pauses == [10.0, 10.0, 10.0]
-    assert scene.counts == {"WebhookConditionsMended": 1}
+    assert env.counts == {"WebhookConditionsMended": 1}
 
 
 async def test_without_a_name_none_are_looked_at() -> None:
-    scene = Scene()
-    await scene.install()
-    await scene.edit(VALIDATING, opened)
-    reconciler = WebhookReconciler(scene.cluster, "", BUILTIN, ObjectEvents(scene.cluster, scene.counts))
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, opened)
+    reconciler = WebhookReconciler(env.cluster, "", BUILTIN, ObjectEvents(env.cluster, env.counts))
     await asyncio.wait_for(reconciler.lead(), 5)
-    assert (reconciler.problem, scene.events()) == ("", [])
-    assert (await scene.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"
+    assert (reconciler.problem, env.events()) == ("", [])
+    assert (await env.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"

@@ -9,7 +9,7 @@ from builders import read_node
 
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, Yard, configured, pod
+from .fit_env import CHART, FitEnv, configured, pod
 
 COUNT, MEM, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
 PERCENT = "amd.com/gpumem-percentage"
@@ -43,5 +43,5 @@ def with_limits(
     return pod(name, annotations=notes, **limits(gpu, mem, cores))
 
 
-def record(yard: Yard, manifest: dict[str, Any]) -> str:
-    return yard.outcome(manifest, "AMD")
+def record(env: FitEnv, manifest: dict[str, Any]) -> str:
+    return env.outcome(manifest, "AMD")

@@ -9,7 +9,7 @@ from builders import read_node
 
 from hami_webhook.kube.objects import Node
 
-from .yard import Placed, Yard, pod
+from .fit_env import FitEnv, Placed, pod
 
 JSON = dict[str, Any]
 
@@ -70,9 +70,9 @@ def share(percent: int | None, count: int = 1, name: str = "p", **annotations: s
     return pod(name, annotations=annotations, **amounts)
 
 
-def went(yard: Yard, incoming: JSON, key: str = ALLOCATED, **how: bool) -> str:
+def went(env: FitEnv, incoming: JSON, key: str = ALLOCATED, **how: bool) -> str:
     """What placement writes under the key, or the refusals by node, joined."""
-    placed = yard.place(incoming, **how)
+    placed = env.place(incoming, **how)
     if isinstance(placed, Placed):
         return placed.annotations[key]
     return "; ".join(f"{name}: {why}" for name, why in placed.items()) if len(placed) > 1 else "".join(placed.values())

@@ -9,7 +9,7 @@ from builders import container, read_node
 from hami_webhook.devices.model import Request
 from hami_webhook.kube.objects import Container, ContainerKind, Node
 
-from .yard import JSON, Placed, Yard, configured
+from .fit_env import JSON, FitEnv, Placed, configured
 
 VGPU, VMEM, VCORE = "iluvatar.ai/BI-V150-vgpu", "iluvatar.ai/BI-V150.vMem", "iluvatar.ai/BI-V150.vCore"
 OLD, OLD_MEM, OLD_CORE = "iluvatar.ai/vgpu", "iluvatar.ai/vcuda-memory", "iluvatar.ai/vcuda-core"
@@ -43,11 +43,11 @@ def with_limits(name: str = "main", *, old: bool = False, requests: JSON | None 
     )
 
 
-def yard(*nodes: Node, **rest: Any) -> Yard:
-    return Yard(nodes or [chip_node()], BOTH, **rest)
+def env(*nodes: Node, **rest: Any) -> FitEnv:
+    return FitEnv(nodes or [chip_node()], BOTH, **rest)
 
 
-def placed(where: Yard, manifest: JSON, key: str = ALLOCATED, **rest: bool) -> str:
+def placed(where: FitEnv, manifest: JSON, key: str = ALLOCATED, **rest: bool) -> str:
     """The record that placement writes, or the refusal's text."""
     result = where.place(manifest, **rest)
     if isinstance(result, Placed):

@@ -11,7 +11,7 @@ from builders import container, read_node
 from hami_webhook.devices.model import NodeView, PodUsage, Usage
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, Placed, Yard, pod
+from .fit_env import CHART, FitEnv, Placed, pod
 
 JSON = dict[str, Any]
 GPU, SGPU, VCORE, VMEMORY = (f"metax-tech.com/{name}" for name in ("gpu", "sgpu", "vcore", "vmemory"))
@@ -74,8 +74,8 @@ def pod_with_limits(
     return pod(name, *containers, annotations=notes, **limits(**amounts))
 
 
-def placed(yard: Yard, manifest: JSON, **how: Any) -> Placed:
-    found = yard.place(manifest, **how)
+def placed(env: FitEnv, manifest: JSON, **how: Any) -> Placed:
+    found = env.place(manifest, **how)
     assert isinstance(found, Placed), found
     return found
 
@@ -86,9 +86,9 @@ def cards_of(found: Placed, allocated: str = SGPU_ALLOCATED) -> list[list[str]]:
     return [[card.split(",")[0] for card in row.split(":") if card] for row in rows]
 
 
-def chosen(yard: Yard, manifest: JSON, **how: Any) -> list[str]:
+def chosen(env: FitEnv, manifest: JSON, **how: Any) -> list[str]:
     """The cards of the first container."""
-    return cards_of(placed(yard, manifest, **how))[0]
+    return cards_of(placed(env, manifest, **how))[0]
 
 
 def tenant(cores: int = 30, memory: int = 1024, slots: int = 1, *, qos: str = "best-effort", app: str = "") -> PodUsage:

@@ -8,7 +8,7 @@ from builders import container, read_node
 
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, JSON, Admitted, Placed, Yard
+from .fit_env import CHART, JSON, Admitted, FitEnv, Placed
 
 VGPU, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
 NAMES = {"n": VGPU, "mem": MEM, "core": CORE}
@@ -28,11 +28,11 @@ def with_limits(name: str = "main", *, requests: JSON | None = None, sidecar: bo
     return container(name, requests=asked, sidecar=sidecar, **{NAMES[key]: value for key, value in limits.items()})
 
 
-def yard(*nodes: Node, **rest: Any) -> Yard:
-    return Yard(nodes or [mt_node()], **rest)
+def env(*nodes: Node, **rest: Any) -> FitEnv:
+    return FitEnv(nodes or [mt_node()], **rest)
 
 
-def placed(where: Yard, manifest: JSON, **rest: bool) -> str:
+def placed(where: FitEnv, manifest: JSON, **rest: bool) -> str:
     """The record that placement writes, or the refusal's text."""
     result = where.place(manifest, **rest)
     if isinstance(result, Placed):
@@ -42,7 +42,7 @@ def placed(where: Yard, manifest: JSON, **rest: bool) -> str:
 
 
 def admitted(manifest: JSON) -> Admitted:
-    return yard().admit(manifest)
+    return env().admit(manifest)
 
 
 def short(amounts: JSON) -> JSON:

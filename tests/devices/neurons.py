@@ -9,7 +9,7 @@ from builders import container, read_node
 
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, JSON, NOW, Placed, Yard
+from .fit_env import CHART, JSON, NOW, FitEnv, Placed
 
 VENDOR = CHART["AWSNeuron"]
 DEVICES, CORES = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
@@ -48,14 +48,14 @@ def entry(index: int, mask: int, on: str = "n1") -> str:
     return f"{on}-AWSNeuron-{index},AWSNeuron,0,{mask}:"
 
 
-def occupy(yard: Yard, *taken: Mapping[int, int], on: str = "n1") -> None:
+def occupy(env: FitEnv, *taken: Mapping[int, int], on: str = "n1") -> None:
     """A pod for each map from device index to mask of cores."""
     for number, masks in enumerate(taken):
         text = "".join(entry(index, mask, on) for index, mask in masks.items()) + ";"
         meta = {"name": f"busy-{number}", "uid": f"busy-{on}-{number}", "namespace": "default"}
         notes = {RECORD: text, "hami.io/vgpu-node": on}
         spec = {"nodeName": on, "containers": [{"name": "main"}]}
-        yard.state.set_pod(Pod.from_object({"metadata": {**meta, "annotations": notes}, "spec": spec}), NOW)
+        env.state.set_pod(Pod.from_object({"metadata": {**meta, "annotations": notes}, "spec": spec}), NOW)
 
 
 def busy(*indices: int) -> dict[int, int]:

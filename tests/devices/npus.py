@@ -1,4 +1,4 @@
-"""Nodes with Ascend NPUs, and containers that ask for them: scenery of the tests of Ascend."""
+"""Nodes with Ascend NPUs, and containers that ask for them, for their tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
-from . import yard
+from . import fit_env
 
 JSON = dict[str, Any]
 B3, B4, B41, A, C, P = "Ascend910B3", "Ascend910B4", "Ascend910B4-1", "Ascend910A", "Ascend910C", "Ascend310P"
@@ -46,7 +46,7 @@ def node(cards: list[JSON] | int = 1, word: str = B3, name: str = "n1", soft: bo
 
 
 def with_limits(count: object = 1, memory: object = None, core: object = None, word: str = B3) -> JSON:
-    """Limits by full name, for `yard.container` and `yard.pod`."""
+    """Limits by full name, for `fit_env.container` and `fit_env.pod`."""
     named = {"": count, "-memory": memory, "-core": core}
     return {f"huawei.com/{word}{end}": value for end, value in named.items() if value is not None}
 
@@ -70,10 +70,10 @@ def chips(*, soft: bool = False, **fields: Any) -> Vendors:
         "memoryAllocatable": 21527,
         "memoryCapacity": 24576,
     }
-    return yard.configured(json.dumps({"vnpus": {"hamiVnpuCore": soft, "configs": [b3, p]}}))
+    return fit_env.configured(json.dumps({"vnpus": {"hamiVnpuCore": soft, "configs": [b3, p]}}))
 
 
-UNBOUND = yard.configured(
+UNBOUND = fit_env.configured(
     "vnpus: [{commonWord: Ascend910C, resourceName: huawei.com/Ascend910C, memoryAllocatable: 65536,"
     " resourceMemoryName: huawei.com/Ascend910C-memory, templates: [{name: t, memory: 16384}]}]"
 )
@@ -84,16 +84,16 @@ def chosen(
     cards: list[JSON],
     *,
     word: str = B3,
-    vendors: Vendors = yard.CHART,
+    vendors: Vendors = fit_env.CHART,
     budget: Any = None,
     **amounts: Any,
 ) -> list[int] | str:
     """The numbers of the NPUs in the order chosen, or the refusal; `budget` takes the kinds of its containers."""
-    scene = yard.Yard([node(cards, word)], vendors)
-    incoming = Pod.from_object(yard.pod(**with_limits(word=word, **amounts)))
+    env = fit_env.FitEnv([node(cards, word)], vendors)
+    incoming = Pod.from_object(fit_env.pod(**with_limits(word=word, **amounts)))
     ask = read_pod_request(incoming, vendors, "spread")
     assert ask is not None
-    view = scene.state.view("n1")
+    view = env.state.view("n1")
     assert view is not None
     result = fit_pod(view, ask, vendors, budget and budget(incoming.kinds))
     if isinstance(result, Rejection):

@@ -27,7 +27,7 @@ from .amd_cards import (
     record,
     with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, pod
+from .fit_env import CHART, NOW, FitEnv, configured, pod
 
 AMD = CHART["AMD"]
 
@@ -49,8 +49,8 @@ def test_configured_names(text: str, names: tuple[str, ...], keys: tuple[str, ..
 
 
 def test_without_the_two_other_names_cards_are_whole() -> None:
-    yard = Yard([BOTH], configured("amd: {resourceCountName: amd.com/gpu}"))
-    assert record(yard, with_limits(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
+    env = FitEnv([BOTH], configured("amd: {resourceCountName: amd.com/gpu}"))
+    assert record(env, with_limits(1, 1, 1)) == f"G1,{MODEL},196288,304:;"
 
 
 def test_a_card_as_registered() -> None:
@@ -67,7 +67,7 @@ def test_a_card_as_registered() -> None:
 
 
 def test_cards_of_any_model_are_offered() -> None:
-    assert record(Yard([amd("G0", type="Radeon")]), with_limits(1, 1, 1)) == "G0,AMD,1,3:;"
+    assert record(FitEnv([amd("G0", type="Radeon")]), with_limits(1, 1, 1)) == "G0,AMD,1,3:;"
 
 
 @pytest.mark.parametrize(("capacity", "healthy"), [({}, False), ({COUNT: 0}, False), ({COUNT: "x"}, False),
@@ -77,12 +77,12 @@ def test_health_follows_the_capacity(capacity: dict[str, Any], healthy: bool) ->
 
 
 def test_cards_come_back_with_the_capacity() -> None:
-    yard = Yard([amd("G0", capacity=0)])
-    assert record(yard, with_limits()) == "node unregistered"
-    yard.state.set_node(amd("G0"), NOW)
-    assert record(yard, with_limits(1, 5, 1)) == f"G0,{MODEL},5,3:;"
-    yard.state.set_node(amd("G0", capacity=0), NOW)
-    assert record(yard, with_limits(name="q")) == "node unregistered"
+    env = FitEnv([amd("G0", capacity=0)])
+    assert record(env, with_limits()) == "node unregistered"
+    env.state.set_node(amd("G0"), NOW)
+    assert record(env, with_limits(1, 5, 1)) == f"G0,{MODEL},5,3:;"
+    env.state.set_node(amd("G0", capacity=0), NOW)
+    assert record(env, with_limits(name="q")) == "node unregistered"
 
 
 # A4
@@ -108,13 +108,13 @@ def test_cards_come_back_with_the_capacity() -> None:
     ],
 )
 def test_lists(notes: dict[str, str], answer: str) -> None:
-    assert record(Yard([BOTH]), with_limits(1, 5, 1, **notes)) == answer
+    assert record(FitEnv([BOTH]), with_limits(1, 5, 1, **notes)) == answer
 
 
 def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> None:
-    yard = Yard([BOTH])
-    assert yard.waiting(with_limits(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288
-    assert yard.waiting(with_limits(**{"amd.com/use-gputype": ","}))[f"limits.{MEM}"] == 1
+    env = FitEnv([BOTH])
+    assert env.waiting(with_limits(**{"amd.com/use-gputype": "MI3"}))[f"limits.{MEM}"] == 196288
+    assert env.waiting(with_limits(**{"amd.com/use-gputype": ","}))[f"limits.{MEM}"] == 1
 
 
 # A5
@@ -122,7 +122,7 @@ def test_a_list_of_commas_leaves_no_card_for_the_waiting_charge_to_go_by() -> No
 
 def test_nothing_in_the_container_is_changed() -> None:
     for manifest in (with_limits(), with_limits(2, 5), with_limits(1, 5, 1)):
-        admitted = Yard([]).admit(manifest)
+        admitted = FitEnv([]).admit(manifest)
         assert (admitted.pod, admitted.warnings) == (manifest, [])
 
 
@@ -137,20 +137,20 @@ def test_nothing_in_the_container_is_changed() -> None:
     ],
 )
 def test_without_a_count_the_pod_is_ours_and_gets_no_card(written: dict[str, Any], resource: str) -> None:
-    yard = Yard([BOTH], WITH_PERCENTAGE)
+    env = FitEnv([BOTH], WITH_PERCENTAGE)
     manifest = pod("p", container("c", **written))
     draft = PodDraft(manifest)
-    assert [vendor.key for vendor in normalise(draft, yard.vendors, yard.state)] == ["AMD"]
-    admitted = yard.admit(manifest)
+    assert [vendor.key for vendor in normalise(draft, env.vendors, env.state)] == ["AMD"]
+    admitted = env.admit(manifest)
     assert admitted.warnings == [f"container c: {resource} without amd.com/gpu gives no card"]
     assert AMD.request(Pod.from_object(manifest).containers[0]) is None
-    assert yard.waiting(manifest) == {}
+    assert env.waiting(manifest) == {}
 
 
 def test_what_only_requests_name_asks_for_nothing() -> None:
-    yard = Yard([BOTH])
+    env = FitEnv([BOTH])
     manifest = pod("p", container("c", requests=limits(1, 5, 5)))
-    assert normalise(PodDraft(manifest), yard.vendors, yard.state) == ()
+    assert normalise(PodDraft(manifest), env.vendors, env.state) == ()
     assert AMD.request(Pod.from_object(manifest).containers[0]) is None
 
 
@@ -181,12 +181,12 @@ def test_requests(written: dict[str, Any], asked: tuple[int, int, int] | None) -
 @pytest.mark.parametrize("percent", [0, 101, "1.5"])
 def test_a_memory_percentage_out_of_bounds_is_refused(percent: object) -> None:
     manifest = pod("p", container("c", **limits(1, None, None, percent)))
-    assert Yard([], WITH_PERCENTAGE).admit(manifest).message == (
+    assert FitEnv([], WITH_PERCENTAGE).admit(manifest).message == (
         f"invalid {PERCENT} value {percent} in container c: must be an integer between 1 and 100"
     )
-    assert Yard([]).admit(manifest).pod == manifest
+    assert FitEnv([]).admit(manifest).pod == manifest
 
 
 def test_a_percentage_beside_an_amount_is_pointless() -> None:
-    admitted = Yard([], WITH_PERCENTAGE).admit(pod("p", container("c", **limits(1, 5, None, 5))))
+    admitted = FitEnv([], WITH_PERCENTAGE).admit(pod("p", container("c", **limits(1, 5, None, 5))))
     assert admitted.warnings == [f"container c: {PERCENT} is ignored, because {MEM} is given too"]

@@ -32,13 +32,13 @@ from .amd_cards import (
     record,
     with_limits,
 )
-from .yard import CHART, NOW, Placed, Yard, placed_pod, pod
+from .fit_env import CHART, NOW, FitEnv, Placed, placed_pod, pod
 
 # A11
 
 
 def test_example_1_a_share_of_the_last_registered_card() -> None:
-    placed = Yard([BOTH]).place(with_limits(1, 49152, 25))
+    placed = FitEnv([BOTH]).place(with_limits(1, 49152, 25))
     assert isinstance(placed, Placed)
     expected = "G1,AMD Instinct MI300X VF,49152,76:;"
     assert {key: text for key, text in placed.annotations.items() if "amd" in key.partition("/")[2]} == {
@@ -48,23 +48,23 @@ def test_example_1_a_share_of_the_last_registered_card() -> None:
 
 
 def test_example_2_two_whole_cards() -> None:
-    assert record(Yard([BOTH]), with_limits(2)) == f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;"
+    assert record(FitEnv([BOTH]), with_limits(2)) == f"G1,{MODEL},196288,304:G0,{MODEL},196288,304:;"
 
 
 @pytest.mark.parametrize("cores", [0, 101, "12.5", "x", "-1"])
 def test_example_3_a_percentage_out_of_bounds_is_refused(cores: object) -> None:
     message = "amd.com/gpucores must be an integer percentage between 1 and 100"
-    assert Yard([]).admit(with_limits(1, None, cores)).message == message
+    assert FitEnv([]).admit(with_limits(1, None, cores)).message == message
     incoming = Pod.from_object(with_limits(1, None, cores)).containers[0]
     with pytest.raises(BadRequest, match=message):
         AMD.request(incoming)
 
 
 def test_example_4_half_of_a_card_is_taken() -> None:
-    def half_used(on: Node) -> Yard:
-        yard = Yard([on])
-        assert record(yard, with_limits(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
-        return yard
+    def half_used(on: Node) -> FitEnv:
+        env = FitEnv([on])
+        assert record(env, with_limits(1, 98144, 50, "first")) == f"G1,{MODEL},98144,152:;"
+        return env
 
     assert record(half_used(amd("G1")), with_limits(1, 98145, 1)) == "1/1 CardInsufficientMemory"
     assert record(half_used(amd("G1")), with_limits(1, 1, 51)) == "1/1 CardInsufficientCore"
@@ -74,12 +74,12 @@ def test_example_4_half_of_a_card_is_taken() -> None:
 
 
 def test_example_5_a_type_that_is_not_there() -> None:
-    assert record(Yard([BOTH]), with_limits(**{"amd.com/use-gputype": "MI250"})) == "2/2 CardTypeMismatch"
+    assert record(FitEnv([BOTH]), with_limits(**{"amd.com/use-gputype": "MI250"})) == "2/2 CardTypeMismatch"
 
 
 def test_example_6_containers_without_cards_keep_their_slots() -> None:
     incoming = pod("p", container("side"), container("main", **limits(1, 49152, 25)))
-    assert record(Yard([BOTH]), incoming) == ";G1,AMD Instinct MI300X VF,49152,76:;"
+    assert record(FitEnv([BOTH]), incoming) == ";G1,AMD Instinct MI300X VF,49152,76:;"
 
 
 # A7
@@ -90,7 +90,7 @@ def test_example_6_containers_without_cards_keep_their_slots() -> None:
     [(25, 304, 76), (33, 304, 100), (67, 304, 203), (1, 304, 3), (100, 304, 304), (1, 64, 1), (33, 100, 33)],
 )
 def test_compute_units(percent: int, total: int, units: int) -> None:
-    assert record(Yard([amd("G", devcore=total)]), with_limits(1, 5, percent)) == f"G,{MODEL},5,{units}:;"
+    assert record(FitEnv([amd("G", devcore=total)]), with_limits(1, 5, percent)) == f"G,{MODEL},5,{units}:;"
 
 
 TYPED = {"amd.com/use-gputype": "MI250"}
@@ -110,30 +110,30 @@ LISTED = {"amd.com/use-gpu-uuid": "G9"}
     ],
 )
 def test_the_first_failure_counts(fields: dict[str, Any], notes: dict[str, str], answer: str) -> None:
-    yard = Yard([amd("G0")])
-    assert record(yard, with_limits(1, 50, 1, "first")) == f"G0,{MODEL},50,3:;"
-    yard.state.set_node(amd("G0", **fields), NOW)
-    assert record(yard, with_limits(1, 51, 1, **notes)) == answer
+    env = FitEnv([amd("G0")])
+    assert record(env, with_limits(1, 50, 1, "first")) == f"G0,{MODEL},50,3:;"
+    env.state.set_node(amd("G0", **fields), NOW)
+    assert record(env, with_limits(1, 51, 1, **notes)) == answer
 
 
 def test_quota_is_asked_before_memory_and_after_mutex() -> None:
     for notes, answer in (({}, "ResourceQuotaNotFit"), (MUTEX, "ExclusiveDeviceAllocateConflict")):
-        yard = Yard([amd("G0")], hard={f"limits.{COUNT}": 2, f"limits.{MEM}": 196300})
-        yard.place(with_limits(1, 50, 1, "first"))
-        assert record(yard, with_limits(1, 200000, 1, **notes)) == f"1/1 {answer}"
+        env = FitEnv([amd("G0")], hard={f"limits.{COUNT}": 2, f"limits.{MEM}": 196300})
+        env.place(with_limits(1, 50, 1, "first"))
+        assert record(env, with_limits(1, 200000, 1, **notes)) == f"1/1 {answer}"
 
 
 def test_no_exclusiveness_beyond_the_units() -> None:
-    yard = Yard([amd("G0")])
-    assert record(yard, with_limits(1, 5, 100, "first")) == f"G0,{MODEL},5,304:;"
-    assert record(yard, with_limits(1, 5, 1)) == "1/1 CardInsufficientCore"
-    assert record(yard, with_limits(2)) == "NodeInsufficientDevice"
+    env = FitEnv([amd("G0")])
+    assert record(env, with_limits(1, 5, 100, "first")) == f"G0,{MODEL},5,304:;"
+    assert record(env, with_limits(1, 5, 1)) == "1/1 CardInsufficientCore"
+    assert record(env, with_limits(2)) == "NodeInsufficientDevice"
 
 
 def test_too_few_pass() -> None:
-    yard = Yard([BOTH])
-    yard.place(with_limits(1, None, None, "first"))
-    assert record(yard, with_limits(2, 5, 5)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    env = FitEnv([BOTH])
+    env.place(with_limits(1, None, None, "first"))
+    assert record(env, with_limits(2, 5, 5)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 
 
 # A8
@@ -152,9 +152,9 @@ def test_too_few_pass() -> None:
     ],
 )
 def test_the_second_field_is_the_product_name(model: str, word: str) -> None:
-    yard = Yard([amd("G0", type=model)])
-    assert record(yard, with_limits(1, 5, 25, "a")) == f"G0,{word},5,76:;"
-    assert yard.used("AMD", "G0", "amd-1") == (1, 5, 76)
+    env = FitEnv([amd("G0", type=model)])
+    assert record(env, with_limits(1, 5, 25, "a")) == f"G0,{word},5,76:;"
+    assert env.used("AMD", "G0", "amd-1") == (1, 5, 76)
 
 
 def test_the_second_field_is_not_read() -> None:
@@ -177,31 +177,31 @@ def test_the_second_field_is_not_read() -> None:
 )
 def test_debits(asked: dict[str, Any], on: Node, debits: tuple[int, int, int]) -> None:
     """What is placed; and since every card here is alike, what waits is charged the same."""
-    yard = Yard([on])
+    env = FitEnv([on])
     expected = dict(zip((f"limits.{COUNT}", f"limits.{MEM}", f"limits.{CORES}"), debits, strict=True))
-    assert yard.waiting(pod(**asked)) == expected
-    placed = yard.place(pod(**asked))
+    assert env.waiting(pod(**asked)) == expected
+    placed = env.place(pod(**asked))
     assert isinstance(placed, Placed)
     assert placed.debits == expected
 
 
 def test_whole_cards_are_charged_the_smallest_eligible_card_while_they_wait() -> None:
     small = amd("S", name="amd-2", devmem=65536)
-    assert Yard([BOTH, small]).waiting(with_limits(2)) == {
+    assert FitEnv([BOTH, small]).waiting(with_limits(2)) == {
         f"limits.{COUNT}": 2,
         f"limits.{MEM}": 2 * 65536,
         f"limits.{CORES}": 200,
     }
-    assert Yard([]).waiting(with_limits())[f"limits.{MEM}"] == 1
+    assert FitEnv([]).waiting(with_limits())[f"limits.{MEM}"] == 1
 
 
 def test_quotas_count_percent_where_cards_count_units() -> None:
-    yard = Yard([BOTH], hard={f"limits.{CORES}": 150})
-    yard.place(with_limits(1, None, None, "whole"))
-    assert record(yard, with_limits(1, 5, 51, "much")) == "2/2 ResourceQuotaNotFit"
-    assert record(yard, with_limits(1, 5, 25, "quarter")) == f"G0,{MODEL},5,76:;"
-    assert record(yard, with_limits(1, 5, 25, "another")) == f"G0,{MODEL},5,76:;"
-    assert record(yard, with_limits(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
+    env = FitEnv([BOTH], hard={f"limits.{CORES}": 150})
+    env.place(with_limits(1, None, None, "whole"))
+    assert record(env, with_limits(1, 5, 51, "much")) == "2/2 ResourceQuotaNotFit"
+    assert record(env, with_limits(1, 5, 25, "quarter")) == f"G0,{MODEL},5,76:;"
+    assert record(env, with_limits(1, 5, 25, "another")) == f"G0,{MODEL},5,76:;"
+    assert record(env, with_limits(1, 5, 1, "no more")) == "2/2 ResourceQuotaNotFit"
 
 
 SIDE = container("side")
@@ -223,21 +223,21 @@ def test_entries_are_charged_what_their_container_asks_or_the_most_one_of_the_po
 ) -> None:
     """HAMi 2.10 loses the slots of containers without cards, so an entry's own container may not be known."""
     bound = placed_pod("u", *containers, **{ALLOCATED: text})
-    assert charge_of(bound, CHART, Yard([BOTH]).state, NOW).amounts[f"limits.{CORES}"] == cores
+    assert charge_of(bound, CHART, FitEnv([BOTH]).state, NOW).amounts[f"limits.{CORES}"] == cores
 
 
 def test_init_containers_and_sidecars_are_peaks_in_both_units() -> None:
-    yard = Yard([amd("G0")])
+    env = FitEnv([amd("G0")])
     incoming = pod(
         "p",
         container("app", **limits(1, 10, 10)),
         init=[container("init", **limits(1, 5, 90)), container("side", sidecar=True, **limits(1, 7, 20))],
     )
-    placed = yard.place(incoming)
+    placed = env.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == f"G0,{MODEL},5,273:;G0,{MODEL},7,60:;G0,{MODEL},10,30:;"
     assert placed.debits == {f"limits.{COUNT}": 2, f"limits.{MEM}": 17, f"limits.{CORES}": 90}
-    assert yard.used("AMD", "G0", "amd-1") == (2, 17, 273)
+    assert env.used("AMD", "G0", "amd-1") == (2, 17, 273)
 
 
 # what holds always
@@ -277,10 +277,10 @@ def takes(card: dict[str, Any], used: tuple[int, int, int], mem: int | None, per
 def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, hard: int | None) -> None:
     records = [{"id": f"g{at}", "index": at, **fields} for at, fields in enumerate(registered)]
     on = read_node("amd-1", capacity={COUNT: 1}, **{REGISTER: json.dumps(records)})
-    yard = Yard([on], WITH_PERCENTAGE, hard={} if hard is None else {f"limits.{CORES}": hard})
+    env = FitEnv([on], WITH_PERCENTAGE, hard={} if hard is None else {f"limits.{CORES}": hard})
     percents = 0
     for number, (count, mem, cores, percent, policy) in enumerate(pods):
-        before = {r["id"]: yard.used("AMD", r["id"], "amd-1") for r in records}
+        before = {r["id"]: env.used("AMD", r["id"], "amd-1") for r in records}
         manifest = pod(
             f"p{number}", annotations={"hami.io/gpu-scheduler-policy": policy}, **limits(count, mem, cores, percent)
         )
@@ -291,7 +291,7 @@ def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, ha
             if takes(r, before[r["id"]], mem, 100 if percent is None else percent, asked)
             and (policy != "mutex" or before[r["id"]][0] == 0)
         }
-        placed = yard.place(manifest)
+        placed = env.place(manifest)
         fits = len(free) >= count and (hard is None or percents + asked * count <= hard)
         assert isinstance(placed, Placed) == fits
         if isinstance(placed, Placed):
@@ -301,7 +301,7 @@ def test_fit_never_oversells_a_card_nor_the_quota(registered: Any, pods: Any, ha
             assert len(set(taken)) == count
             assert set(taken) <= free
     for r in records:
-        slots, memory, units = yard.used("AMD", r["id"], "amd-1")
+        slots, memory, units = env.used("AMD", r["id"], "amd-1")
         assert slots <= r["count"]
         assert memory <= r["devmem"]
         assert units <= r["devcore"]

@@ -17,16 +17,16 @@ from hami_webhook.devices.vendors.ascend import Ascend
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Pod
 
+from .fit_env import CHART, FitEnv, configured, pod
 from .npus import B3, B4, B41, MODE, SOFT, A, C, P, chips, with_limits
-from .yard import CHART, Yard, configured, pod
 
 B2 = "Ascend910B2"
-YARD = Yard([])
+YARD = FitEnv([])
 
 
 def memory_of(word=B3, vendors=CHART, annotations=None, **amounts):
     """The memory limit after admission, or the refusal; request and limit agree."""
-    admitted = Yard([], vendors).admit(pod(annotations=annotations, **with_limits(word=word, **amounts)))
+    admitted = FitEnv([], vendors).admit(pod(annotations=annotations, **with_limits(word=word, **amounts)))
     if admitted.pod is None:
         return admitted.message
     name = f"huawei.com/{word}-memory"
@@ -161,10 +161,10 @@ def test_other_chips_and_unbound_modules_are_not_rounded():
         "vnpus: [{commonWord: Ascend910C, resourceName: a.b/c, resourceMemoryName: a.b/m, memoryAllocatable: 100}]"
     )
     for count in ("1", "3"):
-        limits = Yard([], unbound).admit(pod(**{"a.b/c": count})).limits()
+        limits = FitEnv([], unbound).admit(pod(**{"a.b/c": count})).limits()
         assert limits == {"a.b/c": count, "a.b/m": "100"}
     bound = configured("vnpus: [{commonWord: Ascend910D, superPod: true, resourceName: a.b/c, memoryAllocatable: 100}]")
-    assert Yard([], bound).admit(pod(**{"a.b/c": "3"})).limits() == {"a.b/c": "3"}, "only Ascend910C has modules"
+    assert FitEnv([], bound).admit(pod(**{"a.b/c": "3"})).limits() == {"a.b/c": "3"}, "only Ascend910C has modules"
 
 
 # 5.3: the core gate
@@ -185,7 +185,7 @@ def test_soft_mode_takes_cores():
 
 def test_without_a_core_name_there_is_no_gate():
     vendors = chips(resourceCoreName="")
-    assert Yard([], vendors).admit(pod(**with_limits(1, core=20))).limits() == with_limits("1", "65536", "20")
+    assert FitEnv([], vendors).admit(pod(**with_limits(1, core=20))).limits() == with_limits("1", "65536", "20")
 
 
 # 5.4: memory
@@ -276,7 +276,7 @@ def test_without_templates_every_slice_is_a_whole_card():
 
 def test_without_a_memory_name_nothing_is_written():
     vendors = chips(resourceMemoryName="", resourceCoreName="")
-    assert Yard([], vendors).admit(pod(**with_limits(2))).limits() == with_limits("2")
+    assert FitEnv([], vendors).admit(pod(**with_limits(2))).limits() == with_limits("2")
 
 
 # 5.5: several NPUs
@@ -308,7 +308,7 @@ def test_the_runtime_class_is_set_unless_the_pod_has_one():
     vendors = chips(runtimeClassName="ascend")
 
     def runtime(manifest):
-        return Yard([], vendors).admit(manifest).pod["spec"].get("runtimeClassName")
+        return FitEnv([], vendors).admit(manifest).pod["spec"].get("runtimeClassName")
 
     assert runtime(pod(**with_limits(1))) == "ascend"
     own = pod(**with_limits(1))

@@ -23,8 +23,8 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
+from .fit_env import CHART, NOW, FitEnv, Placed, pod
 from .npus import B3, B4, B41, POLICY, SOFT, A, C, P, chips, chosen, node, npus, with_limits
-from .yard import CHART, NOW, Placed, Yard, pod
 
 # 3: the node side
 
@@ -85,14 +85,14 @@ def test_an_expired_handshake_and_no_allocatable_take_the_npus_away():
 
 def test_a_soft_pod_needs_a_soft_node_and_any_other_takes_both():
     for cards, on_soft in ((3, True), (3, False)):
-        yard = Yard([node(cards, soft=on_soft)])
-        result = yard.place(pod(annotations=SOFT, **with_limits(1, 10)))
+        env = FitEnv([node(cards, soft=on_soft)])
+        result = env.place(pod(annotations=SOFT, **with_limits(1, 10)))
         assert isinstance(result, Placed) if on_soft else result == {"n1": "1/3 ModeNotFit"}
-        assert isinstance(yard.place(pod("plain", **with_limits(1, 16384))), Placed)
+        assert isinstance(env.place(pod("plain", **with_limits(1, 16384))), Placed)
 
 
 def test_difference_soft_mode_with_too_few_npus_is_node_insufficient_device():
-    assert Yard([node(1)]).place(pod(annotations=SOFT, **with_limits(2, 10))) == {"n1": "NodeInsufficientDevice"}
+    assert FitEnv([node(1)]).place(pod(annotations=SOFT, **with_limits(2, 10))) == {"n1": "NodeInsufficientDevice"}
 
 
 def test_more_npus_than_the_node_has():
@@ -102,7 +102,7 @@ def test_more_npus_than_the_node_has():
 
 def test_a_chip_gets_no_npus_of_another_whose_name_contains_its_own():
     both = node(npus(1, B41), B41)
-    assert Yard([both]).place(pod(**with_limits(1, word=B4))) == {"n1": "NodeInsufficientDevice"}
+    assert FitEnv([both]).place(pod(**with_limits(1, word=B4))) == {"n1": "NodeInsufficientDevice"}
 
 
 # 7.3: every label in isolation
@@ -131,10 +131,10 @@ NOT_LISTED = {f"hami.io/no-use-{B3}-uuid": "NPU-0"}
     ],
 )
 def test_each_label_alone(fields, before, amounts, notes, label):
-    yard = Yard([node(npus(1, **fields), soft=True)])
+    env = FitEnv([node(npus(1, **fields), soft=True)])
     if before is not None:
-        assert isinstance(yard.place(pod("before", annotations=SOFT, **with_limits(1, **before))), Placed)
-    assert yard.place(pod(annotations=notes, **with_limits(1, **amounts)), admit=False) == {"n1": f"1/1 {label}"}
+        assert isinstance(env.place(pod("before", annotations=SOFT, **with_limits(1, **before))), Placed)
+    assert env.place(pod(annotations=notes, **with_limits(1, **amounts)), admit=False) == {"n1": f"1/1 {label}"}
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,17 @@ def test_each_label_alone(fields, before, amounts, notes, label):
     ],
 )
 def test_just_enough_is_enough(fields, before, amounts, notes):
-    yard = Yard([node(npus(1, **fields), soft=True)])
-    yard.place(pod("before", annotations=SOFT, **with_limits(1, **before)))
-    assert isinstance(yard.place(pod(annotations=notes, **with_limits(1, **amounts))), Placed)
+    env = FitEnv([node(npus(1, **fields), soft=True)])
+    env.place(pod("before", annotations=SOFT, **with_limits(1, **before)))
+    assert isinstance(env.place(pod(annotations=notes, **with_limits(1, **amounts))), Placed)
 
 
 def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
-    yard = Yard([node(3)])
-    yard.place(pod("a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **with_limits(1, 1)))
+    env = FitEnv([node(3)])
+    env.place(pod("a", annotations={f"hami.io/use-{B3}-uuid": "NPU-1"}, **with_limits(1, 1)))
 
     def goes(policy):
-        result = yard.place(pod(annotations={POLICY: policy}, **with_limits(1, 1)), keep=False)
+        result = env.place(pod(annotations={POLICY: policy}, **with_limits(1, 1)), keep=False)
         return json.loads(result.annotations[f"huawei.com/{B3}"])[0]["UUID"]
 
     assert (goes("spread"), goes("binpack"), goes("mutex")) == ("NPU-2", "NPU-1", "NPU-2")
@@ -167,18 +167,18 @@ def test_spread_takes_the_emptiest_and_binpack_the_fullest_npu():
 
 @pytest.mark.parametrize(("word", "template", "slices"), [(P, 3072, 7), (A, 2184, 15), (B3, 16384, 4), (B4, 8192, 4)])
 def test_no_more_slices_than_the_hardware_has(word, template, slices):
-    yard = Yard([node(1, word)])
+    env = FitEnv([node(1, word)])
     for number in range(slices):
-        assert isinstance(yard.place(pod(f"p{number}", **with_limits(1, 1, word=word))), Placed)
-    assert yard.place(pod(**with_limits(1, 1, word=word))) == {"n1": "1/1 CardTimeSlicingExhausted"}
-    assert yard.state.view("n1").used(word, "NPU-0").memory == slices * template
+        assert isinstance(env.place(pod(f"p{number}", **with_limits(1, 1, word=word))), Placed)
+    assert env.place(pod(**with_limits(1, 1, word=word))) == {"n1": "1/1 CardTimeSlicingExhausted"}
+    assert env.state.view("n1").used(word, "NPU-0").memory == slices * template
 
 
 # 9: what is written
 
 
 def test_init_containers_come_first_and_empty_ones_keep_their_place():
-    yard = Yard([node(npus(2, devcore=100), soft=True)])
+    env = FitEnv([node(npus(2, devcore=100), soft=True)])
     incoming = pod(
         "p",
         container("none"),
@@ -186,7 +186,7 @@ def test_init_containers_come_first_and_empty_ones_keep_their_place():
         init=[container("i", **with_limits(1, 5))],
         annotations=SOFT,
     )
-    result = yard.place(incoming)
+    result = env.place(incoming)
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == (
         "NPU-1,Ascend910B3,5,0:;;NPU-1,Ascend910B3,100,7:NPU-0,Ascend910B3,100,7:;"
     )
@@ -196,14 +196,14 @@ def test_init_containers_come_first_and_empty_ones_keep_their_place():
         {"UUID": "NPU-0", "memory": 100, "core": 7},
     ]
     assert result.debits[f"limits.huawei.com/{B3}-core"] == 14
-    usage = yard.state.view("n1").used(B3, "NPU-1")
+    usage = env.state.view("n1").used(B3, "NPU-1")
     assert (usage.slots, usage.memory, usage.cores) == (1, 100, 7)
 
 
 def test_two_chips_of_one_pod_have_annotations_of_their_own():
     registered = json.dumps(npus(1, P))
-    yard = Yard([node(1, **{f"hami.io/node-register-{P}": registered})])
-    result = yard.place(pod("p", container("a", **with_limits(1, 1)), container("b", **with_limits(1, 1, word=P))))
+    env = FitEnv([node(1, **{f"hami.io/node-register-{P}": registered})])
+    result = env.place(pod("p", container("a", **with_limits(1, 1)), container("b", **with_limits(1, 1, word=P))))
     assert result.annotations["hami.io/Ascend910B3-devices-allocated"] == "NPU-0,Ascend910B3,16384,0:;;"
     assert result.annotations["hami.io/Ascend310P-devices-allocated"] == ";NPU-0,Ascend310P,3072,0:;"
     assert result.annotations["huawei.com/Ascend310P"] == '[{"UUID":"NPU-0","temp":"vir01","memory":3072}]'
@@ -223,17 +223,17 @@ def test_a_pod_that_no_node_takes_is_told_what_decides():
         await placer.events.flush()
         return [event.note.message for event in cluster.events]
 
-    def events(yard, manifest):
-        return asyncio.run(reported(yard.state, manifest))
+    def events(env, manifest):
+        return asyncio.run(reported(env.state, manifest))
 
-    mode = events(Yard([node(1)]), pod(annotations=SOFT, **with_limits(1, 5)))
+    mode = events(FitEnv([node(1)]), pod(annotations=SOFT, **with_limits(1, 5)))
     assert "1 nodes ModeNotFit(n1)" in mode
     (hint,) = [text for text in mode if "hami-vnpu-core" in text]
     assert "vnpus.hamiVnpuCore" in hint
-    full = Yard([node(npus(1, count=1))])
+    full = FitEnv([node(npus(1, count=1))])
     full.place(pod("first", **with_limits(1, 1)))
     assert "an Ascend910B3 takes at most 1 containers" in " ".join(events(full, pod(**with_limits(1, 1))))
-    elsewhere = events(Yard([node(1, P)]), pod(**with_limits(1, 1)))
+    elsewhere = events(FitEnv([node(1, P)]), pod(**with_limits(1, 1)))
     assert elsewhere == ["1 nodes NodeInsufficientDevice(n1)", "no available node, 1 nodes do not meet"]
 
 
@@ -283,12 +283,12 @@ soft_amounts = st.builds(
 )
 def test_fit_never_oversells_an_npu(fields, wishes):
     cards = [card | changed for card, changed in zip(npus(len(fields), devcore=100), fields, strict=True)]
-    yard = Yard([node(cards, soft=True)])
+    env = FitEnv([node(cards, soft=True)])
     for number, (soft, inits, apps, soft_apps, policy) in enumerate(wishes):
         notes = {POLICY: policy} | (SOFT if soft else {})
         listed = [container(f"a{n}", **wish) for n, wish in enumerate(soft_apps if soft else [*apps, with_limits(1)])]
         before = [container(f"i{n}", **wish) for n, wish in enumerate(inits)]
-        result = yard.place(pod(f"p{number}", *listed, init=before, annotations=notes))
+        result = env.place(pod(f"p{number}", *listed, init=before, annotations=notes))
         if isinstance(result, dict):
             assert all(result.values()), "a refusal has a reason"
             continue
@@ -299,7 +299,7 @@ def test_fit_never_oversells_an_npu(fields, wishes):
             else:
                 assert (entry.get("temp"), entry["memory"]) in (
                     (None, 65536), ("vir05_1c_16g", 16384), ("vir10_3c_32g", 32768))  # fmt: skip
-    view: NodeView = yard.state.view("n1")
+    view: NodeView = env.state.view("n1")
     for device in view.inventories[B3].devices:
         usage = view.used(B3, device.uuid)
         assert usage.slots <= device.slots
@@ -310,14 +310,14 @@ def test_fit_never_oversells_an_npu(fields, wishes):
 
 @given(st.lists(st.lists(soft_amounts, max_size=1), min_size=1, max_size=3))
 def test_what_is_written_reads_back_as_what_was_placed(rows):
-    yard = Yard([node(npus(4, devcore=100), soft=True)])
+    env = FitEnv([node(npus(4, devcore=100), soft=True)])
     listed = [container(f"c{n}", **(row[0] if row else {})) for n, row in enumerate(rows)]
     raw = pod("p", *listed, container("last", **with_limits(1, 1)), annotations=SOFT)
     ask = read_pod_request(Pod.from_object(raw), CHART, "spread")
-    result = fit_pod(yard.state.view("n1"), ask, CHART, None)
+    result = fit_pod(env.state.view("n1"), ask, CHART, None)
     if isinstance(result, Rejection):
         return
-    written = CHART[B3].encode(result.rows, yard.state.view("n1").node, NOW)
+    written = CHART[B3].encode(result.rows, env.state.view("n1").node, NOW)
     raw["metadata"]["annotations"] |= written
     back = CHART[B3].decode(Pod.from_object(raw))
     assert [[(e.uuid, e.memory, e.cores) for e in row] for row in back] == [

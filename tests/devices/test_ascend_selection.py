@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
 from .cards import Room
+from .fit_env import CHART, FitEnv, pod
 from .npus import B3, POLICY, UNBOUND, C, P, chosen, node, npus, sick, with_limits
-from .yard import CHART, Yard, pod
 
 FEW = "AllocatedCardsInsufficientRequest"
 
@@ -179,9 +179,9 @@ def test_cheaper_npus_are_taken_where_the_quota_asks_for_it():
 
 
 def scored(groups, count, policy, word=B3):
-    yard = Yard([node(npus(len(groups), word, groups=groups), word)])
+    env = FitEnv([node(npus(len(groups), word, groups=groups), word)])
     notes = {"hami.io/node-scheduler-policy": policy}
-    return yard.place(pod(annotations=notes, **with_limits(count, word=word)), keep=False).score
+    return env.place(pod(annotations=notes, **with_limits(count, word=word)), keep=False).score
 
 
 @pytest.mark.parametrize(
@@ -202,25 +202,25 @@ def test_npus_of_one_group_raise_the_score_and_lower_it_under_spread(groups, cou
 
 
 def test_an_npu_without_group_that_was_not_chosen_does_not_matter_and_containers_add_up():
-    yard = Yard([node(npus(3, groups=[None, 0, 0]))])
+    env = FitEnv([node(npus(3, groups=[None, 0, 0]))])
     two = pod(
         "p", container("a", **with_limits(1)), container("b", **with_limits(1)), init=[container("i", **with_limits(2))]
     )
-    result = yard.place(two, keep=False)
+    result = env.place(two, keep=False)
     assert result.score == pytest.approx(30)
     one_each = pod("p", container("a", **with_limits(2)), container("b", **with_limits(1)))
-    assert yard.place(one_each, keep=False).score == 0
+    assert env.place(one_each, keep=False).score == 0
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 def test_the_better_connected_node_wins_whatever_the_policy(policy):
     torn, joined = npus(2, groups=[0, 1]), npus(2, groups=[0, 0])
-    yard = Yard([node(torn, name="a"), node(joined, name="b")], policies=SchedulingPolicies(node=policy))
-    assert yard.place(pod(**with_limits(2))).node == "b"
+    env = FitEnv([node(torn, name="a"), node(joined, name="b")], policies=SchedulingPolicies(node=policy))
+    assert env.place(pod(**with_limits(2))).node == "b"
 
 
 def test_a_topology_aware_pod_takes_the_smallest_node_that_has_enough():
-    yard = Yard([node(4, P, name="a"), node(sick(npus(4, P), 0), P, name="b")])
+    env = FitEnv([node(4, P, name="a"), node(sick(npus(4, P), 0), P, name="b")])
     for count in (1, 2):
         incoming = pod(annotations={POLICY: "topology-aware"}, **with_limits(count, word=P))
-        assert yard.place(incoming, keep=False).node == "b", "three fit there, and four on the other"
+        assert env.place(incoming, keep=False).node == "b", "three fit there, and four on the other"

@@ -13,6 +13,7 @@ from hami_webhook.devices.model import RegistrationError
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
+from .fit_env import CHART, NOW, FitEnv, configured, pod
 from .neurons import (
     CORES,
     CORES_KEY,
@@ -26,7 +27,6 @@ from .neurons import (
     trainium,
     with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, pod
 
 INT32 = 2147483647
 
@@ -46,8 +46,8 @@ def test_the_charts_names_and_keys():
 
 def test_the_configured_names_count():
     vendors = configured("awsneuron: {resourceCountName: x/dev, resourceCoreName: x/core}")
-    yard = Yard([read_node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
-    placed = yard.place(pod(**{"x/core": 1}))
+    env = FitEnv([read_node(capacity={"x/dev": 1, "x/core": 2}, labels={TYPE: "inf2.xlarge"})], vendors)
+    placed = env.place(pod(**{"x/core": 1}))
     assert placed.annotations["NEURON_RESOURCE_TYPE"] == "x/core"
     assert placed.debits == {"limits.x/core": 1, "limits.x/dev": 1}
 
@@ -98,21 +98,21 @@ def test_cores_that_do_not_divide_are_no_inventory_and_are_told(devices, cores):
     bad = read_node(capacity={DEVICES: devices, CORES: cores})
     with pytest.raises(RegistrationError, match=f"capacity .*{max(devices, cores)}"):
         VENDOR.inventory(bad)
-    yard = Yard([bad])
-    assert yard.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
-    assert len(yard.state.problems()) == 1
+    env = FitEnv([bad])
+    assert env.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
+    assert len(env.state.problems()) == 1
 
 
 def test_lost_capacity_drops_the_inventory_at_once():
-    yard = Yard([inferentia(2)])
-    yard.state.set_node(read_node(capacity={}), NOW)
-    assert yard.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
+    env = FitEnv([inferentia(2)])
+    env.state.set_node(read_node(capacity={}), NOW)
+    assert env.place(pod("p", with_limits(1))) == {"n1": "node unregistered"}
 
 
 def test_a_missing_instance_type_is_logged_once(caplog):
     caplog.set_level(logging.INFO)
-    yard = Yard([instance(None, 16)])
-    yard.state.set_node(instance(None, 16), NOW + 1)
+    env = FitEnv([instance(None, 16)])
+    env.state.set_node(instance(None, 16), NOW + 1)
     reported = [record.getMessage() for record in caplog.records]
     assert reported == [f"Node n1: label {TYPE} is missing, so the rules of Trainium hold"]
 
@@ -146,18 +146,18 @@ def test_a_missing_instance_type_is_logged_once(caplog):
 def test_amounts_are_checked_in_limits_else_in_requests(where, resource, value, message):
     asked = {resource: str(value)}
     ask = container(**asked) if where == "limits" else container(requests=asked)
-    result = Yard([trainium()]).admit(pod("p", ask))
+    result = FitEnv([trainium()]).admit(pod("p", ask))
     assert result.message == (f"{resource} {message}" if message else "")
-    assert Yard([trainium()]).admit(pod("p", with_limits(), init=[{**ask, "name": "init"}])).message == result.message
+    assert FitEnv([trainium()]).admit(pod("p", with_limits(), init=[{**ask, "name": "init"}])).message == result.message
     if message is None:
         assert result.pod == pod("p", ask), "nothing in a container is ever changed"
 
 
 def test_limits_hide_requests_and_devices_hide_cores():
-    yard = Yard([inferentia(2)])
-    assert yard.admit(pod("p", with_limits(1, requests={DEVICES: 0}))).message == ""
-    assert yard.admit(pod("p", with_limits(1, "x"))).message == ""
-    assert yard.admit(pod("p", with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
+    env = FitEnv([inferentia(2)])
+    assert env.admit(pod("p", with_limits(1, requests={DEVICES: 0}))).message == ""
+    assert env.admit(pod("p", with_limits(1, "x"))).message == ""
+    assert env.admit(pod("p", with_limits(0, 1))).message == f"{DEVICES} must be greater than 0"
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,14 @@ def test_limits_hide_requests_and_devices_hide_cores():
 )
 def test_a_number_of_cores_must_suit_some_nodes_geometry(nodes, cores, refused):
     expected = "" if refused is None else f"{CORES} must be 1 or a multiple of {refused}, got {cores}"
-    assert Yard(nodes).admit(pod("p", with_limits(cores=cores))).message == expected
+    assert FitEnv(nodes).admit(pod("p", with_limits(cores=cores))).message == expected
 
 
 def test_a_request_is_checked_again_as_nodes_may_have_come():
     known, stored = RequestCache(CHART), Pod.from_object(pod("p", with_limits(cores=6)))
-    assert known.checked_requests(stored, Yard([]).state)
+    assert known.checked_requests(stored, FitEnv([]).state)
     with pytest.raises(Denied, match="must be 1 or a multiple of 4, got 6"):
-        known.checked_requests(stored, Yard([INF1]).state)
+        known.checked_requests(stored, FitEnv([INF1]).state)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_request_is_checked_again_as_nodes_may_have_come():
 )
 def test_a_mixture_is_admitted_with_a_warning(containers, warnings):
     named = [{**each, "name": "main" if not n else f"c{n}"} for n, each in enumerate(containers)]
-    assert list(Yard([inferentia(6)]).admit(pod("p", *named)).warnings) == warnings
+    assert list(FitEnv([inferentia(6)]).admit(pod("p", *named)).warnings) == warnings
 
 
 # 6: extraction

@@ -2,6 +2,7 @@
 
 import pytest
 
+from .fit_env import FitEnv, Placed, pod
 from .neurons import (
     CORES,
     CORES_KEY,
@@ -21,15 +22,14 @@ from .neurons import (
     whole,
     with_limits,
 )
-from .yard import Placed, Yard, pod
 
 IDS, KIND = "AWS_NEURON_IDS", "NEURON_RESOURCE_TYPE"
 
 
 def on(*nodes, taken=()):
-    yard = Yard(nodes)
-    occupy(yard, *taken)
-    return yard
+    env = FitEnv(nodes)
+    occupy(env, *taken)
+    return env
 
 
 def test_example_01_three_devices_of_an_inferentia_node():
@@ -64,10 +64,10 @@ def test_example_04_groups_of_a_trainium_node(taken, devices, expected):
 
 
 def test_example_05_single_cores_fill_the_last_device():
-    yard = on(trainium())
+    env = on(trainium())
     reported = []
     for number, ask in enumerate([with_limits(cores=1), with_limits(cores=1), with_limits(1)]):
-        placed = yard.place(pod(f"p{number}", ask))
+        placed = env.place(pod(f"p{number}", ask))
         reported.append((masks(placed), placed.annotations[IDS], placed.annotations.get(KIND)))
     assert reported == [({15: 1}, "30", CORES), ({15: 2}, "31", CORES), ({14: 3}, "14", None)]
 
@@ -103,9 +103,9 @@ def test_example_08_why_the_only_device_is_refused(taken, cores, notes, expected
 
 
 def test_example_09_lists_of_devices():
-    yard = on(inferentia(6))
-    assert masks(yard.place(pod("p", with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
-    assert masks(yard.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
+    env = on(inferentia(6))
+    assert masks(env.place(pod("p", with_limits(2), annotations={NOUSE: "n1-AWSNeuron-0"}), keep=False)) == whole(1, 2)
+    assert masks(env.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-2"}))) == whole(2)
     one = on(inferentia(1))
     assert masks(one.place(pod("p", with_limits(1), annotations={USE: "n1-AWSNeuron-7"}))) == "1/1 CardUuidMismatch"
 
@@ -123,11 +123,11 @@ def test_example_10_denied_at_admission(ask, message):
 
 
 def test_example_11_four_cores_a_device():
-    yard = on(instance("inf1.xlarge", 1, cores=4))
-    device = yard.place(pod("p", with_limits(1)), keep=False)
+    env = on(instance("inf1.xlarge", 1, cores=4))
+    device = env.place(pod("p", with_limits(1)), keep=False)
     assert (masks(device), device.annotations[IDS]) == ({0: 15}, "0")
     assert device.debits == {CORES_KEY: 4, DEVICES_KEY: 1}
-    cores = yard.place(pod("p", with_limits(cores=3)))
+    cores = env.place(pod("p", with_limits(cores=3)))
     assert (masks(cores), cores.annotations[IDS]) == ({0: 7}, "0,1,2")
 
 
@@ -166,9 +166,9 @@ def test_section_9_init_containers_come_first_and_kinds_mix_in_one_list():
 
 
 def test_section_10_eight_cores_of_quota_are_counted_as_cores():
-    yard = on(inferentia(12))
+    env = on(inferentia(12))
     debits = [
-        yard.place(pod(f"p{number}", ask)).debits
+        env.place(pod(f"p{number}", ask)).debits
         for number, ask in enumerate([with_limits(3), with_limits(cores=1), with_limits(cores=1)])
     ]
     assert debits == [
@@ -176,4 +176,4 @@ def test_section_10_eight_cores_of_quota_are_counted_as_cores():
         {CORES_KEY: 1, DEVICES_KEY: 1},
         {CORES_KEY: 1, DEVICES_KEY: 1},
     ]
-    assert yard.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-11").mask == 3
+    assert env.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-11").mask == 3

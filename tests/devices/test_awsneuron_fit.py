@@ -10,6 +10,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.quota.pricing import NoCapacity, charge_of, waiting_charge
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
+from .fit_env import CHART, NOW, FitEnv, Placed, pod
 from .neurons import (
     CORES_KEY,
     DEVICES_KEY,
@@ -29,21 +30,20 @@ from .neurons import (
     whole,
     with_limits,
 )
-from .yard import CHART, NOW, Placed, Yard, pod
 
 # 7: Fit
 
 
 def test_cores_that_make_no_devices_are_refused_by_every_device():
-    yard = Yard([INF1, inferentia(3)])
-    assert masks(yard.place(pod("p", with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
-    only = Yard([INF1])
+    env = FitEnv([INF1, inferentia(3)])
+    assert masks(env.place(pod("p", with_limits(cores=6)), keep=False)) == whole(0, 1, 2)
+    only = FitEnv([INF1])
     assert only.place(pod("p", with_limits(cores=6)), admit=False) == {"inf1": "16/16 CardInsufficientCore"}
 
 
 def test_more_devices_than_there_are():
-    assert Yard([inferentia(2)]).place(pod("p", with_limits(3))) == {"n1": "NodeInsufficientDevice"}
-    assert Yard([inferentia(2)]).place(pod("p", with_limits(cores=6))) == {"n1": "NodeInsufficientDevice"}
+    assert FitEnv([inferentia(2)]).place(pod("p", with_limits(3))) == {"n1": "NodeInsufficientDevice"}
+    assert FitEnv([inferentia(2)]).place(pod("p", with_limits(cores=6))) == {"n1": "NodeInsufficientDevice"}
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_more_devices_than_there_are():
     ],
 )
 def test_the_instance_type_alone_is_the_topology(kind, block):
-    yard = Yard([instance(kind, 16)])
-    occupy(yard, {0: 2})
-    assert masks(yard.place(pod("p", with_limits(3)))) == block
+    env = FitEnv([instance(kind, 16)])
+    occupy(env, {0: 2})
+    assert masks(env.place(pod("p", with_limits(3)))) == block
 
 
 @pytest.mark.parametrize("count", range(1, 17))
 def test_trainium_gives_1_4_8_or_16_devices(count):
-    result = masks(Yard([trainium()]).place(pod("p", with_limits(count))))
+    result = masks(FitEnv([trainium()]).place(pod("p", with_limits(count))))
     if count == 1:
         assert result == whole(15)
     else:
@@ -85,50 +85,50 @@ def test_trainium_gives_1_4_8_or_16_devices(count):
     ],
 )
 def test_the_cores_of_a_shared_device_are_adjacent_and_the_lowest(cores, taken, expected):
-    yard = Yard([instance("inf1.xlarge", 1, cores=4)])
-    occupy(yard, *taken)
-    assert masks(yard.place(pod("p", with_limits(cores=cores)))) == expected
+    env = FitEnv([instance("inf1.xlarge", 1, cores=4)])
+    occupy(env, *taken)
+    assert masks(env.place(pod("p", with_limits(cores=cores)))) == expected
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread", "numa", "topology-aware", "binpack,numa", "nonsense"])
 def test_no_card_policy_but_mutex_matters(policy):
     for expected, taken in ((whole(5), []), ({5: 2}, [{5: 1}]), (whole(3), [whole(4), {5: 1}])):
-        yard = Yard([inferentia(6)])
-        occupy(yard, *taken)
+        env = FitEnv([inferentia(6)])
+        occupy(env, *taken)
         cores = 1 if expected == {5: 2} else 2
         note = {"hami.io/gpu-scheduler-policy": policy}
-        assert masks(yard.place(pod("p", with_limits(cores=cores), annotations=note))) == expected
+        assert masks(env.place(pod("p", with_limits(cores=cores), annotations=note))) == expected
 
 
 def test_mutex_takes_the_highest_idle_device():
-    yard = Yard([inferentia(6)])
-    occupy(yard, busy(5, 3))
-    assert masks(yard.place(pod("p", with_limits(cores=1), annotations=MUTEX))) == {4: 1}
-    assert masks(yard.place(pod("two", with_limits(2), annotations=MUTEX))) == whole(0, 1)
+    env = FitEnv([inferentia(6)])
+    occupy(env, busy(5, 3))
+    assert masks(env.place(pod("p", with_limits(cores=1), annotations=MUTEX))) == {4: 1}
+    assert masks(env.place(pod("two", with_limits(2), annotations=MUTEX))) == whole(0, 1)
 
 
 def test_lists_hold_for_blocks_too_and_both_must_agree():
     notes = {USE: " n1-AWSNeuron-0 ,n1-AWSNeuron-1,n1-AWSNeuron-2", NOUSE: "n1-AWSNeuron-1"}
-    yard = Yard([inferentia(6)])
-    assert masks(yard.place(pod("p", with_limits(2), annotations=notes))) == "1/6 NumaNotFit"
-    assert masks(yard.place(pod("p", with_limits(2), annotations={USE: notes[USE], NOUSE: " "}))) == whole(0, 1)
-    assert masks(yard.place(pod("q", with_limits(1), annotations=notes))) == whole(2)
+    env = FitEnv([inferentia(6)])
+    assert masks(env.place(pod("p", with_limits(2), annotations=notes))) == "1/6 NumaNotFit"
+    assert masks(env.place(pod("p", with_limits(2), annotations={USE: notes[USE], NOUSE: " "}))) == whole(0, 1)
+    assert masks(env.place(pod("q", with_limits(1), annotations=notes))) == whole(2)
 
 
 def test_a_container_without_cores_keeps_its_device_out_of_a_block():
-    yard = Yard([inferentia(4)])
-    occupy(yard, {1: 0})
-    assert masks(yard.place(pod("p", with_limits(2)))) == whole(2, 3)
+    env = FitEnv([inferentia(4)])
+    occupy(env, {1: 0})
+    assert masks(env.place(pod("p", with_limits(2)))) == whole(2, 3)
 
 
 def test_every_device_counts_under_the_first_check_it_fails():
-    yard = Yard([inferentia(6)])
-    occupy(yard, {1: 1, 2: 1, 3: 1}, {3: 2})
+    env = FitEnv([inferentia(6)])
+    occupy(env, {1: 1, 2: 1, 3: 1}, {3: 2})
     notes = {NOUSE: "n1-AWSNeuron-0", USE: ",".join(f"n1-AWSNeuron-{i}" for i in range(4))}
-    assert masks(yard.place(pod("p", with_limits(1), annotations=notes))) == (
+    assert masks(env.place(pod("p", with_limits(1), annotations=notes))) == (
         "1/6 CardTimeSlicingExhausted, 2/6 CardInsufficientCore, 3/6 CardUuidMismatch"
     )
-    assert masks(yard.place(pod("p", with_limits(1), annotations=notes | MUTEX))) == (
+    assert masks(env.place(pod("p", with_limits(1), annotations=notes | MUTEX))) == (
         "1/6 CardTimeSlicingExhausted, 2/6 ExclusiveDeviceAllocateConflict, 3/6 CardUuidMismatch"
     )
 
@@ -163,30 +163,30 @@ RUNNING = {"containerStatuses": [{"name": "a0", "state": {"running": {}}}]}
 )
 def test_usage_is_the_or_of_masks_and_a_debit_the_number_of_cores(text, shape, waiting, running):
     for status, expected in ((None, waiting), (RUNNING, running)):
-        yard = Yard([instance("inf1.xlarge", 1, cores=4)])
+        env = FitEnv([instance("inf1.xlarge", 1, cores=4)])
         holder = bound(text, **shape, status=status)
-        yard.state.set_pod(holder, NOW)
-        usage = yard.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-0")
+        env.state.set_pod(holder, NOW)
+        usage = env.state.view("n1").used("AWSNeuron", "n1-AWSNeuron-0")
         slots, mask, cores = expected
         assert (usage.slots, usage.mask, usage.cores) == (slots, mask, mask.bit_count())
-        amounts = charge_of(holder, CHART, yard.state, NOW).amounts
+        amounts = charge_of(holder, CHART, env.state, NOW).amounts
         assert amounts == {k: v for k, v in ((CORES_KEY, cores), (DEVICES_KEY, slots)) if v}
         assert read_placed(VENDOR, holder).debit(init_finished=status is not None) == Debit(slots, 0, cores)
 
 
 def test_an_init_container_and_an_app_that_follows_use_the_same_cores():
-    yard = Yard([inferentia(2)])
-    placed = yard.place(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
+    env = FitEnv([inferentia(2)])
+    placed = env.place(pod("p", with_limits(2), init=[with_limits(2, name="warm")]))
     assert placed.annotations[RECORD] == f"{entry(0, 3)}{entry(1, 3)};" * 2
     assert placed.debits == {CORES_KEY: 4, DEVICES_KEY: 2}
 
 
 def test_a_sidecar_keeps_its_core():
-    placed = Yard([inferentia(1)]).place(
+    placed = FitEnv([inferentia(1)]).place(
         pod("p", with_limits(cores=1), init=[with_limits(cores=1, name="side", sidecar=True)])
     )
     assert placed.annotations[RECORD] == f"{entry(0, 1)};{entry(0, 2)};"
-    refused = Yard([inferentia(1)]).place(
+    refused = FitEnv([inferentia(1)]).place(
         pod("p", with_limits(cores=2), init=[with_limits(cores=1, name="side", sidecar=True)])
     )
     assert refused == {"n1": "1/1 CardInsufficientCore"}
@@ -197,20 +197,20 @@ def test_a_sidecar_keeps_its_core():
 
 def test_the_node_score_is_the_share_of_cores_in_use():
     nodes = [inferentia(2, "a"), inferentia(2, "b")]
-    yard = Yard(nodes)
-    occupy(yard, {0: 3, 1: 2}, on="b")
-    first = yard.place(pod("p", with_limits(cores=1)), keep=False)
+    env = FitEnv(nodes)
+    occupy(env, {0: 3, 1: 2}, on="b")
+    first = env.place(pod("p", with_limits(cores=1)), keep=False)
     assert (first.node, first.score) == ("b", 7.5)
     spread = {"hami.io/node-scheduler-policy": "spread"}
-    other = yard.place(pod("p", with_limits(cores=1), annotations=spread), keep=False)
+    other = env.place(pod("p", with_limits(cores=1), annotations=spread), keep=False)
     assert (other.node, other.score) == ("a", 0)
 
 
 def test_a_tie_goes_to_the_lowest_name_whatever_the_card_policy():
-    yard = Yard([inferentia(6, "b"), inferentia(2, "c"), inferentia(4, "a")])
+    env = FitEnv([inferentia(6, "b"), inferentia(2, "c"), inferentia(4, "a")])
     for policy in ("binpack", "topology-aware"):
         note = {"hami.io/gpu-scheduler-policy": policy}
-        assert yard.place(pod("p", with_limits(cores=1), annotations=note), keep=False).node == "a"
+        assert env.place(pod("p", with_limits(cores=1), annotations=note), keep=False).node == "a"
 
 
 # 10: quota
@@ -232,7 +232,7 @@ def test_a_tie_goes_to_the_lowest_name_whatever_the_card_policy():
     ],
 )
 def test_a_waiting_pod_is_charged_the_least_any_node_would_take(nodes, ask, expected, floor):
-    charge = waiting_charge(Pod.from_object(pod("p", ask)), CHART, Yard(nodes).state)
+    charge = waiting_charge(Pod.from_object(pod("p", ask)), CHART, FitEnv(nodes).state)
     assert (charge.amounts[DEVICES_KEY], charge.amounts[CORES_KEY]) == expected
     assert charge.floors == {floor}
     assert not charge.derivable
@@ -245,13 +245,13 @@ def test_a_waiting_pods_containers_are_charged_at_their_peak():
     assert waiting_charge(incoming, CHART, NoCapacity()).amounts == {DEVICES_KEY: 2, CORES_KEY: 4}
 
 
-def within(yard, manifest, **limits):
+def within(env, manifest, **limits):
     """Where the pod goes on n1 with so much quota left: the annotation, or why not."""
     incoming = Pod.from_object(manifest)
     ask = read_pod_request(incoming, CHART, "spread")
     names = {"cores": CORES_KEY, "devices": DEVICES_KEY}
     budget = PodBudget({names[key]: limit for key, limit in limits.items()}, incoming.kinds, CHART)
-    view = yard.state.view("n1")
+    view = env.state.view("n1")
     result = fit_pod(view, ask, CHART, budget)
     return VENDOR.encode(result.rows, view.node, NOW)[RECORD] if isinstance(result, NodeFit) else str(result)
 
@@ -271,44 +271,44 @@ def within(yard, manifest, **limits):
     ],
 )
 def test_quota_is_asked_again_with_the_true_geometry(ask, limits, expected):
-    assert within(Yard([inferentia(6)]), pod("p", ask), **limits) == expected
+    assert within(FitEnv([inferentia(6)]), pod("p", ask), **limits) == expected
 
 
 def test_quota_comes_after_free_cores():
-    yard = Yard([inferentia(2)])
-    occupy(yard, busy(1))
-    assert within(yard, pod("p", with_limits(1)), cores=1) == "1/2 CardInsufficientCore, 1/2 ResourceQuotaNotFit"
+    env = FitEnv([inferentia(2)])
+    occupy(env, busy(1))
+    assert within(env, pod("p", with_limits(1)), cores=1) == "1/2 CardInsufficientCore, 1/2 ResourceQuotaNotFit"
 
 
 def test_the_second_core_of_a_device_costs_one():
-    """HAMi books mask 2 as two cores."""
-    yard = Yard([inferentia(1)])
-    occupy(yard, busy(0))
-    assert within(yard, pod("p", with_limits(cores=1)), cores=1) == f"{entry(0, 2)};"
+    """HAMi counts mask 2 as two cores."""
+    env = FitEnv([inferentia(1)])
+    occupy(env, busy(0))
+    assert within(env, pod("p", with_limits(cores=1)), cores=1) == f"{entry(0, 2)};"
 
 
 def test_the_first_block_that_the_quota_allows_is_taken():
     """The init container's device costs its pod's app containers nothing more."""
-    yard = Yard([inferentia(4)])
+    env = FitEnv([inferentia(4)])
     manifest = pod("p", with_limits(2), init=[with_limits(1, name="i")])
-    assert within(yard, manifest) == f"{entry(3, 3)};{entry(0, 3)}{entry(1, 3)};"
-    assert within(yard, manifest, cores=4) == f"{entry(3, 3)};{entry(2, 3)}{entry(3, 3)};"
-    assert within(yard, manifest, cores=3) == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
+    assert within(env, manifest) == f"{entry(3, 3)};{entry(0, 3)}{entry(1, 3)};"
+    assert within(env, manifest, cores=4) == f"{entry(3, 3)};{entry(2, 3)}{entry(3, 3)};"
+    assert within(env, manifest, cores=3) == "1/4 AllocatedCardsInsufficientRequest, 3/4 ResourceQuotaNotFit"
 
 
 def test_an_init_container_moves_to_its_pods_apps_where_they_cannot_move():
-    yard = Yard([inferentia(3)])
-    occupy(yard, {2: 1})
+    env = FitEnv([inferentia(3)])
+    occupy(env, {2: 1})
     manifest = pod("p", with_limits(2), init=[with_limits(cores=1, name="i")])
-    assert within(yard, manifest) == f"{entry(2, 2)};{entry(0, 3)}{entry(1, 3)};"
-    assert within(yard, manifest, cores=4) == f"{entry(1, 1)};{entry(0, 3)}{entry(1, 3)};"
+    assert within(env, manifest) == f"{entry(2, 2)};{entry(0, 3)}{entry(1, 3)};"
+    assert within(env, manifest, cores=4) == f"{entry(1, 1)};{entry(0, 3)}{entry(1, 3)};"
 
 
 # 9: what is written
 
 
 def test_nothing_is_written_that_another_vendor_would_write():
-    placed = Yard([inferentia(1)]).place(pod("p", with_limits(1)))
+    placed = FitEnv([inferentia(1)]).place(pod("p", with_limits(1)))
     assert isinstance(placed, Placed)
     assert not any("to-allocate" in key for key in placed.annotations)
     assert VENDOR.keys.to_allocate == ""

@@ -18,8 +18,8 @@ from hami_webhook.quota.pricing import in_units, waiting_charge
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import score
 
+from .fit_env import CHART, NOW, FitEnv, pod
 from .neurons import CORES_KEY, DEVICES_KEY, NOUSE, USE, VENDOR, instance, with_limits
-from .yard import CHART, NOW, Yard, pod
 
 KINDS = ("inf2.24xlarge", "trn1.32xlarge", "Inf1.6xlarge", None)
 
@@ -203,7 +203,7 @@ def test_what_is_written_reads_back_as_what_was_given(on, manifest):
 def test_a_waiting_pod_is_never_charged_more_than_its_placement(views, manifest):
     named = [replace(view, node=structs.replace(view.node, name=f"n{n}")) for n, view in enumerate(views)]
     incoming = Pod.from_object(manifest)
-    charge = waiting_charge(incoming, CHART, Yard([view.node for view in named]).state)
+    charge = waiting_charge(incoming, CHART, FitEnv([view.node for view in named]).state)
     for view in views:
         result = fitted(view, manifest)
         if not isinstance(result, Rejection):

@@ -15,7 +15,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 
-from .yard import CHART, Placed, Yard, pod
+from .fit_env import CHART, FitEnv, Placed, pod
 
 COUNT = "birentech.com/gpu"
 REGISTER = "hami.io/node-biren-register"
@@ -36,33 +36,33 @@ def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, An
     return pod(name, annotations=annotations, **{COUNT: count})
 
 
-def record(yard: Yard, manifest: dict[str, Any]) -> str:
-    return yard.outcome(manifest, "Biren")
+def record(env: FitEnv, manifest: dict[str, Any]) -> str:
+    return env.outcome(manifest, "Biren")
 
 
 def test_example_1_the_last_registered_of_two_idle_devices() -> None:
-    assert record(Yard([biren("GPU-a1", "GPU-a2")]), with_limits(1)) == "GPU-a2,Biren,0,0:;"
+    assert record(FitEnv([biren("GPU-a1", "GPU-a2")]), with_limits(1)) == "GPU-a2,Biren,0,0:;"
 
 
 def test_example_2_one_of_two_is_in_use() -> None:
-    yard = Yard([biren("GPU-a1", "GPU-a2")])
-    yard.place(with_limits(1, "first"))
-    assert record(yard, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
+    env = FitEnv([biren("GPU-a1", "GPU-a2")])
+    env.place(with_limits(1, "first"))
+    assert record(env, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"
 
 
 def test_example_3_a_uuid_list() -> None:
     wanted = with_limits(1, **{"birentech.com/use-gpuuuid": "GPU-a1"})
-    assert record(Yard([biren("GPU-a1", "GPU-a2")]), wanted) == "GPU-a1,Biren,0,0:;"
+    assert record(FitEnv([biren("GPU-a1", "GPU-a2")]), wanted) == "GPU-a1,Biren,0,0:;"
 
 
 def test_example_4_more_than_the_node_has() -> None:
-    assert record(Yard([biren("GPU-a1", "GPU-a2")]), with_limits(3)) == "NodeInsufficientDevice"
+    assert record(FitEnv([biren("GPU-a1", "GPU-a2")]), with_limits(3)) == "NodeInsufficientDevice"
 
 
 def test_example_5_two_of_three_when_the_last_is_in_use() -> None:
-    yard = Yard([biren("GPU-a1", "GPU-a2", "GPU-a3")])
-    yard.place(with_limits(1, "first"))
-    assert record(yard, with_limits(2)) == "GPU-a2,Biren,0,0:GPU-a1,Biren,0,0:;"
+    env = FitEnv([biren("GPU-a1", "GPU-a2", "GPU-a3")])
+    env.place(with_limits(1, "first"))
+    assert record(env, with_limits(2)) == "GPU-a2,Biren,0,0:GPU-a1,Biren,0,0:;"
 
 
 # B2
@@ -83,8 +83,8 @@ def test_a_card_as_registered() -> None:
 
 
 def test_partitions_share_their_cards_index() -> None:
-    yard = Yard([biren("svi-0", "svi-1", "svi-2", index=3)])
-    assert [record(yard, with_limits(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
+    env = FitEnv([biren("svi-0", "svi-1", "svi-2", index=3)])
+    assert [record(env, with_limits(1, name)) for name in "abc"] == [f"svi-{i},Biren,0,0:;" for i in (2, 1, 0)]
 
 
 # B3
@@ -92,14 +92,14 @@ def test_partitions_share_their_cards_index() -> None:
 
 @pytest.mark.parametrize(("limits", "ours"), [({COUNT: 1}, True), ({COUNT: 0}, True), ({"cpu": 1}, False)])
 def test_a_count_in_limits_makes_the_pod_ours(limits: dict[str, Any], ours: bool) -> None:
-    yard = Yard([])
-    found = normalise(PodDraft(pod(**limits)), yard.vendors, yard.state)
+    env = FitEnv([])
+    found = normalise(PodDraft(pod(**limits)), env.vendors, env.state)
     assert [vendor.key for vendor in found] == ["Biren"] * ours
 
 
 def test_admission_changes_nothing() -> None:
     manifest = with_limits(2)
-    assert Yard([]).admit(manifest).pod == manifest
+    assert FitEnv([]).admit(manifest).pod == manifest
 
 
 @pytest.mark.parametrize(
@@ -126,30 +126,30 @@ def test_a_request_is_the_count_alone(limits: Any, requests: Any, count: int | N
     ],
 )
 def test_the_first_failure_counts(fields: Any, annotations: dict[str, str], answer: str) -> None:
-    assert record(Yard([biren("a", "b", **fields)]), with_limits(1, **annotations)) == answer
+    assert record(FitEnv([biren("a", "b", **fields)]), with_limits(1, **annotations)) == answer
 
 
 def test_mutex_wants_an_unused_device() -> None:
-    yard = Yard([biren("a", "b", count=2)])
-    yard.place(with_limits(1, "first"))
+    env = FitEnv([biren("a", "b", count=2)])
+    env.place(with_limits(1, "first"))
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert record(yard, with_limits(2, **mutex)) == (
+    assert record(env, with_limits(2, **mutex)) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict"
     )
-    assert record(yard, with_limits(1, **mutex)) == "a,Biren,0,0:;"
+    assert record(env, with_limits(1, **mutex)) == "a,Biren,0,0:;"
 
 
 # B4
 
 
 def test_usage_and_debits_are_slots() -> None:
-    yard = Yard([biren("a", "b", count=3)], hard={f"limits.{COUNT}": 3})
-    placed = yard.place(with_limits(2, "first"))
+    env = FitEnv([biren("a", "b", count=3)], hard={f"limits.{COUNT}": 3})
+    placed = env.place(with_limits(2, "first"))
     assert isinstance(placed, Placed)
-    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(with_limits(2))
-    assert yard.used("Biren", "b") == (1, 0, 0)
-    assert record(yard, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
-    assert record(yard, with_limits(1)) == "b,Biren,0,0:;"
+    assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
+    assert env.used("Biren", "b") == (1, 0, 0)
+    assert record(env, with_limits(2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
+    assert record(env, with_limits(1)) == "b,Biren,0,0:;"
 
 
 def test_two_vendors_in_one_pod() -> None:
@@ -157,7 +157,7 @@ def test_two_vendors_in_one_pod() -> None:
     on = biren("card-0")
     both = read_node("n1", capacity={COUNT: 1}, **{**on.annotations, "hami.io/node-va-register": vastai})
     containers = container("a", **{COUNT: 1}), container("b", **{"vastaitech.com/va": 1})
-    placed = Yard([both]).place(pod("p", *containers))
+    placed = FitEnv([both]).place(pod("p", *containers))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "card-0,Biren,0,0:;;"
     assert placed.annotations["hami.io/Vastai-devices-allocated"] == ";7-0,Vastai,0,0:;"
@@ -165,8 +165,8 @@ def test_two_vendors_in_one_pod() -> None:
 
 
 def test_a_model_leaves_empty_slots_where_they_are() -> None:
-    yard = Yard([biren("a", type="Biren166M")])
-    assert record(yard, pod("p", container("side"), container("main", **{COUNT: 1}))) == ";a,Biren,0,0:;"
+    env = FitEnv([biren("a", type="Biren166M")])
+    assert record(env, pod("p", container("side"), container("main", **{COUNT: 1}))) == ";a,Biren,0,0:;"
 
 
 ids = st.text("abc-019", min_size=1)
@@ -184,11 +184,11 @@ def test_fit_never_gives_a_slot_twice(cards: Any, counts: list[int], policy: str
         for i, (slots, healthy, numa) in enumerate(cards)
     ]
     limits = {} if hard is None else {f"limits.{COUNT}": hard}
-    yard = Yard([read_node("n1", **{REGISTER: json.dumps(records)})], hard=limits)
+    env = FitEnv([read_node("n1", **{REGISTER: json.dumps(records)})], hard=limits)
     total = 0
     for number, count in enumerate(counts):
-        before = {record["id"]: yard.used("Biren", record["id"])[0] for record in records}
-        placed = yard.place(with_limits(count, f"p{number}", **{"hami.io/gpu-scheduler-policy": policy}))
+        before = {record["id"]: env.used("Biren", record["id"])[0] for record in records}
+        placed = env.place(with_limits(count, f"p{number}", **{"hami.io/gpu-scheduler-policy": policy}))
         free = [r["id"] for r in records if r["health"] and before[r["id"]] < r["count"]]
         if policy == "mutex":
             free = [uuid for uuid in free if not before[uuid]]
@@ -200,4 +200,4 @@ def test_fit_never_gives_a_slot_twice(cards: Any, counts: list[int], policy: str
             assert len(set(taken)) == count
             assert set(taken) <= set(free)
     for r in records:
-        assert yard.used("Biren", r["id"])[0] <= r["count"]
+        assert env.used("Biren", r["id"])[0] <= r["count"]

@@ -23,7 +23,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 MLU = CHART["MLU"]
@@ -67,7 +67,7 @@ def test_the_lock_is_the_plugins_own_of_two_minutes() -> None:
 def test_names_with_the_model_are_a_matter_of_configuration() -> None:
     on = read_node("m1", capacity={"cambricon.com/mlu370.smlu.vcore": 100, "cambricon.com/mlu370.smlu.vmemory": 91})
     incoming = pod(**{COUNT: 1, "cambricon.com/mlu370.smlu.vmemory": 20, "cambricon.com/mlu370.smlu.vcore": 10})
-    placed = Yard([on], OF_370).place(incoming)
+    placed = FitEnv([on], OF_370).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;"
     assert placed.debits["limits.cambricon.com/mlu370.smlu.vmemory"] == 20
@@ -163,7 +163,7 @@ CALLED_ONCE = (
 )
 def test_what_the_plugin_cannot_serve_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
     incoming = pod("p", container(**amounts))
-    admitted = Yard([]).admit(incoming)
+    admitted = FitEnv([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
 
@@ -174,19 +174,19 @@ def test_the_plugin_serves_one_container_of_a_pod() -> None:
         "the pod otherwise"
     )
     a, b, c = container("a", **limits(1, 20, 10)), container("b"), container("c", **limits(None, 20))
-    assert Yard([]).admit(pod("p", a, b, c)).warnings == [message]
-    assert Yard([]).admit(pod("p", a, b)).warnings == []
-    assert Yard([]).admit(pod("p", b, c)).warnings == []  # a pod that asks for no MLU
+    assert FitEnv([]).admit(pod("p", a, b, c)).warnings == [message]
+    assert FitEnv([]).admit(pod("p", a, b)).warnings == []
+    assert FitEnv([]).admit(pod("p", b, c)).warnings == []  # a pod that asks for no MLU
 
 
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_an_init_container_is_placed_but_the_plugin_gives_it_nothing(sidecar: bool) -> None:
     incoming = pod("p", container("main"), init=[container("prepare", sidecar=sidecar, **limits(1, 20, 10))])
-    yard = Yard([read_node("m1", capacity=capacity(100, 91))])
-    assert yard.admit(incoming).warnings == [
+    env = FitEnv([read_node("m1", capacity=capacity(100, 91))])
+    assert env.admit(incoming).warnings == [
         "container prepare: an init container gets no MLU, because the device plugin looks at app containers only"
     ]
-    placed = yard.place(incoming)
+    placed = env.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "m1-cambricon-mlu-0,MLU,5120,10:;;"
 

@@ -9,8 +9,8 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
-from .quota_yard import amounts, run
-from .yard import CHART, JSON, Names, Placed, Yard, pod
+from .fit_env import CHART, JSON, FitEnv, Names, Placed, pod
+from .simulated_quota import amounts, run
 
 COUNT, MEM, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 ALLOCATED, PROFILE = "hami.io/cambricon-mlu-devices-allocated", "CAMBRICON_DSMLU_PROFILE"
@@ -21,9 +21,9 @@ NAMES = Names(COUNT, MEM, CORES)
 with_limits, one = NAMES.pod, NAMES.container
 
 
-def yard(cores: int = 200, memory: int = 182, model: str | None = None) -> Yard:
+def env(cores: int = 200, memory: int = 182, model: str | None = None) -> FitEnv:
     """Node `m1`: two cards of 23296 MiB unless told otherwise."""
-    return Yard([read_node("m1", labels={"Model": model} if model else {}, capacity={CORES: cores, MEM: memory})])
+    return FitEnv([read_node("m1", labels={"Model": model} if model else {}, capacity={CORES: cores, MEM: memory})])
 
 
 def got(placed: Placed | dict[str, str]) -> tuple[str, str] | str:
@@ -38,7 +38,7 @@ def on(index: int) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_card() -> None:
-    placed = yard().place(with_limits("p", 1, 20, 10))
+    placed = env().place(with_limits("p", 1, 20, 10))
     assert isinstance(placed, Placed)
     assert got(placed) == ("-1,MLU,5120,10:;", "1_10_20")
     assert placed.annotations["CAMBRICON_DSMLU_ASSIGHED"] == placed.annotations["CAMBRICON_DSMLU_ASSIGNED"] == "false"
@@ -46,13 +46,13 @@ def test_1_a_slice_of_the_last_card() -> None:
 
 
 def test_2_a_count_alone_is_the_whole_card_and_a_warning() -> None:
-    assert got(yard().place(with_limits())) == ("-1,MLU,23296,100:;", "1_100_91")
-    assert [warning[:29] for warning in yard().admit(with_limits()).warnings] == ["container main: without cambr"]
+    assert got(env().place(with_limits())) == ("-1,MLU,23296,100:;", "1_100_91")
+    assert [warning[:29] for warning in env().admit(with_limits()).warnings] == ["container main: without cambr"]
 
 
 def test_3_memory_alone_is_exclusive() -> None:
-    assert got(yard().place(with_limits("p", 1, 20))) == ("-1,MLU,5120,100:;", "1_100_20")
-    used = yard()
+    assert got(env().place(with_limits("p", 1, 20))) == ("-1,MLU,5120,100:;", "1_100_20")
+    used = env()
     for index in (0, 1):
         used.place(with_limits(f"small{index}", 1, 1, 10, notes=on(index)))
     assert got(used.place(with_limits("p", 1, 20))) == "2/2 CardInsufficientCore"
@@ -63,19 +63,19 @@ def test_3_memory_alone_is_exclusive() -> None:
     [(91, ("-1,MLU,23296,10:;", "1_10_91")), (92, "2/2 CardInsufficientMemory")],
 )
 def test_4_more_than_a_card_has(mem: int, answer: object) -> None:
-    assert got(yard().place(with_limits("p", 1, mem, 10))) == answer
+    assert got(env().place(with_limits("p", 1, mem, 10))) == answer
 
 
 def test_5_bytes_are_refused_with_the_unit() -> None:
-    assert yard().admit(with_limits("p", 1, "16Gi")).message == (
+    assert env().admit(with_limits("p", 1, "16Gi")).message == (
         "invalid cambricon.com/mlu.smlu.vmemory value 16Gi in container main: must be an integer number of units of "
         "256 MiB (16 GiB is 64, not 16Gi) between 0 and 8388607"
     )
 
 
 def test_6_several_cards_come_whole() -> None:
-    assert got(yard().place(with_limits("p", 2, 20, 10))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
-    shared = yard()
+    assert got(env().place(with_limits("p", 2, 20, 10))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
+    shared = env()
     shared.place(with_limits("small", 1, 1, 1, notes=on(0)))
     assert got(shared.place(with_limits("p", 2, 20, 10))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
@@ -84,7 +84,7 @@ def test_6_several_cards_come_whole() -> None:
 
 def test_7_an_empty_slot_for_a_container_without_an_mlu() -> None:
     side = {"name": "side", "image": "x"}
-    assert got(yard().place(pod("p", side, one(1, 20, 10)))) == (";-1,MLU,5120,10:;", "1_10_20")
+    assert got(env().place(pod("p", side, one(1, 20, 10)))) == (";-1,MLU,5120,10:;", "1_10_20")
 
 
 @pytest.mark.parametrize(
@@ -109,19 +109,19 @@ def test_7_an_empty_slot_for_a_container_without_an_mlu() -> None:
     ],
 )
 def test_8_lists_of_ids_and_models(model: str | None, notes: dict[str, str], answer: str) -> None:
-    found = got(yard(model=model).place(with_limits("p", 1, 20, 10, notes=notes)))
+    found = got(env(model=model).place(with_limits("p", 1, 20, 10, notes=notes)))
     assert found == (answer if "Mismatch" in answer else (answer, f"{answer[1]}_10_20"))
 
 
 def test_9_no_cores_asked_where_none_are_left() -> None:
-    used = yard()
+    used = env()
     for index in (0, 1):
         used.place(with_limits(f"full{index}", 1, 20, 100, notes=on(index)))
     assert got(used.place(with_limits("p", 1, 20, 0))) == "2/2 CardComputeUnitsExhausted"
 
 
 def test_10_an_incomplete_card_is_one() -> None:
-    fit = yard(250, 250)
+    fit = env(250, 250)
     assert got(fit.place(with_limits("p", 3))) == ("-2,MLU,25600,100:-1,MLU,25600,100:-0,MLU,25600,100:;", "2_100_100")
 
 
@@ -129,28 +129,28 @@ def test_10_an_incomplete_card_is_one() -> None:
 
 
 def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
-    assert got(yard().place(with_limits("p", 2, 92))) == "2/2 CardInsufficientMemory"
-    assert got(yard().place(with_limits("p", 2, 91))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
-    assert got(yard().place(with_limits("p", 3))) == "NodeInsufficientDevice"
-    assert got(yard(0, 0).place(with_limits("p"))) == "node unregistered"
+    assert got(env().place(with_limits("p", 2, 92))) == "2/2 CardInsufficientMemory"
+    assert got(env().place(with_limits("p", 2, 91))) == ("-1,MLU,23296,100:-0,MLU,23296,100:;", "1_100_91")
+    assert got(env().place(with_limits("p", 3))) == "NodeInsufficientDevice"
+    assert got(env(0, 0).place(with_limits("p"))) == "node unregistered"
 
 
 def test_four_equal_pods_spread_over_four_cards() -> None:
     """HAMi 2.5.0 put them all on the last card (#946)."""
-    four = yard(400, 364)
+    four = env(400, 364)
     records = [got(four.place(with_limits(f"p{number}", 1, 20, 10)))[0] for number in range(4)]
     assert records == [f"-{index},MLU,5120,10:;" for index in (3, 2, 1, 0)]
 
 
 def test_binpack_fills_the_card_in_use() -> None:
-    used = yard()
+    used = env()
     used.place(with_limits("first", 1, 20, 10, notes=on(0)))
     binpack = {"hami.io/gpu-scheduler-policy": "binpack"}
     assert got(used.place(with_limits("p", 1, 20, 10, notes=binpack))) == ("-0,MLU,5120,10:;", "0_10_20")
 
 
 def test_a_card_in_use_is_neither_given_whole_nor_to_a_mutex_pod() -> None:
-    used = yard(100, 91)
+    used = env(100, 91)
     used.place(with_limits("idle", 1, 20, 0))
     assert got(used.place(with_limits("p", 1, 20))) == "1/1 ExclusiveDeviceAllocateConflict"
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
@@ -158,7 +158,7 @@ def test_a_card_in_use_is_neither_given_whole_nor_to_a_mutex_pod() -> None:
 
 
 def test_a_hundred_slices_are_the_most() -> None:
-    single = yard(100, 200)
+    single = env(100, 200)
     for number in range(100):
         assert got(single.place(with_limits(f"p{number}", 1, 1, 0))) == ("-0,MLU,256,0:;", "0_0_1")
     assert got(single.place(with_limits("p", 1, 1, 0))) == "1/1 CardTimeSlicingExhausted"
@@ -196,7 +196,7 @@ def test_quota_a_to_d() -> None:
 
 
 def test_quota_b_where_admission_knew_of_no_card() -> None:
-    fit_yard = Yard([read_node("m1", capacity={CORES: 400, MEM: 640})])
+    fit_yard = FitEnv([read_node("m1", capacity={CORES: 400, MEM: 640})])
     incoming = Pod.from_object(with_limits("b", 1, None, 10))
     ask, view = read_pod_request(incoming, CHART, "spread"), fit_yard.state.view("m1")
     assert ask is not None

@@ -29,7 +29,7 @@ from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import read_pod_request
 
-from .yard import CHART, JSON, NOW, Placed, Yard, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, Placed, configured, pod
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 OLD_ILUVATAR = configured(
@@ -52,8 +52,8 @@ class Case:
     def vendor(self) -> Vendor:
         return self.vendors[self.key]
 
-    def yard(self, nodes: Sequence[Node] | None = None, **quota: Any) -> Yard:
-        return Yard(self.nodes if nodes is None else nodes, self.vendors, **quota)
+    def env(self, nodes: Sequence[Node] | None = None, **quota: Any) -> FitEnv:
+        return FitEnv(self.nodes if nodes is None else nodes, self.vendors, **quota)
 
     def first(self, **annotations: str) -> JSON:
         """A pod that requests what the first pod of the example does."""
@@ -143,7 +143,7 @@ def test_all_that_it_writes_is_reserved(case: Case) -> None:
 @every_vendor
 def test_a_node_that_registers_nothing_has_none_of_its_cards(case: Case) -> None:
     assert not registers(case.vendor, read_node("bare"))
-    refused = case.yard([read_node("bare")]).place(case.first())
+    refused = case.env([read_node("bare")]).place(case.first())
     assert not isinstance(refused, Placed)
 
 
@@ -189,7 +189,7 @@ OTHERWISE = {
 def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
     case: Case, where: str, count: int | None
 ) -> None:
-    yard = case.yard([])
+    env = case.env([])
     for name in case.vendor.resource_names:
         right = next(words for pattern, words in WORDS if re.fullmatch(pattern, name))
         amounts = BAD_AMOUNTS - OTHERWISE.get(name, set())
@@ -200,7 +200,7 @@ def test_an_amount_that_cant_be_meant_is_refused_with_what_would_be_right(
             bad = container(**written) if where == "limits" else container(requests=written)
             manifest = pod("p", bad)
             refused = f"invalid {name} value {amount} in container main: must be "
-            assert yard.admit(manifest).message == refused + right
+            assert env.admit(manifest).message == refused + right
             if amount in BAD_AMOUNTS and name not in ("nvidia.com/gpumem-percentage", "nvidia.com/priority"):
                 with pytest.raises(BadRequest, match=re.escape(refused)):  # where admission was passed by
                     read_pod_request(pod_of(manifest), case.vendors, "spread")
@@ -240,9 +240,9 @@ def test_cards_that_cant_be_read_are_not_there_and_their_annotation_is_named(cas
     for text in ("", "[", "{}", "x", "[null]", "5", '[{"id":', '[{"id":"a","count":"4"}]', "a,1,2:", repeated):
         with pytest.raises(RegistrationError, match=f"^{register}: "):
             case.vendor.inventory(read_node(**{register: text}))
-        yard = case.yard([read_node(capacity={case.vendor.count_name: 1}, **{register: text})])
-        assert yard.place(case.first()) == {"n1": "node unregistered"}
-        assert [register in problem.text for problem in yard.state.problems()] == [True]
+        env = case.env([read_node(capacity={case.vendor.count_name: 1}, **{register: text})])
+        assert env.place(case.first()) == {"n1": "node unregistered"}
+        assert [register in problem.text for problem in env.state.problems()] == [True]
 
 
 def requesting(age: int) -> str:
@@ -278,21 +278,21 @@ def test_a_silent_plugin_takes_its_cards_away_unless_some_are_allocatable(
 @every_vendor
 def test_a_pod_that_names_nothing_of_it_is_left_alone(case: Case) -> None:
     manifest = pod("p", container(cpu=1, memory="1Gi"))
-    admitted = case.yard().admit(manifest)
+    admitted = case.env().admit(manifest)
     assert (admitted.pod, list(admitted.warnings)) == (manifest, [])
 
 
 @every_vendor
 def test_what_placement_writes_is_reserved_and_read_back(case: Case) -> None:
-    yard = case.yard()
-    placed = yard.place(pod("p", container("side"), container(**case.requests[0][0]), annotations=case.requests[0][1]))
+    env = case.env()
+    placed = env.place(pod("p", container("side"), container(**case.requests[0][0]), annotations=case.requests[0][1]))
     assert isinstance(placed, Placed), placed
     assert {case.vendor.keys.allocated, *PLACEMENT_KEYS[:2]} <= placed.annotations.keys()
     assert all(is_scheduler_owned(key) for key in placed.annotations)
-    (bound,) = yard.state.pods()
+    (bound,) = env.state.pods()
     rows = case.vendor.decode(bound)
     assert rows is not None
-    view = yard.state.view(placed.node)
+    view = env.state.view(placed.node)
     assert view is not None
     devices = {device.uuid for device in view.inventories[case.key].devices}
     assert {entry.uuid for row in rows for entry in row} <= devices
@@ -308,18 +308,18 @@ def test_its_lists_of_devices_hold(case: Case) -> None:
     if not keys.use_uuid:
         return
     for each in case.nodes:
-        yard = case.yard([each])
-        view = yard.state.view(each.name)
+        env = case.env([each])
+        view = env.state.view(each.name)
         assert view is not None
         if case.key not in view.inventories:
             continue  # its plugin is gone
         uuids = [device.uuid for device in view.inventories[case.key].devices]
         for use in keys.use_uuid:
-            placed = yard.place(case.first(**{use: uuids[0]}), keep=False)
+            placed = env.place(case.first(**{use: uuids[0]}), keep=False)
             if isinstance(placed, Placed):
                 assert {entry for entry in uuids if entry in placed.annotations[keys.allocated]} == {uuids[0]}
         for nouse in keys.nouse_uuid:
-            refused = yard.place(case.first(**{nouse: ", ".join(uuids)}), keep=False)
+            refused = env.place(case.first(**{nouse: ", ".join(uuids)}), keep=False)
             assert not isinstance(refused, Placed)
 
 
@@ -329,7 +329,7 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case,
     """Pod after pod, with and without init containers."""
     count = f"limits.{case.vendor.count_name}"
     hard = data.draw(st.none() | st.integers(1, 8), "quota")
-    yard = case.yard(hard={} if hard is None else {count: hard})
+    env = case.env(hard={} if hard is None else {count: hard})
     names = []
     for number in range(data.draw(st.integers(1, 6), "pods")):
         limits, notes = data.draw(st.sampled_from(case.requests))
@@ -338,41 +338,41 @@ def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case,
         apps = [container("main", **limits), *([container("side")] if data.draw(st.booleans()) else [])]
         notes = {**notes, "hami.io/gpu-scheduler-policy": policy}
         manifest = pod(f"p{number}", *apps, init=first, annotations=notes)
-        admitted = yard.admit(manifest)
+        admitted = env.admit(manifest)
         if admitted.pod is None:
             assert admitted.message
             continue
         if not any(case.vendor.request_in_pod(each, pod_of(admitted.pod)) for each in pod_of(admitted.pod).containers):
             continue
-        assert yard.waiting(manifest).keys() <= case.vendors.quota_keys.keys()
-        placed = yard.place(manifest)
+        assert env.waiting(manifest).keys() <= case.vendors.quota_keys.keys()
+        placed = env.place(manifest)
         if isinstance(placed, Placed):
             names.append(f"p{number}")
         else:
             assert all(placed.values()), "every node says why"
-        stays_within(yard)
-        assert hard is None or yard.charged()[count] <= hard
+        stays_within(env)
+        assert hard is None or env.charged()[count] <= hard
     for name in names:
-        yard.remove(name)
-    assert not +yard.charged()
-    assert all(yard.used(*card) == (0, 0, 0) for card in all_cards(yard))
+        env.remove(name)
+    assert not +env.charged()
+    assert all(env.used(*card) == (0, 0, 0) for card in all_cards(env))
 
 
 def pod_of(manifest: JSON) -> Pod:
     return Pod.from_object(manifest)
 
 
-def all_cards(yard: Yard) -> Iterator[tuple[str, str, str]]:
-    for view in yard.state.views():
+def all_cards(env: FitEnv) -> Iterator[tuple[str, str, str]]:
+    for view in env.state.views():
         for key, inventory in view.inventories.items():
             yield from ((key, device.uuid, view.node.name) for device in inventory.devices)
 
 
-def stays_within(yard: Yard) -> None:
-    for view in yard.state.views():
+def stays_within(env: FitEnv) -> None:
+    for view in env.state.views():
         for key, inventory in view.inventories.items():
             for device in inventory.devices:
-                slots, memory, cores = yard.used(key, device.uuid, view.node.name)
+                slots, memory, cores = env.used(key, device.uuid, view.node.name)
                 assert slots <= device.slots, device
                 assert memory <= device.memory, device
                 rounded_up = slots if key == "Enflame-DRS" else 0  # sixths of a card, a slot each

@@ -9,7 +9,7 @@ import pytest
 from builders import container, read_node
 
 from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .yard import CHART, NOW, Placed, Yard, configured, pod
+from .fit_env import CHART, NOW, FitEnv, Placed, configured, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 ENFLAME = ("Enflame", "Enflame-DRS", "GCU")
@@ -34,10 +34,10 @@ def test_missing_names_take_their_defaults(config: str) -> None:
 
 def test_names_are_configurable() -> None:
     vendors = configured("enflame: {resourceNameDRSGCU: a.b/slices, resourceNameVGCU: a.b/cards}")
-    yard = Yard([drs_node(), shared_node()], vendors)
-    assert went(yard, pod(**{"a.b/slices": 3})) == "node-a-enflame-drs-0,Enflame,20480,50:;"
-    assert went(yard, pod("q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
-    assert yard.admit(pod(**{"a.b/slices": 0})).message == "a.b/slices must be greater than 0"
+    env = FitEnv([drs_node(), shared_node()], vendors)
+    assert went(env, pod(**{"a.b/slices": 3})) == "node-a-enflame-drs-0,Enflame,20480,50:;"
+    assert went(env, pod("q", **{"a.b/cards": 1, R.PERCENT: 20})) == "node1-enflame-1,Enflame,25,0:;"
+    assert env.admit(pod(**{"a.b/slices": 0})).message == "a.b/slices must be greater than 0"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_empty_count_name_switches_a_form_off(key: str, left: tuple[str, ...]
 
 def test_without_drs_its_other_names_mean_nothing_beside_vgcu() -> None:
     vendors = configured("enflame: {resourceNameDRSGCU: ''}")
-    assert went(Yard([shared_node()], vendors), pod(**{R.VGCU: 1, R.MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
+    assert went(FitEnv([shared_node()], vendors), pod(**{R.VGCU: 1, R.MEMORY: 5})) == "node1-enflame-1,Enflame,100,0:;"
 
 
 def test_no_form_takes_a_node_lock_or_reads_a_handshake() -> None:
@@ -134,9 +134,9 @@ def test_health_of_shared_cards(health: str | None, healthy: list[bool]) -> None
 
 
 def test_an_unhealthy_shared_card_takes_nobody() -> None:
-    yard = Yard([shared_node("n", 2, 6, '{"0":6}')])
-    assert went(yard, share(10)) == "n-enflame-0,Enflame,16,0:;"
-    assert went(yard, share(100, name="q")) == "1/2 CardInsufficientMemory, 1/2 CardNotHealth"
+    env = FitEnv([shared_node("n", 2, 6, '{"0":6}')])
+    assert went(env, share(10)) == "n-enflame-0,Enflame,16,0:;"
+    assert went(env, share(100, name="q")) == "1/2 CardInsufficientMemory, 1/2 CardNotHealth"
 
 
 def drs(text: str) -> Any:
@@ -192,22 +192,22 @@ def test_an_index_that_is_no_number_is_the_position(indices: list[object], uuids
     ],
 )
 def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: str) -> None:
-    yard = Yard([drs_node()])
-    yard.state.set_node(read_node("node-a", **{CAPACITY: text}), NOW)
-    assert went(yard, slices(1)) == "NodeInsufficientDevice"
-    (problem,) = yard.state.problems()
+    env = FitEnv([drs_node()])
+    env.state.set_node(read_node("node-a", **{CAPACITY: text}), NOW)
+    assert went(env, slices(1)) == "NodeInsufficientDevice"
+    (problem,) = env.state.problems()
     assert (problem.name, problem.text.startswith(f"{CAPACITY}: ")) == ("node-a", True)
     assert (
-        went(Yard([shared_node(), read_node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
+        went(FitEnv([shared_node(), read_node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
     )
 
 
 def test_a_removed_drs_annotation_drops_the_cards() -> None:
-    yard = Yard([drs_node(capacity={R.GCU: 1})])
-    yard.state.set_node(read_node("node-a", capacity={R.GCU: 1}), NOW)
-    assert went(yard, slices(1)) == "NodeInsufficientDevice"
-    yard.state.set_node(read_node("node-a"), NOW)
-    assert went(yard, slices(1)) == "node unregistered"
+    env = FitEnv([drs_node(capacity={R.GCU: 1})])
+    env.state.set_node(read_node("node-a", capacity={R.GCU: 1}), NOW)
+    assert went(env, slices(1)) == "NodeInsufficientDevice"
+    env.state.set_node(read_node("node-a"), NOW)
+    assert went(env, slices(1)) == "node unregistered"
 
 
 @pytest.mark.parametrize(
@@ -235,25 +235,25 @@ def test_the_table_of_profiles(profiles: dict[str, object], slices_: int, memory
     ],
 )
 def test_a_node_without_the_wanted_form_has_too_few_cards(incoming: dict[str, Any], reason: str) -> None:
-    assert went(Yard([drs_node()]), incoming) == reason
-    assert went(Yard([read_node("n")]), incoming) == "node unregistered"
+    assert went(FitEnv([drs_node()]), incoming) == reason
+    assert went(FitEnv([read_node("n")]), incoming) == "node unregistered"
     others = read_node("n", capacity={"cambricon.com/mlu.smlu.vcore": 100, "cambricon.com/mlu.smlu.vmemory": 100})
-    assert went(Yard([others]), incoming) == "NodeInsufficientDevice"
+    assert went(FitEnv([others]), incoming) == "NodeInsufficientDevice"
 
 
 def test_only_cards_of_the_wanted_form_are_counted() -> None:
-    yard = Yard(
+    env = FitEnv(
         [
             read_node(
                 "n", capacity={R.GCU: 3, R.COUNT: 2, R.SHARED_GCU: 12}, **{CAPACITY: drs_capacity(drs_card(5, "9"))}
             )
         ]
     )
-    yard.place(slices(6, "full"))
-    assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
-    assert went(yard, share(100, count=3)) == "NodeInsufficientDevice"
-    assert went(yard, pod(**{R.GCU: 4}), WHOLE) == "NodeInsufficientDevice"
-    assert went(yard, pod("all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
+    env.place(slices(6, "full"))
+    assert went(env, slices(1)) == "1/1 CardTimeSlicingExhausted"
+    assert went(env, share(100, count=3)) == "NodeInsufficientDevice"
+    assert went(env, pod(**{R.GCU: 4}), WHOLE) == "NodeInsufficientDevice"
+    assert went(env, pod("all", **{R.GCU: 3}), WHOLE).count("GCU,100,100") == 3
 
 
 # 4 and 5: admission
@@ -292,31 +292,31 @@ def test_only_cards_of_the_wanted_form_are_counted() -> None:
     ],
 )
 def test_what_is_denied(amounts: dict[str, object], message: str) -> None:
-    yard = Yard([drs_node(), shared_node()])
-    assert yard.admit(pod(**amounts)).message.startswith(message)
+    env = FitEnv([drs_node(), shared_node()])
+    assert env.admit(pod(**amounts)).message.startswith(message)
     only_requests = pod("p", container(requests=amounts))
-    assert yard.admit(only_requests).message.startswith(message)
+    assert env.admit(only_requests).message.startswith(message)
 
 
 def test_a_pod_is_shared_or_drs() -> None:
     both = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 25}), container("b", **{R.SLICES: 1}))
-    yard = Yard(
+    env = FitEnv(
         [read_node("n", capacity={R.COUNT: 2, R.SHARED_GCU: 8}, **{CAPACITY: drs_capacity(drs_card(0), drs_card(1))})]
     )
-    assert "can't be in one pod" in yard.admit(both).message
-    assert went(yard, both, admit=False) == "1/2 ModeNotFit"
+    assert "can't be in one pod" in env.admit(both).message
+    assert went(env, both, admit=False) == "1/2 ModeNotFit"
 
 
 def test_whole_cards_stand_apart() -> None:
-    yard = Yard([drs_node(capacity={R.GCU: 1})])
-    placed = yard.place(pod(**{R.GCU: 1, R.SLICES: 1}))
+    env = FitEnv([drs_node(capacity={R.GCU: 1})])
+    placed = env.place(pod(**{R.GCU: 1, R.SLICES: 1}))
     assert isinstance(placed, Placed)
     assert placed.annotations[WHOLE] == "node-a-GCU-0,GCU,100,100:;"
     assert placed.annotations[ALLOCATED] == "node-a-enflame-drs-0,Enflame,6144,17:;"
 
 
 def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
-    placed = Yard([drs_node(capacity={R.GCU: 1})]).place(pod(**{R.GCU: 1}))
+    placed = FitEnv([drs_node(capacity={R.GCU: 1})]).place(pod(**{R.GCU: 1}))
     assert isinstance(placed, Placed)
     assert not any(key.startswith("enflame.com/") for key in placed.annotations)
 
@@ -333,19 +333,19 @@ def test_a_whole_card_pod_gets_nothing_of_the_other_forms() -> None:
 def test_drs_amounts_end_up_in_limits_and_requests(
     limits: dict[str, object], requests: dict[str, object], after: dict[str, str]
 ) -> None:
-    admitted = Yard([drs_node()]).admit(pod("p", container(requests=requests, **limits)))
+    admitted = FitEnv([drs_node()]).admit(pod("p", container(requests=requests, **limits)))
     assert admitted.limits() == {key: str(value) for key, value in limits.items()} | after
     assert admitted.requests() == {key: str(value) for key, value in requests.items()} | after
 
 
 @pytest.mark.parametrize("incoming", [share(None), slices(1)])
 def test_slices_in_an_init_container_are_warned_of(incoming: dict[str, Any]) -> None:
-    yard = Yard([drs_node(), shared_node()])
+    env = FitEnv([drs_node(), shared_node()])
     (app,) = incoming["spec"]["containers"]
-    assert yard.admit(pod("p", app)).warnings == []
+    assert env.admit(pod("p", app)).warnings == []
     for init in (app, app | {"restartPolicy": "Always"}):
         moved = pod("p", container("app"), init=[init])
-        assert ["the device plugin serves app containers only" in text for text in yard.admit(moved).warnings] == [True]
+        assert ["the device plugin serves app containers only" in text for text in env.admit(moved).warnings] == [True]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_slices_in_an_init_container_are_warned_of(incoming: dict[str, Any]) -> 
     ],
 )
 def test_the_slices_of_most_cards_count(nodes: list[Any], size: int) -> None:
-    assert Yard(nodes).admit(share(100)).limits()[R.SHARED_GCU] == str(size)
+    assert FitEnv(nodes).admit(share(100)).limits()[R.SHARED_GCU] == str(size)
 
 
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -368,8 +368,8 @@ OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "
 
 @pytest.mark.parametrize("nodes", [[], [drs_node(), OTHER]])
 def test_where_tables_differ_or_none_is_known_the_profile_waits_for_the_node(nodes: list[Any]) -> None:
-    yard = Yard(nodes)
-    need, by_slices = yard.admit(pod(**{R.MEMORY: 6144, R.CORE: 40})), yard.admit(slices(3))
+    env = FitEnv(nodes)
+    need, by_slices = env.admit(pod(**{R.MEMORY: 6144, R.CORE: 40})), env.admit(slices(3))
     assert need.limits() == need.requests() == {R.MEMORY: "6144", R.CORE: "40"}
     assert by_slices.limits() == by_slices.requests() == {R.SLICES: "3"}
     for admitted in (need, by_slices):
@@ -378,12 +378,12 @@ def test_where_tables_differ_or_none_is_known_the_profile_waits_for_the_node(nod
 
 def test_where_the_tables_are_the_same_the_ids_may_differ() -> None:
     same = drs_node("node-b", profiles={"6g.40gb": "9", "3G.20gb": "8", "1g.6gb": "7"})
-    assert Yard([drs_node(), same]).admit(pod(**{R.CORE: 40})).limits() == {R.CORE: "40", R.SLICES: "3"}
+    assert FitEnv([drs_node(), same]).admit(pod(**{R.CORE: 40})).limits() == {R.CORE: "40", R.SLICES: "3"}
 
 
 def test_a_pod_of_differing_tables_is_placed_by_its_nodes_table() -> None:
     wanting = pod(**{R.CORE: 40}, annotations={"enflame.com/nouse-gpuuuid": "node-a-enflame-drs-0"})
-    placed = Yard([drs_node(), OTHER]).place(wanting)
+    placed = FitEnv([drs_node(), OTHER]).place(wanting)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "node-b-enflame-drs-0,Enflame,24576,50:;"
     assert placed.debits["limits.enflame.com/drs-gcu"] in (3, 4)

@@ -8,19 +8,19 @@ import pytest
 from builders import container, read_node
 
 from .enflame import ALLOCATED, WHOLE, R, both_node, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .yard import NOW, Placed, Yard, pod
+from .fit_env import NOW, FitEnv, Placed, pod
 
 POLICY = "hami.io/gpu-scheduler-policy"
 NANOSECONDS = str(int(NOW) * 10**9)
 
 
 def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
-    yard = Yard([shared_node("node1", 2, 4)])
+    env = FitEnv([shared_node("node1", 2, 4)])
     incoming = share(25, **{"enflame.com/use-gpuuuid": "node1-enflame-0"})
-    admitted = yard.admit(incoming)
+    admitted = env.admit(incoming)
     assert admitted.limits() == {R.VGCU: "1", R.PERCENT: "25", R.SHARED_GCU: "1"}
     assert admitted.warnings == []
-    placed = yard.place(incoming)
+    placed = env.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node1",
@@ -48,7 +48,7 @@ def test_1_the_seed_asks_for_a_quarter_of_a_named_card() -> None:
     ],
 )
 def test_2_percentages_are_rounded_up_to_slices(f: int, written: int | None, percent: int, size: int) -> None:
-    admitted = Yard([shared_node(f=f)]).admit(share(written))
+    admitted = FitEnv([shared_node(f=f)]).admit(share(written))
     assert admitted.limits() == {R.VGCU: "1", R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
     assert admitted.requests() == {R.PERCENT: str(percent), R.SHARED_GCU: str(size)}
     reported = written is not None and written != percent
@@ -58,30 +58,30 @@ def test_2_percentages_are_rounded_up_to_slices(f: int, written: int | None, per
 
 
 def test_3_two_cards_are_whole_cards() -> None:
-    yard = Yard([shared_node("n1", 2, 4)])
-    admitted = yard.admit(share(30, count=2))
+    env = FitEnv([shared_node("n1", 2, 4)])
+    admitted = env.admit(share(30, count=2))
     assert admitted.limits() == {R.VGCU: "2", R.PERCENT: "100", R.SHARED_GCU: "8"}
     assert admitted.requests() == {R.PERCENT: "100", R.SHARED_GCU: "8"}
     assert admitted.warnings == [f"container main: {R.PERCENT} 30 becomes 100, as more than one card means whole cards"]
-    placed = yard.place(share(30, count=2), keep=False)
+    placed = env.place(share(30, count=2), keep=False)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "n1-enflame-1,Enflame,100,0:n1-enflame-0,Enflame,100,0:;"
     assert placed.annotations["enflame.com/gcu-assigned-id"] == "1,0"
     assert placed.annotations["enflame.com/gcu-assigned-minor"] == "1,0"
     assert placed.annotations["enflame.com/gcu-request-size"] == "8"
-    yard.place(share(25, name="small"))
-    assert went(yard, share(30, count=2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
+    env.place(share(25, name="small"))
+    assert went(env, share(30, count=2)) == "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
 
 
 def test_4_a_card_gives_what_is_left_and_no_more() -> None:
-    yard = Yard([shared_node("n1", 1, 4)])
-    yard.place(share(75, name="first"))
-    assert went(yard, share(50)) == "1/1 CardInsufficientMemory"
-    assert went(yard, share(25)) == "n1-enflame-0,Enflame,25,0:;"
+    env = FitEnv([shared_node("n1", 1, 4)])
+    env.place(share(75, name="first"))
+    assert went(env, share(50)) == "1/1 CardInsufficientMemory"
+    assert went(env, share(25)) == "n1-enflame-0,Enflame,25,0:;"
 
 
 def test_5_drs_by_slices() -> None:
-    placed = Yard([drs_node()]).place(pod("p", container("pod-gcu-example1", **{R.SLICES: 3})))
+    placed = FitEnv([drs_node()]).place(pod("p", container("pod-gcu-example1", **{R.SLICES: 3})))
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "node-a",
@@ -97,8 +97,8 @@ def test_5_drs_by_slices() -> None:
             '{"pod-gcu-example1":{"allocated":false,"request":3,"profileID":"1","profileName":"3g.20gb"}}'
         ),
     }
-    assert went(Yard([drs_node()]), slices(1)) == "node-a-enflame-drs-0,Enflame,6144,17:;"
-    assert went(Yard([drs_node()]), slices(2)) == "1/1 ModeNotFit"
+    assert went(FitEnv([drs_node()]), slices(1)) == "node-a-enflame-drs-0,Enflame,6144,17:;"
+    assert went(FitEnv([drs_node()]), slices(2)) == "1/1 ModeNotFit"
 
 
 @pytest.mark.parametrize(
@@ -121,55 +121,55 @@ def test_5_drs_by_slices() -> None:
 def test_6_drs_by_need_gets_the_smallest_profile_that_serves(
     amounts: dict[str, object], size: int, record: str
 ) -> None:
-    yard = Yard([drs_node()])
-    admitted = yard.admit(pod(**amounts))
+    env = FitEnv([drs_node()])
+    admitted = env.admit(pod(**amounts))
     written = {key: str(value) for key, value in amounts.items()} | {R.SLICES: str(size)}
     assert (admitted.limits(), admitted.requests()) == (written, written)
     assert [f"{R.SLICES} set to {size}" in warning for warning in admitted.warnings] == [True]
-    assert went(yard, pod(**amounts), keep=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
-    assert went(yard, pod(**amounts), admit=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
+    assert went(env, pod(**amounts), keep=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
+    assert went(env, pod(**amounts), admit=False) == f"node-a-enflame-drs-0,Enflame,{record}:;"
 
 
 @pytest.mark.parametrize("amount", [49152, 41, 80, "41Gi"])
 def test_6_what_no_profile_serves_fits_nowhere(amount: object) -> None:
-    yard = Yard([drs_node()])
-    reported = yard.admit(pod(**{R.MEMORY: amount})).warnings
+    env = FitEnv([drs_node()])
+    reported = env.admit(pod(**{R.MEMORY: amount})).warnings
     assert reported == ["container main: no profile of the nodes serves this; there are 1g.6gb, 3g.20gb, 6g.40gb"]
-    assert went(yard, pod(**{R.MEMORY: amount})) == "1/1 ModeNotFit"
+    assert went(env, pod(**{R.MEMORY: amount})) == "1/1 ModeNotFit"
 
 
 def test_6_more_than_all_cores_are_denied() -> None:
-    assert Yard([drs_node()]).admit(pod(**{R.CORE: 101})).message == f"{R.CORE} must be in range (0,100]"
+    assert FitEnv([drs_node()]).admit(pod(**{R.CORE: 101})).message == f"{R.CORE} must be in range (0,100]"
 
 
 def test_7_a_half_used_card() -> None:
-    yard = Yard([drs_node()])
-    yard.place(slices(3, "first"))
-    assert went(yard, slices(6)) == "1/1 CardInsufficientMemory"
-    assert went(yard, slices(3, **{POLICY: "mutex"})) == "1/1 ExclusiveDeviceAllocateConflict"
-    assert went(yard, slices(3, "second")) == "node-a-enflame-drs-0,Enflame,20480,50:;"
-    assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
+    env = FitEnv([drs_node()])
+    env.place(slices(3, "first"))
+    assert went(env, slices(6)) == "1/1 CardInsufficientMemory"
+    assert went(env, slices(3, **{POLICY: "mutex"})) == "1/1 ExclusiveDeviceAllocateConflict"
+    assert went(env, slices(3, "second")) == "node-a-enflame-drs-0,Enflame,20480,50:;"
+    assert went(env, slices(1)) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_8_six_ones_fit_on_a_card_of_six() -> None:
-    yard = Yard([drs_node()])
+    env = FitEnv([drs_node()])
     for number in range(6):
-        assert went(yard, slices(1, f"p{number}")) == "node-a-enflame-drs-0,Enflame,6144,17:;"
-    usage = next(yard.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0")
+        assert went(env, slices(1, f"p{number}")) == "node-a-enflame-drs-0,Enflame,6144,17:;"
+    usage = next(env.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0")
     assert (usage.slots, usage.memory) == (6, 36864)
-    assert went(yard, slices(1)) == "1/1 CardTimeSlicingExhausted"
+    assert went(env, slices(1)) == "1/1 CardTimeSlicingExhausted"
 
 
 @pytest.mark.parametrize(("policy", "card"), [("spread", 0), ("binpack", 1)])
 def test_9_the_card_follows_the_policy(policy: str, card: int) -> None:
-    yard = Yard([drs_node(cards=2)])
-    assert went(yard, slices(3, "first")).startswith("node-a-enflame-drs-1,")
-    assert went(yard, slices(3, **{POLICY: policy})).startswith(f"node-a-enflame-drs-{card},")
+    env = FitEnv([drs_node(cards=2)])
+    assert went(env, slices(3, "first")).startswith("node-a-enflame-drs-1,")
+    assert went(env, slices(3, **{POLICY: policy})).startswith(f"node-a-enflame-drs-{card},")
 
 
 def test_10_two_containers_get_one_card() -> None:
     incoming = pod("p", container("b", **{R.SLICES: 1}), container("a", **{R.SLICES: 3}))
-    placed = Yard([drs_node(cards=2)]).place(incoming)
+    placed = FitEnv([drs_node(cards=2)]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == (
         "node-a-enflame-drs-1,Enflame,6144,17:;node-a-enflame-drs-1,Enflame,20480,50:;"
@@ -185,8 +185,8 @@ def test_10_two_containers_get_one_card() -> None:
 
 
 def test_11_whole_cards() -> None:
-    yard = Yard([read_node("testnode", capacity={R.GCU: 2})])
-    placed = yard.place(pod(**{R.GCU: 1}), keep=False)
+    env = FitEnv([read_node("testnode", capacity={R.GCU: 2})])
+    placed = env.place(pod(**{R.GCU: 1}), keep=False)
     assert isinstance(placed, Placed)
     assert placed.annotations == {
         "hami.io/vgpu-node": "testnode",
@@ -195,48 +195,48 @@ def test_11_whole_cards() -> None:
         WHOLE: "testnode-GCU-1,GCU,100,100:;",
     }
     assert placed.debits == {"limits.enflame.com/gcu": 1}
-    yard.place(pod("first", **{R.GCU: 1}))
-    assert went(yard, pod(**{R.GCU: 2})) == (
+    env.place(pod("first", **{R.GCU: 1}))
+    assert went(env, pod(**{R.GCU: 2})) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict"
     )
-    assert went(yard, pod(**{R.GCU: 3})) == "NodeInsufficientDevice"
+    assert went(env, pod(**{R.GCU: 3})) == "NodeInsufficientDevice"
 
 
 def test_12_a_card_is_in_one_mode() -> None:
-    yard = Yard([both_node()])
-    yard.place(share(25, name="shared"))
-    assert went(yard, slices(1)) == "1/1 ModeNotFit"
-    assert went(yard, share(25, name="more")) == "n1-enflame-0,Enflame,25,0:;"
-    yard.remove("shared")
-    yard.remove("more")
-    assert went(yard, slices(1, "drs")) == "n1-enflame-drs-0,Enflame,6144,17:;"
-    assert went(yard, share(25)) == "1/1 ModeNotFit"
-    yard.remove("drs")
-    assert went(yard, share(25)) == "n1-enflame-0,Enflame,25,0:;"
+    env = FitEnv([both_node()])
+    env.place(share(25, name="shared"))
+    assert went(env, slices(1)) == "1/1 ModeNotFit"
+    assert went(env, share(25, name="more")) == "n1-enflame-0,Enflame,25,0:;"
+    env.remove("shared")
+    env.remove("more")
+    assert went(env, slices(1, "drs")) == "n1-enflame-drs-0,Enflame,6144,17:;"
+    assert went(env, share(25)) == "1/1 ModeNotFit"
+    env.remove("drs")
+    assert went(env, share(25)) == "n1-enflame-0,Enflame,25,0:;"
 
 
 def test_12_the_minor_tells_which_silicon_a_drs_card_is() -> None:
     text = drs_capacity(drs_card(0, minor="1"), drs_card(1, minor="0"))
-    yard = Yard(
+    env = FitEnv(
         [
             read_node(
                 "n1", capacity={"enflame.com/gcu-count": 2, R.SHARED_GCU: 8}, **{"enflame.com/gcu-drs-capacity": text}
             )
         ]
     )
-    placed = yard.place(slices(3))
+    placed = env.place(slices(3))
     assert isinstance(placed, Placed)
     assert placed.annotations["enflame.com/gcu-assigned-index"] == "1"
     assert placed.annotations["enflame.com/gcu-assigned-id"] == "1"
     assert placed.annotations["enflame.com/gcu-assigned-minor"] == "0"
-    assert went(yard, share(25, name="other")) == "n1-enflame-1,Enflame,25,0:;"
-    assert went(yard, slices(6)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
-    assert went(yard, share(100)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
+    assert went(env, share(25, name="other")) == "n1-enflame-1,Enflame,25,0:;"
+    assert went(env, slices(6)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
+    assert went(env, share(100)) == "1/2 CardInsufficientMemory, 1/2 ModeNotFit"
 
 
 def test_annotations_of_a_pod_without_cards_in_some_containers() -> None:
     incoming = pod("p", container("idle"), container("works", **{R.SLICES: 1}), init=[container("prepares")])
-    placed = Yard([drs_node()]).place(incoming)
+    placed = FitEnv([drs_node()]).place(incoming)
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == ";;node-a-enflame-drs-0,Enflame,6144,17:;"
     assert list(json.loads(placed.annotations["assigned-containers"])) == ["works"]

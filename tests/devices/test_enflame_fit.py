@@ -12,7 +12,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 
 from .enflame import ALLOCATED, WHOLE, R, T, drs_capacity, drs_card, drs_node, share, shared_node, slices, went
-from .yard import CHART, NOW, Placed, Yard, pod
+from .fit_env import CHART, NOW, FitEnv, Placed, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -26,7 +26,7 @@ OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "
 )
 def test_slices_rounded_for_other_nodes_dont_fit(size: int | None, per_card: int, reason: str) -> None:
     amounts = {R.VGCU: 1, R.PERCENT: 25} | ({} if size is None else {R.SHARED_GCU: size})
-    assert went(Yard([shared_node("n", 1, per_card)]), pod(**amounts), admit=False) == (
+    assert went(FitEnv([shared_node("n", 1, per_card)]), pod(**amounts), admit=False) == (
         reason or "n-enflame-0,Enflame,25,0:;"
     )
 
@@ -37,7 +37,7 @@ def test_slices_rounded_for_other_nodes_dont_fit(size: int | None, per_card: int
 )
 def test_a_percentage_admission_has_not_seen_is_rounded_at_placement(amounts: dict[str, object], record: str) -> None:
     incoming = pod(**({R.VGCU: 1} | amounts))
-    assert went(Yard([shared_node("n", 1, 4)]), incoming, admit=False) == f"n-enflame-0,Enflame,{record}:;"
+    assert went(FitEnv([shared_node("n", 1, 4)]), incoming, admit=False) == f"n-enflame-0,Enflame,{record}:;"
 
 
 @pytest.mark.parametrize(
@@ -50,37 +50,37 @@ def test_a_percentage_admission_has_not_seen_is_rounded_at_placement(amounts: di
     ],
 )
 def test_uuid_lists(key: str, text: str, where: str) -> None:
-    assert went(Yard([shared_node()]), share(25, **{f"enflame.com/{key}": text})) == where
+    assert went(FitEnv([shared_node()]), share(25, **{f"enflame.com/{key}": text})) == where
 
 
 def test_both_uuid_lists_hold_at_once() -> None:
     lists = {"enflame.com/use-gpuuuid": "a-enflame-drs-0", "enflame.com/nouse-gpuuuid": "a-enflame-drs-0"}
-    assert went(Yard([drs_node("a", 2)]), slices(1, **lists)) == "2/2 CardUuidMismatch"
-    whole = Yard([read_node("n", capacity={R.GCU: 1})])
+    assert went(FitEnv([drs_node("a", 2)]), slices(1, **lists)) == "2/2 CardUuidMismatch"
+    whole = FitEnv([read_node("n", capacity={R.GCU: 1})])
     ignored = pod(annotations={"enflame.com/nouse-gpuuuid": "n-GCU-0"}, **{R.GCU: 1})
     assert went(whole, ignored, WHOLE) == "n-GCU-0,GCU,100,100:;"
 
 
 def test_mutex_holds_for_shared_cards() -> None:
-    yard = Yard([shared_node("n", 1, 4)])
-    yard.place(share(25, name="first"))
+    env = FitEnv([shared_node("n", 1, 4)])
+    env.place(share(25, name="first"))
     mutex = {"hami.io/gpu-scheduler-policy": "mutex"}
-    assert went(yard, share(25, **mutex)) == "1/1 ExclusiveDeviceAllocateConflict"
+    assert went(env, share(25, **mutex)) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
 def test_a_hundred_tasks_are_a_shared_cards_most() -> None:
-    yard = Yard([shared_node("n", 1, 100)])
+    env = FitEnv([shared_node("n", 1, 100)])
     for number in range(100):
-        yard.place(share(1, name=f"p{number}"))
-    assert went(yard, share(1)) == "1/1 CardTimeSlicingExhausted"
+        env.place(share(1, name=f"p{number}"))
+    assert went(env, share(1)) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_a_card_with_broken_slices_is_full_earlier() -> None:
-    yard = Yard([read_node("n", **{CAPACITY: drs_capacity(drs_card(0, capacity=4))})])
-    yard.place(slices(3, "first"))
-    assert went(yard, slices(3)) == "1/1 CardInsufficientCore"
-    assert went(yard, slices(1)) == "n-enflame-drs-0,Enflame,6144,17:;"
-    assert went(yard, slices(1, "third")) == "1/1 CardTimeSlicingExhausted"
+    env = FitEnv([read_node("n", **{CAPACITY: drs_capacity(drs_card(0, capacity=4))})])
+    env.place(slices(3, "first"))
+    assert went(env, slices(3)) == "1/1 CardInsufficientCore"
+    assert went(env, slices(1)) == "n-enflame-drs-0,Enflame,6144,17:;"
+    assert went(env, slices(1, "third")) == "1/1 CardTimeSlicingExhausted"
 
 
 def two(first: int, second: int, **annotations: str) -> dict[str, Any]:
@@ -88,36 +88,36 @@ def two(first: int, second: int, **annotations: str) -> dict[str, Any]:
 
 
 def test_the_first_card_is_one_that_takes_every_container() -> None:
-    yard = Yard([drs_node("n", 2)])
-    yard.place(slices(3, "half"))
-    assert went(yard, two(1, 3, **{"hami.io/gpu-scheduler-policy": "binpack"}), keep=False).count("drs-0") == 2
-    assert went(yard, two(1, 1, **{"hami.io/gpu-scheduler-policy": "binpack"}), keep=False).count("drs-1") == 2
-    assert went(yard, two(3, 6)) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
-    assert went(yard, two(6, 1)) == "1/2 CardNotFoundCustomFilterRule, 1/2 CardTimeSlicingExhausted"
+    env = FitEnv([drs_node("n", 2)])
+    env.place(slices(3, "half"))
+    assert went(env, two(1, 3, **{"hami.io/gpu-scheduler-policy": "binpack"}), keep=False).count("drs-0") == 2
+    assert went(env, two(1, 1, **{"hami.io/gpu-scheduler-policy": "binpack"}), keep=False).count("drs-1") == 2
+    assert went(env, two(3, 6)) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
+    assert went(env, two(6, 1)) == "1/2 CardNotFoundCustomFilterRule, 1/2 CardTimeSlicingExhausted"
 
 
 def test_shared_containers_of_a_pod_are_on_one_card_too() -> None:
-    yard = Yard([shared_node("n", 2, 4)])
+    env = FitEnv([shared_node("n", 2, 4)])
     halves = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 50}))
-    assert went(yard, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
+    assert went(env, halves, keep=False) == "n-enflame-1,Enflame,50,0:;n-enflame-1,Enflame,50,0:;"
     more = pod("p", container("a", **{R.VGCU: 1, R.PERCENT: 50}), container("b", **{R.VGCU: 1, R.PERCENT: 75}))
-    assert went(yard, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
+    assert went(env, more) == "1/2 CardInsufficientMemory, 1/2 CardNotFoundCustomFilterRule"
 
 
 def test_an_init_container_uses_the_card_of_the_apps() -> None:
-    yard = Yard([drs_node("n", 2)])
-    yard.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
+    env = FitEnv([drs_node("n", 2)])
+    env.place(slices(3, "half", **{"enflame.com/use-gpuuuid": "n-enflame-drs-0"}))
     notes = {"hami.io/gpu-scheduler-policy": "binpack"}
     incoming = pod("p", container("app", **{R.SLICES: 6}), init=[container("i", **{R.SLICES: 1})], annotations=notes)
-    assert went(yard, incoming) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
-    usage = next(yard.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
+    assert went(env, incoming) == "n-enflame-drs-1,Enflame,6144,17:;n-enflame-drs-1,Enflame,40960,100:;"
+    usage = next(env.state.views()).used("Enflame-DRS", "n-enflame-drs-1")
     assert (usage.slots, usage.memory) == (6, 40960)
 
 
 def test_none_of_the_forms_adds_to_the_node_score() -> None:
-    yard = Yard([drs_node("n", 1, capacity={R.GCU: 1})])
+    env = FitEnv([drs_node("n", 1, capacity={R.GCU: 1})])
     for incoming in (slices(1), pod(**{R.GCU: 1})):
-        placed = yard.place(incoming, keep=False)
+        placed = env.place(incoming, keep=False)
         assert isinstance(placed, Placed)
         assert placed.score == 0
 
@@ -130,26 +130,26 @@ def test_the_size_of_a_placed_partition_follows_from_its_percent(percent: int, s
     notes = {"hami.io/vgpu-node": "node-a", ALLOCATED: f"node-a-enflame-drs-0,Enflame,1024,{percent}:;"}
     raw = pod(annotations=notes)
     bound = Pod.from_object(raw | {"spec": raw["spec"] | {"nodeName": "node-a"}})
-    yard = Yard([drs_node()])
-    yard.state.set_pod(bound, NOW)
-    assert next(yard.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0").slots == slots
+    env = FitEnv([drs_node()])
+    env.state.set_pod(bound, NOW)
+    assert next(env.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0").slots == slots
 
 
 def test_the_size_is_counted_anew_when_the_table_becomes_known_or_changes() -> None:
     notes = {"hami.io/vgpu-node": "node-a", ALLOCATED: "node-a-enflame-drs-0,Enflame,8192,50:;"}
     raw = pod(annotations=notes)
-    yard = Yard([])
-    yard.state.set_pod(Pod.from_object(raw | {"spec": raw["spec"] | {"nodeName": "node-a"}}), NOW)
+    env = FitEnv([])
+    env.state.set_pod(Pod.from_object(raw | {"spec": raw["spec"] | {"nodeName": "node-a"}}), NOW)
     for profiles, slots in (({"2g.16gb": "0"}, 1), ({"4g.16gb": "0"}, 2), (T, 3)):
-        yard.state.set_node(drs_node(profiles=profiles), NOW)
-        assert next(yard.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0").slots == slots
+        env.state.set_node(drs_node(profiles=profiles), NOW)
+        assert next(env.state.views()).used("Enflame-DRS", "node-a-enflame-drs-0").slots == slots
 
 
 def test_a_card_that_is_held_but_no_longer_registered_keeps_its_mode() -> None:
-    yard = Yard([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
-    yard.place(slices(1, "drs"))
-    yard.state.set_node(shared_node("n", 1, 4), NOW)
-    assert went(yard, share(25)) == "1/1 ModeNotFit"
+    env = FitEnv([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: 4}, **{CAPACITY: drs_capacity(drs_card(0))})])
+    env.place(slices(1, "drs"))
+    env.state.set_node(shared_node("n", 1, 4), NOW)
+    assert went(env, share(25)) == "1/1 ModeNotFit"
 
 
 def test_each_form_reads_its_own_entries_of_the_annotation() -> None:
@@ -165,10 +165,10 @@ def test_each_form_reads_its_own_entries_of_the_annotation() -> None:
 
 
 def test_an_annotation_nobody_can_read_is_told_of_once() -> None:
-    yard = Yard([drs_node()])
+    env = FitEnv([drs_node()])
     raw = pod(annotations={"hami.io/vgpu-node": "node-a", ALLOCATED: "x,Enflame,many,1:;"}, **{R.SLICES: 1})
     bound = Pod.from_object(raw | {"spec": raw["spec"] | {"nodeName": "node-a"}})
-    yard.state.set_pod(bound, NOW)
-    (problem,) = yard.state.problems()
+    env.state.set_pod(bound, NOW)
+    (problem,) = env.state.problems()
     assert problem.text.count(ALLOCATED) == 1
-    assert len(charge_of(bound, CHART, yard.state, NOW).problems) == 1
+    assert len(charge_of(bound, CHART, env.state, NOW).problems) == 1

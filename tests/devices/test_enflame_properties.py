@@ -18,7 +18,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.quantity import Quantity
 
 from .enflame import ALLOCATED, R, drs_capacity, drs_card, drs_node, share, slices
-from .yard import CHART, Placed, Yard, pod
+from .fit_env import CHART, FitEnv, Placed, pod
 
 JSON = dict[str, Any]
 DRS_CAPACITY = "enflame.com/gcu-drs-capacity"
@@ -96,7 +96,7 @@ policies = st.sampled_from(["spread", "binpack"])
 def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
     held: list[list[int]], inits: list[int], apps: list[int], policy: str
 ) -> None:
-    yard = Yard([drs_node("n", len(held))])
+    env = FitEnv([drs_node("n", len(held))])
     used = []
     for index, mine in enumerate(held):
         fits: list[int] = []
@@ -104,7 +104,7 @@ def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
             if sum(fits) + size <= 6 and sum(_gb(s) for s in [*fits, size]) <= 40:
                 fits.append(size)
                 only = {"enflame.com/use-gpuuuid": f"n-enflame-drs-{index}"}
-                assert isinstance(yard.place(slices(size, f"{index}-{number}", **only)), Placed)
+                assert isinstance(env.place(slices(size, f"{index}-{number}", **only)), Placed)
         used.append(fits)
 
     def takes(fits: list[int]) -> bool:
@@ -130,7 +130,7 @@ def test_a_pod_gets_the_first_card_in_order_that_takes_all_of_it(
         init=[container(f"i{n}", **{R.SLICES: size}) for n, size in enumerate(inits)],
         annotations={"hami.io/gpu-scheduler-policy": policy},
     )
-    placed = yard.place(incoming)
+    placed = env.place(incoming)
     if expected is None:
         assert not isinstance(placed, Placed)
         return
@@ -168,10 +168,10 @@ def test_no_card_is_oversold_or_in_two_modes(
     text = drs_capacity(*(drs_card(i, str(m), capacities[i]) for i, m in enumerate(minors)))
     healthy = '{"0":6,"1":0,"2":6}'
     notes = {DRS_CAPACITY: text, "enflame.com/gcu-shared-capacity": healthy}
-    yard = Yard([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
+    env = FitEnv([read_node("n", capacity={R.COUNT: 3, R.SHARED_GCU: 3 * f}, **notes)])
     for number, ((form, amounts), remove, policy, list_key) in enumerate(coming):
         incoming = _asking(f"p{number}", form, amounts, policy, list_key)
-        placed = yard.place(incoming)
+        placed = env.place(incoming)
         if isinstance(placed, Placed):
             rows = CHART["Enflame-DRS" if form == "drs" else "Enflame"].decode(
                 Pod.from_object({**incoming, "metadata": {**incoming["metadata"], "annotations": placed.annotations}})
@@ -187,9 +187,9 @@ def test_no_card_is_oversold_or_in_two_modes(
             assert not any(u.endswith("enflame-1") for u in uuids[0])
         else:
             assert list(placed.values()) != [""]
-        _check(yard, minors, capacities)
+        _check(env, minors, capacities)
         if remove:
-            yard.remove(f"p{number}")
+            env.remove(f"p{number}")
 
 
 def _asking(name: str, form: str, amounts: list[int], policy: str, list_key: str | None) -> JSON:
@@ -202,8 +202,8 @@ def _asking(name: str, form: str, amounts: list[int], policy: str, list_key: str
     return pod(name, *(container(f"c{n}", **w) for n, w in enumerate(wanted)), annotations=notes)
 
 
-def _check(yard: Yard, minors: list[int], capacities: list[int]) -> None:
-    view = next(yard.state.views())
+def _check(env: FitEnv, minors: list[int], capacities: list[int]) -> None:
+    view = next(env.state.views())
     modes: dict[int, set[str]] = defaultdict(set)
     for index, minor in enumerate(minors):
         usage = view.used("Enflame-DRS", f"n-enflame-drs-{index}")
@@ -222,10 +222,10 @@ def _check(yard: Yard, minors: list[int], capacities: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 8))
 def test_a_shared_cards_slices_are_never_more_than_it_is_cut_into(percents: list[int], f: int) -> None:
-    yard = Yard([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: f})])
+    env = FitEnv([read_node("n", capacity={R.COUNT: 1, R.SHARED_GCU: f})])
     taken = 0
     for number, percent in enumerate(percents):
-        placed = yard.place(share(percent, name=f"p{number}"))
+        placed = env.place(share(percent, name=f"p{number}"))
         fits = taken + slices_for(percent, f) <= f
         assert isinstance(placed, Placed) is fits
         if isinstance(placed, Placed):

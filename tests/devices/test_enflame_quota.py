@@ -14,7 +14,7 @@ from hami_webhook.quota.pricing import waiting_charge
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .enflame import R, drs_node, share, shared_node, slices
-from .yard import CHART, Placed, Yard, pod
+from .fit_env import CHART, FitEnv, Placed, pod
 
 CAPACITY = "enflame.com/gcu-drs-capacity"
 OTHER = drs_node("node-b", profiles={"1g.6gb": "0", "4g.24gb": "1", "8g.48gb": "2"})
@@ -57,11 +57,11 @@ def shared_debit(count: int, percent: int) -> dict[str, int]:
     ],
 )
 def test_the_waiting_charge_is_what_placement_will_debit(incoming: dict[str, Any], debit: dict[str, int]) -> None:
-    yard = Yard([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
-    admitted = yard.admit(incoming).pod
+    env = FitEnv([drs_node(), shared_node("shared", 2, 4), read_node("whole", capacity={R.GCU: 2})])
+    admitted = env.admit(incoming).pod
     assert admitted is not None
-    assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit
-    placed = yard.place(incoming)
+    assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
+    placed = env.place(incoming)
     assert isinstance(placed, Placed)
     assert placed.debits == debit
 
@@ -83,10 +83,10 @@ def test_where_the_profile_isnt_known_what_is_written_counts_or_the_least_it_can
     incoming: dict[str, Any], nowhere: dict[str, int], differing: dict[str, int]
 ) -> None:
     for nodes, debit in (([], nowhere), ([drs_node(), OTHER], differing)):
-        yard = Yard(nodes)
-        admitted = yard.admit(incoming).pod
+        env = FitEnv(nodes)
+        admitted = env.admit(incoming).pod
         assert admitted is not None
-        assert waiting_charge(Pod.from_object(admitted), CHART, yard.state).amounts == debit
+        assert waiting_charge(Pod.from_object(admitted), CHART, env.state).amounts == debit
 
 
 TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
@@ -104,12 +104,12 @@ TWENTY_PERCENT = drs_node("node-c", profiles={"2g.16gb": "0", "5g.40gb": "1"})
     ],
 )
 def test_a_node_whose_profile_overflows_the_quota_is_refused(room: dict[str, int], where: str | None) -> None:
-    yard = Yard([drs_node(), TWENTY_PERCENT])
+    env = FitEnv([drs_node(), TWENTY_PERCENT])
     incoming = Pod.from_object(pod(**{R.CORE: 40}))
     ask = read_pod_request(incoming, CHART, "spread")
     assert ask is not None
     budget = PodBudget(room, incoming.kinds, CHART)
-    found = {view.name: fit_pod(view, ask, CHART, budget) for view in yard.state.views()}
+    found = {view.name: fit_pod(view, ask, CHART, budget) for view in env.state.views()}
     if where != "node-a":
         assert str(found["node-a"]) == "1/1 ResourceQuotaNotFit"
     if where is None:

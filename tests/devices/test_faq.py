@@ -16,7 +16,7 @@ from builders import container, read_node
 
 from hami_webhook.kube.objects import Node
 
-from .yard import CHART, JSON, Names, Placed, Yard, configured, pod
+from .fit_env import CHART, JSON, FitEnv, Names, Placed, configured, pod
 
 OLD_ILUVATAR = configured(
     "iluvatar: {resourceCountName: iluvatar.ai/vgpu, resourceMemoryName: iluvatar.ai/vcuda-memory, "
@@ -88,7 +88,7 @@ def sgpu() -> Node:
     return read_node("n1", **{"metax-tech.com/node-gpu-devices": json.dumps(cards)})
 
 
-def booked(vendor: str, placed: Placed | Mapping[str, str], where: Yard) -> list[tuple[int, int]]:
+def booked(vendor: str, placed: Placed | Mapping[str, str], where: FitEnv) -> list[tuple[int, int]]:
     """MiB and cores of every entry that placement wrote."""
     assert isinstance(placed, Placed), placed
     entries = [entry for entry in placed.annotations[where.vendors[vendor].keys.allocated].split(":") if entry != ";"]
@@ -178,20 +178,20 @@ def row_id(row: Row) -> str:
     return f"{row.vendor} {row.models[0]} {row.least} {row.instead and 'instead'}"
 
 
-def yard(row: Row) -> Yard:
-    return Yard([row.node], OLD_ILUVATAR if row.vendor == "Iluvatar" else CHART)
+def env(row: Row) -> FitEnv:
+    return FitEnv([row.node], OLD_ILUVATAR if row.vendor == "Iluvatar" else CHART)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_the_finest_share_there_is_can_be_had_and_is_what_is_booked(row: Row) -> None:
-    where = yard(row)
+    where = env(row)
     incoming = row.names.pod("p", *row.least, notes=row.notes)
     assert booked(row.vendor, where.place(incoming), where) == [row.finest]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_what_does_not_exist_is_refused_by_name(row: Row) -> None:
-    refused = yard(row).admit(row.names.pod("p", *row.finer, notes=row.notes))
+    refused = env(row).admit(row.names.pod("p", *row.finer, notes=row.notes))
     assert refused.pod is None
     position = next(
         i for i, (asked, least) in enumerate(zip(row.finer, (*row.least, 0, 0), strict=False)) if asked != least
@@ -202,7 +202,7 @@ def test_what_does_not_exist_is_refused_by_name(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_several_cards_are_split_or_given_whole_as_the_vendor_can(row: Row) -> None:
-    where = yard(row)
+    where = env(row)
     incoming = row.names.pod("p", *row.two, notes=row.notes)
     if isinstance(row.of_two, str):
         assert row.of_two in where.admit(incoming).message
@@ -220,15 +220,15 @@ SMALL = GPU.pod("p", 1, 1000, 5)
 
 
 def test_a_card_split_in_ten_serves_ten_tasks_and_no_more() -> None:
-    where = Yard([nvidia("NVIDIA A10", 1)])
+    where = FitEnv([nvidia("NVIDIA A10", 1)])
     for number in range(10):
         assert isinstance(where.place(GPU.pod(f"p{number}", 1, 1000, 5)), Placed)
     assert where.place(GPU.pod("late", 1, 1000, 5)) == {"n1": "1/1 CardTimeSlicingExhausted"}
 
 
 def test_slots_are_no_cards_two_are_two_physical_ones() -> None:
-    assert Yard([nvidia("NVIDIA A10", 1)]).place(GPU.pod("p", 2, 1000)) == {"n1": "NodeInsufficientDevice"}
-    where = Yard([nvidia("NVIDIA A10", 2)])
+    assert FitEnv([nvidia("NVIDIA A10", 1)]).place(GPU.pod("p", 2, 1000)) == {"n1": "NodeInsufficientDevice"}
+    where = FitEnv([nvidia("NVIDIA A10", 2)])
     placed = where.place(GPU.pod("p", 2, 1000))
     assert isinstance(placed, Placed)
     uuids = [entry.split(",")[0] for entry in placed.annotations["hami.io/vgpu-devices-allocated"].split(":")[:2]]
@@ -236,7 +236,7 @@ def test_slots_are_no_cards_two_are_two_physical_ones() -> None:
 
 
 def test_splitting_adds_no_memory_to_a_card() -> None:
-    where = Yard([nvidia("NVIDIA A10", 1)])
+    where = FitEnv([nvidia("NVIDIA A10", 1)])
     assert isinstance(where.place(GPU.pod("half", 1, 12288)), Placed)
     assert where.place(GPU.pod("more", 1, 12289)) == {"n1": "1/1 CardInsufficientMemory"}
     assert isinstance(where.place(GPU.pod("rest", 1, 12288)), Placed)
@@ -244,7 +244,7 @@ def test_splitting_adds_no_memory_to_a_card() -> None:
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_priority_is_for_run_time_and_moves_no_pod(level: int) -> None:
-    where = Yard([nvidia("NVIDIA A10", 2)])
+    where = FitEnv([nvidia("NVIDIA A10", 2)])
     with_priority = pod(**GPU.limits(1, 1000, 5), **{"nvidia.com/priority": level})
     admitted = where.admit(with_priority)
     assert admitted.pod is not None
@@ -256,14 +256,16 @@ def test_a_priority_is_for_run_time_and_moves_no_pod(level: int) -> None:
 
 def test_a_users_log_level_is_left_alone() -> None:
     env = [{"name": "LIBCUDA_LOG_LEVEL", "value": "0"}]
-    admitted = Yard([nvidia("NVIDIA A10")]).admit(pod("p", {**GPU.container(1, 1000, 5), "env": env}))
+    admitted = FitEnv([nvidia("NVIDIA A10")]).admit(pod("p", {**GPU.container(1, 1000, 5), "env": env}))
     assert admitted.pod is not None
     assert admitted.pod["spec"]["containers"][0]["env"] == env
 
 
-def two_nodes() -> Yard:
+def two_nodes() -> FitEnv:
     first = listed("hami.io/node-nvidia-register", 24576, "NVIDIA A10")
-    return Yard([first, Node.from_object({**node_of(first), "metadata": {**node_of(first)["metadata"], "name": "n2"}})])
+    return FitEnv(
+        [first, Node.from_object({**node_of(first), "metadata": {**node_of(first)["metadata"], "name": "n2"}})]
+    )
 
 
 def node_of(made: Node) -> JSON:
@@ -288,14 +290,14 @@ def test_a_pod_is_on_one_node_and_a_job_on_many() -> None:
     ids=["official", "volcano"],
 )
 def test_another_plugins_node_takes_none_of_our_pods(annotations: Mapping[str, str], why: str) -> None:
-    assert Yard([read_node("n1", capacity={GPU.count: 10}, **annotations)]).place(SMALL) == {"n1": why}
+    assert FitEnv([read_node("n1", capacity={GPU.count: 10}, **annotations)]).place(SMALL) == {"n1": why}
 
 
 def test_beside_volcanos_plugin_only_our_own_list_counts() -> None:
     """The two may be on one node, though that isn't advised; what Volcano's lists adds no card."""
     ours = node_of(nvidia("NVIDIA A10", 1))
     ours["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "GPU-1,10,24576,NVIDIA A10,true,hami-core:"
-    where = Yard([Node.from_object(ours)])
+    where = FitEnv([Node.from_object(ours)])
     assert where.place(GPU.pod("p", 2, 1000)) == {"n1": "NodeInsufficientDevice"}
     assert isinstance(where.place(SMALL), Placed)
 
@@ -308,13 +310,13 @@ L40S = (
 
 def test_a_node_that_offers_cards_only_has_its_memory_in_the_annotation() -> None:
     """The sample of the FAQ, in the form of HAMi 2.7; nvidia.com/gpumem and gpucores are on no node."""
-    where = Yard([read_node("n1", capacity={GPU.count: 20}, **{"hami.io/node-nvidia-register": L40S})])
+    where = FitEnv([read_node("n1", capacity={GPU.count: 20}, **{"hami.io/node-nvidia-register": L40S})])
     assert isinstance(where.place(GPU.pod("p", 2, 49140)), Placed)
     assert where.place(GPU.pod("q", 1, 1)) == {"n1": "2/2 CardInsufficientMemory"}
 
 
 def test_a_container_without_cards_beside_one_with_cards_gets_none() -> None:
-    where = Yard([nvidia("NVIDIA A10", 1)])
+    where = FitEnv([nvidia("NVIDIA A10", 1)])
     placed = where.place(pod("p", container("side"), GPU.container(1, 1000, 5)))
     assert isinstance(placed, Placed)
     assert placed.annotations["hami.io/vgpu-devices-allocated"] == ";c0,NVIDIA,1000,5:;"

@@ -31,8 +31,8 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.placement_metadata import placement_annotations
 
+from .fit_env import CHART, JSON, NOW, FitEnv, Placed, pod
 from .iluvatars import BOTH
-from .yard import CHART, JSON, NOW, Placed, Yard, pod
 
 
 @dataclass(frozen=True)
@@ -283,15 +283,15 @@ def test_pod_after_pod_what_the_annotations_say_never_exceeds_the_cards(data: st
     dcu, mlu = RULES[:2]
     register = "".join(f"c{n},4,{4 + n},100,DCU-K100_AI,0,true,{n},hami:" for n in range(3))
     capacity = {mlu.vendor.core_name: 300, mlu.vendor.memory_name: 20}
-    yard = Yard([read_node("n1", capacity=capacity, **{"hami.io/node-dcu-register": register})])
+    env = FitEnv([read_node("n1", capacity=capacity, **{"hami.io/node-dcu-register": register})])
     whole: set[tuple[str, str]] = set()
     for number in range(data.draw(st.integers(1, 10))):
         rules = data.draw(st.sampled_from([dcu, mlu]))
-        placed = yard.place(pod(f"p{number}", **limits(rules, data.draw(wants(rules)))))
+        placed = env.place(pod(f"p{number}", **limits(rules, data.draw(wants(rules)))))
         if isinstance(placed, Placed):
             rows = rules.vendor.decode(Pod.from_object(pod(annotations=placed.annotations))) or []
             whole |= {(rules.key, entry.uuid) for row in rows for entry in row if entry.cores == 100}
-    view = yard.state.view("n1")
+    view = env.state.view("n1")
     assert view is not None
     for vendor, inventory in view.inventories.items():
         for device in inventory.devices:

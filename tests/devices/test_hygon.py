@@ -22,7 +22,7 @@ from hami_webhook.devices.model import (
 from hami_webhook.devices.vendors.hygon import Hygon
 from hami_webhook.kube.objects import Pod
 
-from .yard import CHART, NOW, Names, Yard, configured, pod
+from .fit_env import CHART, NOW, FitEnv, Names, configured, pod
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
@@ -103,9 +103,9 @@ def test_a_card_without_its_colon_is_unusable(text: str) -> None:
 
 
 def test_memory_is_bounded_after_the_factor_too() -> None:
-    yard = Yard([], UNITS)
-    assert yard.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741823})).pod is not None
-    assert yard.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741824})).message == (
+    env = FitEnv([], UNITS)
+    assert env.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741823})).pod is not None
+    assert env.admit(pod(**{"a.b/dcu": 1, "a.b/mem": 1073741824})).message == (
         "invalid a.b/mem value 1073741824 in container main: must be an integer number of units of 2 MiB "
         "(16 GiB is 8192, not 16Gi) between 0 and 1073741823"
     )
@@ -141,7 +141,7 @@ UNLIMITED = (
 )
 def test_what_is_hardly_meant_earns_a_warning(amounts: Any, warnings: list[str]) -> None:
     incoming = pod("p", container(**amounts))
-    admitted = Yard([]).admit(incoming)
+    admitted = FitEnv([]).admit(incoming)
     assert admitted.warnings == warnings
     assert admitted.pod == incoming  # nothing in the container is changed
 

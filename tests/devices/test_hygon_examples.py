@@ -13,8 +13,8 @@ from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import Placer, Unschedulable
 
-from .quota_yard import amounts, run
-from .yard import CHART, JSON, NOW, Names, Placed, Yard, configured, pod
+from .fit_env import CHART, JSON, NOW, FitEnv, Names, Placed, configured, pod
+from .simulated_quota import amounts, run
 
 COUNT, MEM, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
@@ -32,8 +32,8 @@ def card(uuid: str, index: int = 0, *, memory: int = 65520, slots: int = 4, heal
 A, B = card("DCU-A"), card("DCU-B", 1)
 
 
-def yard(*cards: str) -> Yard:
-    return Yard([read_node("n1", **{REGISTER: "".join(cards or (A, B))})])
+def env(*cards: str) -> FitEnv:
+    return FitEnv([read_node("n1", **{REGISTER: "".join(cards or (A, B))})])
 
 
 def got(placed: Placed | dict[str, str]) -> str:
@@ -46,14 +46,14 @@ def on(uuid: str) -> dict[str, str]:
 
 
 def test_1_a_slice_of_the_last_registered_card() -> None:
-    placed = yard().place(with_limits("p", 1, 2000, 60))
+    placed = env().place(with_limits("p", 1, 2000, 60))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == placed.annotations[TO_ALLOCATE] == "DCU-B,DCU,2000,60:;"
     assert placed.debits == {f"limits.{COUNT}": 1, f"limits.{MEM}": 2000, f"limits.{CORES}": 60}
 
 
 def test_2_a_count_alone_is_the_whole_card() -> None:
-    assert got(yard().place(with_limits())) == "DCU-B,DCU,65520,100:;"
+    assert got(env().place(with_limits())) == "DCU-B,DCU,65520,100:;"
 
 
 @pytest.mark.parametrize(
@@ -61,22 +61,22 @@ def test_2_a_count_alone_is_the_whole_card() -> None:
     [(40, "DCU-B,DCU,2000,40:;"), (41, "2/2 CardInsufficientCore"), (None, "2/2 CardInsufficientCore")],
 )
 def test_3_cores_that_are_left(cores: int | None, answer: str) -> None:
-    both = yard()
+    both = env()
     for uuid in ("DCU-A", "DCU-B"):
         assert got(both.place(with_limits(uuid, 1, 2000, 60, notes=on(uuid)))) == f"{uuid},DCU,2000,60:;"
     assert got(both.place(with_limits("p", 1, 2000, cores))) == answer
 
 
 def test_4_memory_alone_is_exclusive() -> None:
-    one_ill = yard(A, card("DCU-B", 1, health="false"))
+    one_ill = env(A, card("DCU-B", 1, health="false"))
     assert got(one_ill.place(with_limits("a", 1, 2000, 0))) == "DCU-A,DCU,2000,0:;"
     assert got(one_ill.place(with_limits("p", 1, 2000))) == "1/2 CardNotHealth, 1/2 ExclusiveDeviceAllocateConflict"
 
 
 def test_5_several_cards_come_whole() -> None:
-    idle = yard()
+    idle = env()
     assert got(idle.place(with_limits("p", 2, 2000, 30))) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
-    shared = yard()
+    shared = env()
     shared.place(with_limits("small", 1, 1, 1, notes=on("DCU-A")))
     assert got(shared.place(with_limits("p", 2, 2000, 30))) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
@@ -100,11 +100,11 @@ def test_5_several_cards_come_whole() -> None:
 def test_6_type_lists(use: str | None, nouse: str | None, fits: bool) -> None:
     lists = {"hygon.com/use-dcutype": use, "hygon.com/nouse-dcutype": nouse}
     incoming = with_limits(notes={key: text for key, text in lists.items() if text is not None})
-    assert got(yard().place(incoming)) == ("DCU-B,DCU,65520,100:;" if fits else "2/2 CardTypeMismatch")
+    assert got(env().place(incoming)) == ("DCU-B,DCU,65520,100:;" if fits else "2/2 CardTypeMismatch")
 
 
 def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
-    longer = Yard([read_node("n1", **{REGISTER: "L,4,9,100,DCU-Z100L,0,true:"})])
+    longer = FitEnv([read_node("n1", **{REGISTER: "L,4,9,100,DCU-Z100L,0,true:"})])
     assert got(longer.place(with_limits(notes={"hygon.com/use-dcutype": "Z100"}))) == "L,DCU,9,100:;"
 
 
@@ -120,14 +120,12 @@ def test_6_a_shorter_model_word_matches_the_longer_model_too() -> None:
 )
 def test_7_uuid_lists(use: str | None, nouse: str | None, answer: str) -> None:
     lists = {"hygon.com/use-gpuuuid": use, "hygon.com/nouse-gpuuuid": nouse}
-    assert (
-        got(yard().place(with_limits(notes={key: text for key, text in lists.items() if text is not None}))) == answer
-    )
+    assert got(env().place(with_limits(notes={key: text for key, text in lists.items() if text is not None}))) == answer
 
 
 def test_8_cores_beyond_a_card_and_none_at_all() -> None:
-    assert got(yard(A).place(with_limits("p", 1, 2000, 120))) == "DCU-A,DCU,2000,100:;"
-    taken = yard(A, B)
+    assert got(env(A).place(with_limits("p", 1, 2000, 120))) == "DCU-A,DCU,2000,100:;"
+    taken = env(A, B)
     taken.place(with_limits("full", 1, 2000, 100, notes=on("DCU-B")))
     assert got(taken.place(with_limits("p", 1, 1, 0, notes=on("DCU-B")))) == (
         "1/2 CardComputeUnitsExhausted, 1/2 CardUuidMismatch"
@@ -135,23 +133,23 @@ def test_8_cores_beyond_a_card_and_none_at_all() -> None:
 
 
 def test_9_more_cards_than_there_are() -> None:
-    assert got(yard().place(with_limits("p", 3))) == "NodeInsufficientDevice"
+    assert got(env().place(with_limits("p", 3))) == "NodeInsufficientDevice"
 
 
 def test_10_eight_fields_are_no_registration() -> None:
-    assert got(yard("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:").place(with_limits())) == "node unregistered"
+    assert got(env("DCU-A,4,65520,100,DCU-K100_AI,0,true,0:").place(with_limits())) == "node unregistered"
 
 
 def test_11_an_empty_slot_for_a_container_without_a_dcu() -> None:
     side = {"name": "side", "image": "x"}
-    assert got(yard().place(pod("p", side, one(1, 2000, 60)))) == ";DCU-B,DCU,2000,60:;"
+    assert got(env().place(pod("p", side, one(1, 2000, 60)))) == ";DCU-B,DCU,2000,60:;"
 
 
 # 6, 7: what isn't among the examples
 
 
 def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
-    unequal = yard(A, B, card("DCU-C", 2, memory=32752))
+    unequal = env(A, B, card("DCU-C", 2, memory=32752))
     assert got(unequal.place(with_limits("p", 2, 40000), keep=False)) == "DCU-B,DCU,65520,100:DCU-A,DCU,65520,100:;"
     assert got(unequal.place(with_limits("p", 3, 40000))) == (
         "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
@@ -160,7 +158,7 @@ def test_whole_cards_need_at_least_the_memory_that_was_written() -> None:
 
 
 def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
-    only = yard(A)
+    only = env(A)
     for number in range(4):
         assert got(only.place(with_limits(f"p{number}", 1, 100, 10))) == "DCU-A,DCU,100,10:;"
     assert got(only.place(with_limits("p", 1, 100, 10))) == "1/1 CardTimeSlicingExhausted"
@@ -176,13 +174,13 @@ def test_at_most_as_many_slices_as_the_card_has_slots() -> None:
     ],
 )
 def test_the_device_policy_orders_the_cards(policy: str, answer: str) -> None:
-    used = yard()
+    used = env()
     used.place(with_limits("first", 1, 100, 10, notes=on("DCU-A")))
     assert got(used.place(with_limits("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": policy}))) == answer
 
 
 def test_mutex_takes_no_card_in_use() -> None:
-    used = yard(A)
+    used = env(A)
     used.place(with_limits("first", 1, 100, 10))
     incoming = with_limits("p", 1, 100, 10, notes={"hami.io/gpu-scheduler-policy": "mutex"})
     assert got(used.place(incoming)) == "1/1 ExclusiveDeviceAllocateConflict"
@@ -190,7 +188,7 @@ def test_mutex_takes_no_card_in_use() -> None:
 
 def test_init_containers_are_tried_alone_and_come_first() -> None:
     incoming = pod("p", one(1, 2000, 60), init=[one(1, 60000, 50, name="prepare")])
-    single = yard(A)
+    single = env(A)
     placed = single.place(incoming)
     assert got(placed) == "DCU-A,DCU,60000,50:;DCU-A,DCU,2000,60:;"
     assert isinstance(placed, Placed)
@@ -199,8 +197,8 @@ def test_init_containers_are_tried_alone_and_come_first() -> None:
 
 def test_containers_of_a_pod_see_each_other() -> None:
     incoming = pod("p", one(1, 2000, 60, name="a"), one(1, 2000, 60, name="b"))
-    assert got(yard().place(incoming)) == "DCU-B,DCU,2000,60:;DCU-A,DCU,2000,60:;"
-    assert got(yard(A).place(incoming)) == "1/1 CardInsufficientCore"
+    assert got(env().place(incoming)) == "DCU-B,DCU,2000,60:;DCU-A,DCU,2000,60:;"
+    assert got(env(A).place(incoming)) == "1/1 CardInsufficientCore"
 
 
 # 10: quota

@@ -10,6 +10,7 @@ from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.lock_annotations import COMMON_LOCK
 from hami_webhook.kube.draft import PodDraft
 
+from .fit_env import CHART, NOW, FitEnv, Placed, configured, pod
 from .iluvatars import (
     AMOUNTS,
     BOTH,
@@ -22,11 +23,10 @@ from .iluvatars import (
     VMEM,
     A,
     chip_node,
+    env,
     old_node,
     with_limits,
-    yard,
 )
-from .yard import CHART, NOW, Placed, Yard, configured, pod
 
 # 2: names and config
 
@@ -83,7 +83,7 @@ def test_newer_gpu_managers_names_go_to_the_old_section():
     vendors = configured(
         f"iluvatar: {{resourceCountName: my.org/ilu, resourceMemoryName: {VMEM}, resourceCoreName: {VCORE}}}"
     )
-    where = Yard([read_node("n1", capacity={VCORE: 100, VMEM: 128})], vendors=vendors)
+    where = FitEnv([read_node("n1", capacity={VCORE: 100, VMEM: 128})], vendors=vendors)
     result = where.place(pod(**{"my.org/ilu": 1, VMEM: 64}))
     assert isinstance(result, Placed)
     assert result.annotations["iluvatar.ai/predicate-gpu-idx-0"] == "0"
@@ -120,7 +120,7 @@ def test_a_chips_register_annotation_is_read_whatever_the_type_says(text, cards)
 
 
 def test_a_card_of_another_type_serves_and_other_chips_cards_dont():
-    where = Yard([read_node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
+    where = FitEnv([read_node("n", **{"hami.io/node-BI-V150-register": A.replace("BI-V150", "odd")})])
     assert isinstance(where.place(pod("p", with_limits(n=1))), Placed)
     assert where.place(pod(**{"iluvatar.ai/BI-V100-vgpu": 1})) == {"n": "NodeInsufficientDevice"}
 
@@ -150,7 +150,7 @@ def test_old_devices_come_from_capacity(core, memory, count, each):
 
 
 def test_old_devices_are_gone_with_the_capacity():
-    where = yard(old_node())
+    where = env(old_node())
     where.state.set_node(old_node(core=0), NOW)
     assert where.place(pod("p", with_limits(old=True, n=1))) == {"old-1": "node unregistered"}
 
@@ -160,7 +160,7 @@ def test_old_devices_are_gone_with_the_capacity():
 
 @pytest.mark.parametrize(("amounts", "memory"), [({"mem": 8388607}, 8388607), ({"mem": 0}, 0), ({"core": 0}, None)])
 def test_the_largest_and_smallest_amounts_are_let_in(amounts, memory):
-    admitted = yard().admit(pod("p", with_limits(n=1, **amounts)))
+    admitted = env().admit(pod("p", with_limits(n=1, **amounts)))
     assert admitted.message == ""
     assert admitted.limits().get(VMEM) == (None if memory is None else str(memory))
 
@@ -184,13 +184,13 @@ def env_of(admitted, index=0):
 )
 def test_several_cards_get_all_their_cores(old, limits, requests, after, requested):
     names = OLD_AMOUNTS if old else AMOUNTS
-    admitted = yard().admit(pod("p", with_limits(old=old, requests=requests, **limits)))
+    admitted = env().admit(pod("p", with_limits(old=old, requests=requests, **limits)))
     assert admitted.limits() == {names[key]: value for key, value in after.items()}
     assert admitted.requests() == {names[key]: value for key, value in requested.items()}
 
 
 @pytest.mark.parametrize(
-    ("old", "limits", "env", "after"),
+    ("old", "limits", "given", "after"),
     [
         (False, {"n": 1}, None, [{"name": "SOL_CONTINER_NAME", "value": "main"}]),
         (False, {"n": 0}, None, [{"name": "SOL_CONTINER_NAME", "value": "main"}]),
@@ -205,16 +205,16 @@ def test_several_cards_get_all_their_cores(old, limits, requests, after, request
         (True, {"n": 1}, None, []),
     ],
 )
-def test_the_runtime_is_told_the_containers_name(old, limits, env, after):
+def test_the_runtime_is_told_the_containers_name(old, limits, given, after):
     incoming = with_limits(old=old, **limits)
-    if env is not None:
-        incoming["env"] = env
-    assert env_of(yard().admit(pod("p", incoming))) == after
+    if given is not None:
+        incoming["env"] = given
+    assert env_of(env().admit(pod("p", incoming))) == after
 
 
 def test_init_containers_are_told_theirs_and_a_nameless_one_nothing():
     nameless = with_limits("", n=1)
-    admitted = yard().admit(pod("p", nameless, init=[with_limits("prep", n=1)]))
+    admitted = env().admit(pod("p", nameless, init=[with_limits("prep", n=1)]))
     assert env_of(admitted) == []
     assert admitted.pod["spec"]["initContainers"][0]["env"] == [{"name": "SOL_CONTINER_NAME", "value": "prep"}]
 
@@ -244,11 +244,11 @@ WARNINGS = [
 @pytest.mark.parametrize(("limits", "reported"), WARNINGS)
 def test_what_is_hardly_meant_is_told_once(old, limits, reported):
     names = OLD_AMOUNTS if old else AMOUNTS
-    first = yard().admit(pod("p", with_limits(old=old, **limits)))
+    first = env().admit(pod("p", with_limits(old=old, **limits)))
     assert list(first.warnings) == ["container main: " + text.format_map(names) for text in reported]
 
 
 def test_gpu_manager_knows_no_init_containers():
-    reported = yard().admit(pod("p", with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
+    reported = env().admit(pod("p", with_limits(old=True, n=1), init=[with_limits("prep", old=True, n=1)])).warnings
     assert [("container prep" in text, "gpu-manager" in text) for text in reported] == [(True, True)]
-    assert yard().admit(pod("p", with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []
+    assert env().admit(pod("p", with_limits(n=1), init=[with_limits("prep", n=1)])).warnings == []

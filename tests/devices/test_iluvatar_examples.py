@@ -6,17 +6,17 @@ from builders import container
 from hami_webhook.devices.placement_annotations import read_placed
 from hami_webhook.kube.objects import Pod
 
+from .fit_env import CHART, FitEnv, Placed, configured, pod
 from .iluvatars import ALLOCATED, OLD, OLD_CORE, OLD_SECTION, VCORE, VGPU, VMEM, A, chip_node, old_node, with_limits
 from .iluvatars import placed as where_it_goes
-from .yard import CHART, Placed, Yard, configured, pod
 
 BUSY = pod("busy", with_limits(n=1, mem=64, core=50))
 BINPACK = {"hami.io/gpu-scheduler-policy": "binpack"}
 
 
-def yard(*taken, cards=None):
+def env(*taken, cards=None):
     """`ilu-1`, with these pods on it."""
-    where = Yard([chip_node(cards) if cards else chip_node()], vendors=CHART)
+    where = FitEnv([chip_node(cards) if cards else chip_node()], vendors=CHART)
     for each in taken:
         assert isinstance(where.place(each), Placed)
     return where
@@ -28,13 +28,13 @@ def debits(result):
 
 
 def test_1_half_a_card():
-    result = yard().place(pod("p", with_limits(n=1, mem=64, core=50)))
+    result = env().place(pod("p", with_limits(n=1, mem=64, core=50)))
     assert result.annotations[ALLOCATED] == "GPU-2222,BI-V150,16384,50:;"
     assert debits(result) == [1, 64, 50]
 
 
 def test_2_two_cards_are_whole():
-    where = yard()
+    where = env()
     admitted = where.admit(pod("p", with_limits(n=2, core=30, requests={"n": 2, "core": 30})))
     assert (admitted.limits()[VCORE], admitted.requests()[VCORE]) == ("200", "200")
     result = where.place(admitted.pod)
@@ -45,7 +45,7 @@ def test_2_two_cards_are_whole():
 @pytest.mark.parametrize(("notes", "card"), [({}, "GPU-1111"), (BINPACK, "GPU-2222")])
 def test_3_spread_takes_the_idle_card_and_binpack_the_busy_one(notes, card):
     incoming = pod("p", with_limits(n=1, mem=32, core=20), annotations=notes)
-    assert where_it_goes(yard(BUSY), incoming) == f"{card},BI-V150,8192,20:;"
+    assert where_it_goes(env(BUSY), incoming) == f"{card},BI-V150,8192,20:;"
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_3_spread_takes_the_idle_card_and_binpack_the_busy_one(notes, card):
     ],
 )
 def test_4_cores_on_the_only_card(taken, amounts, label):
-    where = yard(pod("taken", with_limits(n=1, **taken)), cards=A)
+    where = env(pod("taken", with_limits(n=1, **taken)), cards=A)
     assert where_it_goes(where, pod("p", with_limits(n=1, **amounts))) == f"1/1 {label}"
 
 
 def test_5_two_cards_where_one_is_in_use():
     answer = "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
-    assert where_it_goes(yard(BUSY), pod("p", with_limits(n=2))) == answer
+    assert where_it_goes(env(BUSY), pod("p", with_limits(n=2))) == answer
 
 
 def test_6_a_container_without_cards_keeps_its_slot():
     incoming = pod("p", container("side"), with_limits("main", n=1, mem=64, core=50))
-    assert where_it_goes(yard(), incoming) == ";GPU-2222,BI-V150,16384,50:;"
+    assert where_it_goes(env(), incoming) == ";GPU-2222,BI-V150,16384,50:;"
 
 
 def test_7_an_init_container_shares_the_card_and_is_charged_until_it_is_over():
-    result = yard().place(
+    result = env().place(
         pod("p", with_limits("main", n=1, mem=32, core=20), init=[with_limits("prep", n=1, mem=64, core=50)])
     )
     text = result.annotations[ALLOCATED]
@@ -87,7 +87,7 @@ def test_7_an_init_container_shares_the_card_and_is_charged_until_it_is_over():
 
 
 def test_8_bytes_are_no_units():
-    message = yard().admit(pod("p", with_limits(n=1, mem="16Gi"))).message
+    message = env().admit(pod("p", with_limits(n=1, mem="16Gi"))).message
     assert message == (
         f"invalid {VMEM} value 16Gi in container main: "
         "must be a whole number of 256 MiB units (16 GiB is 64) between 0 and 8388607"
@@ -95,11 +95,11 @@ def test_8_bytes_are_no_units():
 
 
 def test_9_another_chip():
-    assert yard().place(pod(**{"iluvatar.ai/MR-V100-vgpu": 1})) == {"ilu-1": "NodeInsufficientDevice"}
+    assert env().place(pod(**{"iluvatar.ai/MR-V100-vgpu": 1})) == {"ilu-1": "NodeInsufficientDevice"}
 
 
 def test_10_the_old_family():
-    where = Yard([old_node()], vendors=configured(OLD_SECTION))
+    where = FitEnv([old_node()], vendors=configured(OLD_SECTION))
     admitted = where.admit(pod(**{OLD: 2}))
     assert admitted.limits() == {OLD: "2", OLD_CORE: "200"}
     result = where.place(admitted.pod)

@@ -7,6 +7,7 @@ from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 
+from .fit_env import Placed, pod
 from .iluvatars import (
     ALLOCATED,
     AMOUNTS,
@@ -21,13 +22,12 @@ from .iluvatars import (
     A,
     B,
     chip_node,
+    env,
     extracted,
     old_node,
     placed,
     with_limits,
-    yard,
 )
-from .yard import Placed, pod
 
 # 6: requests
 
@@ -69,7 +69,7 @@ LABELS = [
 @pytest.mark.parametrize(("card", "amounts", "notes", "label"), LABELS)
 def test_every_label_alone(card, amounts, notes, label):
     """The card has a pod of 16 units and 30 percent."""
-    where = yard(chip_node(card))
+    where = env(chip_node(card))
     if ",false" not in card:
         assert isinstance(where.place(pod("first", with_limits(n=1, mem=16, core=30))), Placed)
     assert placed(where, pod("p", with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
@@ -86,7 +86,7 @@ def test_every_label_alone(card, amounts, notes, label):
     ],
 )
 def test_lists_choose_among_the_chips_own_cards(notes, answer):
-    assert placed(yard(), pod("p", with_limits(n=1), annotations=notes)).startswith(answer)
+    assert placed(env(), pod("p", with_limits(n=1), annotations=notes)).startswith(answer)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_lists_choose_among_the_chips_own_cards(notes, answer):
 )
 def test_the_old_familys_lists(notes, answer):
     text = placed(
-        yard(old_node()),
+        env(old_node()),
         pod("p", with_limits(old=True, n=1), annotations=notes),
         "hami.io/iluvatar-vgpu-devices-allocated",
     )
@@ -121,25 +121,25 @@ def test_the_old_familys_lists(notes, answer):
 )
 def test_several_whole_cards_have_at_least_the_memory_written(limits, answer):
     assert (
-        placed(yard(chip_node(A + B + "GPU-3333,100,16384,100,BI-V150,0,true:")), pod("p", with_limits(**limits)))
+        placed(env(chip_node(A + B + "GPU-3333,100,16384,100,BI-V150,0,true:")), pod("p", with_limits(**limits)))
         == answer
     )
 
 
 def test_containers_of_a_pod_are_independent():
-    assert placed(yard(), pod("p", with_limits("a", n=1, mem=64), with_limits("b", n=1, mem=96))) == (
+    assert placed(env(), pod("p", with_limits("a", n=1, mem=64), with_limits("b", n=1, mem=96))) == (
         "GPU-2222,BI-V150,16384,0:;GPU-1111,BI-V150,24576,0:;"
     )
 
 
 def test_a_card_without_cores_serves_pods_that_ask_for_none():
-    where = yard(chip_node("a,9,4096,0,x,0,true:"))
+    where = env(chip_node("a,9,4096,0,x,0,true:"))
     for name in ("p", "q"):
         assert placed(where, pod(name, with_limits(n=1, mem=1))) == "a,BI-V150,256,0:;"
 
 
 def test_the_families_never_see_each_others_cards():
-    where = yard(chip_node(), old_node())
+    where = env(chip_node(), old_node())
     assert placed(where, pod("new", with_limits(n=1, mem=1))).startswith("GPU-")
     assert where.place(pod("p", with_limits(old=True, n=3))) == {
         "ilu-1": "NodeInsufficientDevice",
@@ -153,7 +153,7 @@ def test_the_families_never_see_each_others_cards():
 
 
 def test_per_chip_placement_writes_the_same_value_twice():
-    result = yard().place(pod("p", with_limits(n=1, mem=64, core=50)))
+    result = env().place(pod("p", with_limits(n=1, mem=64, core=50)))
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "ilu-1",
         "hami.io/vgpu-time": "1767225600",
@@ -164,7 +164,7 @@ def test_per_chip_placement_writes_the_same_value_twice():
 
 def test_old_placement_tells_gpu_manager_the_index_of_every_app_container():
     apps = [with_limits("a", old=True, n=1, mem=64, core=50), container("b"), with_limits("c", old=True, n=1, mem=96)]
-    result = yard(old_node()).place(pod("p", *apps, init=[with_limits("prep", old=True, n=1, mem=32)]))
+    result = env(old_node()).place(pod("p", *apps, init=[with_limits("prep", old=True, n=1, mem=32)]))
     text = "old-1-iluvatar-1,Iluvatar,8192,0:;old-1-iluvatar-1,Iluvatar,16384,50:;;old-1-iluvatar-0,Iluvatar,24576,0:;"
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "old-1",
@@ -211,11 +211,11 @@ def test_the_quota_keys():
     ],
 )
 def test_what_a_waiting_pod_is_charged(limits, waiting):
-    assert amounts(yard(chip_node(FOUR)).waiting(pod("p", with_limits(**limits)))) == waiting
+    assert amounts(env(chip_node(FOUR)).waiting(pod("p", with_limits(**limits)))) == waiting
 
 
 def test_a_waiting_pod_is_charged_a_unit_a_device_where_no_card_is_known():
-    assert amounts(yard(read_node("none")).waiting(pod("p", with_limits(n=2)))) == (2, 200)
+    assert amounts(env(read_node("none")).waiting(pod("p", with_limits(n=2)))) == (2, 200)
 
 
 def test_the_pages_quota_table():
@@ -224,7 +224,7 @@ def test_the_pages_quota_table():
         pod("b", with_limits(n=1)),
         pod("c", with_limits(n=2)),
     )
-    where = yard(chip_node(FOUR), hard=dict(zip(KEYS, (256, 250), strict=True)))
+    where = env(chip_node(FOUR), hard=dict(zip(KEYS, (256, 250), strict=True)))
     assert isinstance(where.place(a), Placed)
     assert amounts(where.charged()) == (64, 50)
     assert isinstance(where.place(b), Placed)
@@ -238,6 +238,6 @@ def test_the_pages_quota_table():
 
 
 def test_cores_are_counted_once_for_every_card():
-    where = yard(chip_node(FOUR), hard={KEYS[1]: 299})
+    where = env(chip_node(FOUR), hard={KEYS[1]: 299})
     assert isinstance(where.place(pod("p", with_limits(n=2)), keep=False), Placed)
     assert placed(where, pod("p", with_limits(n=3))) == "2/4 AllocatedCardsInsufficientRequest, 2/4 ResourceQuotaNotFit"

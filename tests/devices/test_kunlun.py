@@ -11,8 +11,8 @@ from hami_webhook.devices.vendors.kunlun import KunlunVxpu, KunlunXpu, align
 from hami_webhook.kube.objects import Pod
 
 from . import xpus
+from .fit_env import CHART, NOW, FitEnv, Placed, configured, pod
 from .xpus import HALF, MEM, QUARTER, USE, VXPU, WHOLE, XPU, card, chosen, entry, kl, server, slices, with_limits
-from .yard import CHART, NOW, Placed, Yard, configured, pod
 
 WHOLE_CARDS, VXPUS = CHART["kunlun"], CHART["XPU"]
 
@@ -80,9 +80,9 @@ def test_whole_cards_are_derived_from_capacity(count, numa):
 
 
 def test_whole_cards_go_with_their_capacity():
-    yard = Yard([server(xpus=8)])
-    yard.state.set_node(read_node(), NOW)
-    assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == "node unregistered"
+    env = FitEnv([server(xpus=8)])
+    env.state.set_node(read_node(), NOW)
+    assert chosen(env.place(with_limits(container(**{XPU: 1})))) == "node unregistered"
 
 
 def test_the_register_annotation_of_the_page():
@@ -96,8 +96,8 @@ def test_the_register_annotation_of_the_page():
 
 
 def test_every_card_of_the_list_is_offered_whatever_its_type():
-    yard = Yard([server(cards=[card(0, type="P800-OAM", mode="x", more=1), card(1, type=None)])])
-    placed = yard.place(with_limits(slices(2)))
+    env = FitEnv([server(cards=[card(0, type="P800-OAM", mode="x", more=1), card(1, type=None)])])
+    placed = env.place(with_limits(slices(2)))
     assert placed.annotations[xpus.ALLOCATED] == entry(0, WHOLE) + entry(1, WHOLE) + ";"
 
 
@@ -105,15 +105,15 @@ def test_a_repeated_index_is_told_and_only_its_first_card_used():
     bare = [{key: value for key, value in card(index).items() if key != "index"} for index in range(2)]
     found = VXPUS.inventory(server(cards=bare))
     assert found.warnings == (f"{xpus.REGISTER}: card KL-UUID-01 isn't used, as another has its index 0",)
-    yard = Yard([server(cards=bare)])
-    assert chosen(yard.place(with_limits(slices(2)))) == "1/2 NumaNotFit"
-    assert chosen(yard.place(with_limits(slices(1)))) == [0]
+    env = FitEnv([server(cards=bare)])
+    assert chosen(env.place(with_limits(slices(2)))) == "1/2 NumaNotFit"
+    assert chosen(env.place(with_limits(slices(1)))) == [0]
 
 
 def test_a_new_controller_reads_the_list_while_a_fresh_handshake_waits():
     cards = [card(0)]
-    yard = Yard([server(cards=cards, **{xpus.HANDSHAKE: "Requesting_2025-12-31 23:59:55"})])
-    assert chosen(yard.place(with_limits(slices(1)))) == [0]
+    env = FitEnv([server(cards=cards, **{xpus.HANDSHAKE: "Requesting_2025-12-31 23:59:55"})])
+    assert chosen(env.place(with_limits(slices(1)))) == [0]
 
 
 # 4: lists
@@ -143,9 +143,9 @@ def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
     notes = {key: "".join(named.get(letter, letter) for letter in text) for key, text in lists.items()}
     got = ""
     for index in range(3):
-        yard = Yard([server(xpus=3, cards=[card(each) for each in range(3)])])
-        xpus.use_whole(yard, {0, 1, 2} - {index})
-        answer = chosen(yard.place(with_limits(container(**asked), **notes)))
+        env = FitEnv([server(xpus=3, cards=[card(each) for each in range(3)])])
+        xpus.use_whole(env, {0, 1, 2} - {index})
+        answer = chosen(env.place(with_limits(container(**asked), **notes)))
         got += str(index) if answer == [index] else ""
     assert got == allowed
 
@@ -176,7 +176,7 @@ def test_a_card_must_pass_all_four_lists(backend, lists, allowed):
 def test_memory_is_aligned_in_limits_and_requests(written, aligned, init):
     incoming = slices(1, written, "asks")
     manifest = pod("p", container("other", cpu=1), init=[incoming]) if init else with_limits(incoming)
-    admitted = Yard([]).admit(manifest)
+    admitted = FitEnv([]).admit(manifest)
     (found,) = admitted.pod["spec"]["initContainers" if init else "containers"]
     assert found["resources"] == {
         "limits": {VXPU: "1", MEM: str(aligned)},
@@ -188,7 +188,7 @@ def test_memory_is_aligned_in_limits_and_requests(written, aligned, init):
 
 def test_requests_that_differ_are_aligned_too():
     incoming = container(**{VXPU: 1, MEM: 30000}, requests={VXPU: 1, MEM: 10})
-    admitted = Yard([]).admit(with_limits(incoming))
+    admitted = FitEnv([]).admit(with_limits(incoming))
     assert admitted.requests() == {VXPU: "1", MEM: "49152"}
 
 
@@ -198,7 +198,7 @@ def test_requests_that_differ_are_aligned_too():
 def test_nothing_else_is_changed(limits):
     requests = {MEM: 24576} if limits.get(VXPU) and MEM in limits else None
     manifest = with_limits(container(**limits, requests=requests))
-    assert Yard([]).admit(manifest).pod == manifest
+    assert FitEnv([]).admit(manifest).pod == manifest
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_nothing_else_is_changed(limits):
     ],
 )
 def test_what_cannot_be_meant_is_refused(limits, message):
-    assert Yard([]).admit(with_limits(container(**limits))).message.startswith(message)
-    assert Yard([]).admit(with_limits(container(requests=limits))).message.startswith(message)
+    assert FitEnv([]).admit(with_limits(container(**limits))).message.startswith(message)
+    assert FitEnv([]).admit(with_limits(container(requests=limits))).message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,9 @@ def test_what_cannot_be_meant_is_refused(limits, message):
     ],
 )
 def test_what_is_hardly_meant_is_told(limits, warnings):
-    assert Yard([]).admit(with_limits(container(**limits))).warnings == [f"container main: {text}" for text in warnings]
+    assert FitEnv([]).admit(with_limits(container(**limits))).warnings == [
+        f"container main: {text}" for text in warnings
+    ]
 
 
 # 6: extraction
@@ -286,8 +288,8 @@ def test_limits_come_before_requests():
 
 
 def test_a_container_without_slices_keeps_its_place_in_the_annotation():
-    yard = xpus.use_slices(Yard([xpus.vxpu_server()]), {1: (1, HALF)})
-    placed = yard.place(with_limits(slices(1, QUARTER, "a"), container("b", cpu=1), slices(1, HALF, "c")))
+    env = xpus.use_slices(FitEnv([xpus.vxpu_server()]), {1: (1, HALF)})
+    placed = env.place(with_limits(slices(1, QUARTER, "a"), container("b", cpu=1), slices(1, HALF, "c")))
     expected = entry(0, QUARTER) + ";;" + entry(1, HALF) + ";"
     assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == expected
     assert xpus.WHOLE_ALLOCATED not in placed.annotations
@@ -295,9 +297,9 @@ def test_a_container_without_slices_keeps_its_place_in_the_annotation():
 
 
 def test_each_backend_pads_its_own_list():
-    yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
+    env = FitEnv([server(xpus=8, cards=[card(index) for index in range(8)])])
     manifest = pod("p", slices(1, HALF, "a"), container("b", **{XPU: 1}), init=[container("c", cpu=1)])
-    placed = yard.place(manifest)
+    placed = env.place(manifest)
     assert placed.annotations[xpus.ALLOCATED] == ";" + entry(0, HALF) + ";;"
     assert placed.annotations[xpus.WHOLE_ALLOCATED] == ";;n1-kunlun-1,kunlun,98304,100:;"
     assert placed.debits == {f"limits.{XPU}": 1, f"limits.{VXPU}": 1, f"limits.{MEM}": HALF}
@@ -305,49 +307,49 @@ def test_each_backend_pads_its_own_list():
 
 def test_the_indices_of_all_containers_are_written_once_each():
     init, first, second = (container(name, **{XPU: count}) for name, count in (("i", 1), ("a", 2), ("b", 1)))
-    placed = xpus.use_whole(Yard([server(xpus=8)]), [6]).place(pod("p", first, second, init=[init]))
+    placed = xpus.use_whole(FitEnv([server(xpus=8)]), [6]).place(pod("p", first, second, init=[init]))
     assert placed.annotations[xpus.WHOLE_ALLOCATED].count("n1-kunlun-4,") == 2
     assert placed.annotations[xpus.INDICES] == "4,5,7"
 
 
 def test_bus_ids_with_colons_are_counted_as_used():
-    yard = Yard([server(cards=[card(index, id=f"0000:{index}b:00.0") for index in range(2)])])
-    first = yard.place(with_limits(slices(1), name="first"))
+    env = FitEnv([server(cards=[card(index, id=f"0000:{index}b:00.0") for index in range(2)])])
+    first = env.place(with_limits(slices(1), name="first"))
     assert first.annotations[xpus.ALLOCATED] == "0000:0b:00.0,XPU,98304,100:;"
     assert first.debits == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
-    second = yard.place(with_limits(slices(1), name="second"))
+    second = env.place(with_limits(slices(1), name="second"))
     assert second.annotations[xpus.ALLOCATED] == "0000:1b:00.0,XPU,98304,100:;"
     only = with_limits(slices(1), **{USE: "0000:0b:00.0"})
-    assert chosen(yard.place(only)) == "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"
+    assert chosen(env.place(only)) == "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_after_init_only_the_app_is_counted(finished):
-    yard = Yard([xpus.vxpu_server()])
-    placed = yard.place(pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")]))
+    env = FitEnv([xpus.vxpu_server()])
+    placed = env.place(pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")]))
     bound = pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")], annotations=placed.annotations)
     bound["spec"]["nodeName"] = "n1"
     if finished:
         bound["status"] = {"containerStatuses": [{"name": "app", "state": {"running": {}}}]}
     size = QUARTER if finished else HALF
-    assert xpus.charge(yard, bound).amounts == {f"limits.{MEM}": size, f"limits.{VXPU}": 1}
+    assert xpus.charge(env, bound).amounts == {f"limits.{MEM}": size, f"limits.{VXPU}": 1}
     found = read_placed(VXPUS, Pod.from_object(bound))
     assert [debit.memory for debit in found.per_device(init_finished=finished).values()] == [size]
 
 
 def test_a_pod_of_hami_before_init_containers_is_read():
     notes = {xpus.WHOLE_ALLOCATED: f"{xpus.ids([2])},kunlun,98304,100:;", "hami.io/vgpu-node": "n1"}
-    yard = Yard([server(xpus=8)])
+    env = FitEnv([server(xpus=8)])
     old = pod("old", container(**{XPU: 1}), init=[container("c", cpu=1)], annotations=notes)
     old["spec"]["nodeName"] = "n1"
-    yard.state.set_pod(Pod.from_object(old), NOW)
-    assert chosen(yard.place(with_limits(container(**{XPU: 1})))) == [0]
-    assert yard.state.view("n1").used("kunlun", "n1-kunlun-2").slots == 1
+    env.state.set_pod(Pod.from_object(old), NOW)
+    assert chosen(env.place(with_limits(container(**{XPU: 1})))) == [0]
+    assert env.state.view("n1").used("kunlun", "n1-kunlun-2").slots == 1
 
 
 def test_card_policies_other_than_mutex_change_nothing():
     for policy in ("binpack", "spread", "numa", "numa-first", "topology-aware", "binpack,numa"):
-        yard = xpus.use_whole(Yard([server(xpus=8)]), [5])
-        placed = yard.place(with_limits(container(**{XPU: 2}), **{GPU_POLICY: policy}))
+        env = xpus.use_whole(FitEnv([server(xpus=8)]), [5])
+        placed = env.place(with_limits(container(**{XPU: 2}), **{GPU_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert chosen(placed) == [4, 6]

@@ -4,8 +4,8 @@ import pytest
 from builders import container
 
 from . import xpus
+from .fit_env import FitEnv, Placed, pod
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, chosen, entry, kl, server, slices, with_limits
-from .yard import Placed, Yard, pod
 
 
 def whole(count, name="main"):
@@ -13,7 +13,7 @@ def whole(count, name="main"):
 
 
 def whole_yard(*used):
-    return xpus.use_whole(Yard([server(xpus=8)]), used)
+    return xpus.use_whole(FitEnv([server(xpus=8)]), used)
 
 
 def free(*indices):
@@ -21,7 +21,7 @@ def free(*indices):
 
 
 def vyard(**sizes):
-    return xpus.use_slices(Yard([xpus.vxpu_server()]), {int(key[1:]): value for key, value in sizes.items()})
+    return xpus.use_slices(FitEnv([xpus.vxpu_server()]), {int(key[1:]): value for key, value in sizes.items()})
 
 
 def test_1_two_whole_cards_of_an_idle_node():
@@ -54,12 +54,12 @@ def test_4_four_over_both_wings_are_two_linked_pairs(cards, answer):
 
 
 def test_5_memory_is_aligned_at_admission():
-    yard = vyard()
-    admitted = yard.admit(with_limits(slices(1, 20480)))
+    env = vyard()
+    admitted = env.admit(with_limits(slices(1, 20480)))
     assert admitted.limits() == {VXPU: "1", MEM: "24576"}
     assert admitted.requests() == {MEM: "24576"}
     assert admitted.warnings == [f"container main: {MEM} 20480 is aligned up to 24576 MiB, a quarter of a card"]
-    placed = yard.place(with_limits(slices(1, 20480)))
+    placed = env.place(with_limits(slices(1, 20480)))
     assert placed.annotations[xpus.ALLOCATED] == placed.annotations[xpus.TO_ALLOCATE] == "KL-UUID-00,XPU,24576,25:;"
     assert placed.debits == {f"limits.{MEM}": 24576, f"limits.{VXPU}": 1}
 
@@ -85,14 +85,14 @@ def test_7_the_driver_has_32_handles(count, size, answer):
 
 @pytest.mark.parametrize(("size", "answer"), [(QUARTER, [0]), (HALF, "1/8 NodeInsufficientHandle"), (None, [6])])
 def test_8_with_six_quarter_split_cards_the_others_are_only_used_whole(size, answer):
-    yard = vyard()
-    yard.place(with_limits(slices(6, QUARTER), name="six"))
-    assert chosen(yard.place(with_limits(slices(1, size)))) == answer
+    env = vyard()
+    env.place(with_limits(slices(6, QUARTER), name="six"))
+    assert chosen(env.place(with_limits(slices(1, size)))) == answer
 
 
 def test_9_several_slices_take_the_lowest_cards_of_the_tightest_wing():
-    yard = vyard(c1=(2, QUARTER), c2=(1, QUARTER), c3=(1, HALF), c6=(1, QUARTER))
-    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == [0, 1]
+    env = vyard(c1=(2, QUARTER), c2=(1, QUARTER), c3=(1, HALF), c6=(1, QUARTER))
+    assert chosen(env.place(with_limits(slices(2, QUARTER)))) == [0, 1]
 
 
 def test_10_one_slice_prefers_a_card_that_is_split_alike():
@@ -100,10 +100,10 @@ def test_10_one_slice_prefers_a_card_that_is_split_alike():
 
 
 def test_11_a_card_is_split_one_way():
-    yard = vyard(**{f"c{index}": (1, HALF) for index in range(8)})
-    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == "1/8 NumaNotFit"
+    env = vyard(**{f"c{index}": (1, HALF) for index in range(8)})
+    assert chosen(env.place(with_limits(slices(2, QUARTER)))) == "1/8 NumaNotFit"
     assert (
-        chosen(yard.place(with_limits(slices(1, HALF), **{xpus.POLICY: "mutex"})))
+        chosen(env.place(with_limits(slices(1, HALF), **{xpus.POLICY: "mutex"})))
         == "8/8 ExclusiveDeviceAllocateConflict"
     )
 
@@ -123,8 +123,8 @@ def test_13_containers_follow_each_other():
 
 @pytest.mark.parametrize(("policy", "better"), [("binpack", 3000), ("spread", -3000)])
 def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(policy, better):
-    yard = xpus.use_whole(Yard([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
-    placed = yard.place(with_limits(whole(1), **{xpus.NODE_POLICY: policy}))
+    env = xpus.use_whole(FitEnv([server("n1", xpus=8), server("n2", xpus=8)]), range(3, 8), "n2")
+    placed = env.place(with_limits(whole(1), **{xpus.NODE_POLICY: policy}))
     assert (placed.node, placed.annotations[xpus.INDICES]) == ("n2", "0")
     base = 10 * (5 / 800 + 5 / 8 + 5 / 8)
     assert placed.score == pytest.approx(base + better)
@@ -134,31 +134,31 @@ def test_14_the_node_whose_wing_it_fills_best_is_chosen_under_both_policies(poli
 
 
 def test_quota_counts_slices_and_their_aligned_memory_while_waiting_and_placed():
-    yard = vyard()
+    env = vyard()
     manifest = with_limits(slices(2, 20480))
-    assert xpus.charge(yard, yard.admit(manifest).pod).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
-    assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
-    assert yard.place(manifest).debits == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+    assert xpus.charge(env, env.admit(manifest).pod).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+    assert xpus.charge(env, manifest).amounts == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
+    assert env.place(manifest).debits == {f"limits.{MEM}": 49152, f"limits.{VXPU}": 2}
 
 
 def test_quota_knows_the_memory_of_a_slice_without_any_card():
-    yard = Yard([])
-    found = xpus.charge(yard, with_limits(slices(1)))
+    env = FitEnv([])
+    found = xpus.charge(env, with_limits(slices(1)))
     assert found.amounts == {f"limits.{MEM}": WHOLE, f"limits.{VXPU}": 1}
     assert found.derivable
     assert not found.floors
 
 
 def test_quota_counts_the_peak_of_init_and_app():
-    yard = vyard()
+    env = vyard()
     manifest = pod("p", slices(1, QUARTER, "app"), init=[slices(1, HALF, "init")])
-    assert xpus.charge(yard, manifest).amounts == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
-    placed = yard.place(manifest)
+    assert xpus.charge(env, manifest).amounts == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
+    placed = env.place(manifest)
     assert placed.annotations[xpus.ALLOCATED] == entry(0, HALF) + ";" + entry(0, QUARTER) + ";"
     assert placed.debits == {f"limits.{MEM}": HALF, f"limits.{VXPU}": 1}
 
 
 def test_quota_counts_whole_cards_only_by_number():
-    yard = whole_yard()
-    assert xpus.charge(yard, with_limits(whole(4))).amounts == {f"limits.{XPU}": 4}
-    assert yard.place(with_limits(whole(4))).debits == {f"limits.{XPU}": 4}
+    env = whole_yard()
+    assert xpus.charge(env, with_limits(whole(4))).amounts == {f"limits.{XPU}": 4}
+    assert env.place(with_limits(whole(4))).debits == {f"limits.{XPU}": 4}

@@ -9,8 +9,8 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from . import xpus
+from .fit_env import CHART, FitEnv, Placed, pod
 from .xpus import HALF, MEM, NOUSE, QUARTER, VXPU, WHOLE, XPU, card, chosen, ids, kl, server, slices, with_limits
-from .yard import CHART, Placed, Yard, pod
 
 
 def whole(count, name="main"):
@@ -18,7 +18,7 @@ def whole(count, name="main"):
 
 
 def vyard(sizes=()):
-    return xpus.use_slices(Yard([xpus.vxpu_server()]), dict(sizes))
+    return xpus.use_slices(FitEnv([xpus.vxpu_server()]), dict(sizes))
 
 
 def all_but(*indices, sizes=None):
@@ -31,14 +31,14 @@ def all_but(*indices, sizes=None):
 
 @pytest.mark.parametrize("count", [3, 5, 6, 7])
 def test_whole_cards_come_by_1_2_4_and_8(count):
-    assert chosen(Yard([server(xpus=8)]).place(with_limits(whole(count)))) == "1/8 NumaNotFit"
+    assert chosen(FitEnv([server(xpus=8)]).place(with_limits(whole(count)))) == "1/8 NumaNotFit"
     assert chosen(vyard().place(with_limits(slices(count)))) == "1/8 NumaNotFit"
 
 
 @pytest.mark.parametrize("incoming", [whole(9), slices(9, HALF)])
 def test_more_than_the_node_has(incoming):
-    yard = Yard([server(xpus=8, cards=[card(index) for index in range(8)])])
-    assert chosen(yard.place(with_limits(incoming))) == "NodeInsufficientDevice"
+    env = FitEnv([server(xpus=8, cards=[card(index) for index in range(8)])])
+    assert chosen(env.place(with_limits(incoming))) == "NodeInsufficientDevice"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_more_than_the_node_has(incoming):
 )
 def test_whole_cards_and_whole_slices_choose_alike(count, free, answer):
     used = [index for index in range(8) if index not in free]
-    assert chosen(xpus.use_whole(Yard([server(xpus=8)]), used).place(with_limits(whole(count)))) == answer
+    assert chosen(xpus.use_whole(FitEnv([server(xpus=8)]), used).place(with_limits(whole(count)))) == answer
     assert chosen(all_but(*free).place(with_limits(slices(count)))) == answer
 
 
@@ -96,83 +96,83 @@ def test_slices_come_in_other_counts_too(count, size, free, answer):
 
 
 def test_equal_requests_of_several_slices_stack():
-    yard = vyard()
+    env = vyard()
     for name in "abcd":
-        assert chosen(yard.place(with_limits(slices(2, QUARTER), name=name))) == [0, 1]
-    assert chosen(yard.place(with_limits(slices(2, QUARTER), name="e"))) == [2, 3]
+        assert chosen(env.place(with_limits(slices(2, QUARTER), name=name))) == [0, 1]
+    assert chosen(env.place(with_limits(slices(2, QUARTER), name="e"))) == [2, 3]
 
 
 def test_one_slice_prefers_cards_in_use_in_the_order_of_the_wings():
     """Left has four fitting cards, right three: the right wing comes first, but has no card in use."""
-    yard = vyard({2: (1, HALF), 5: (1, WHOLE)})
-    assert chosen(yard.place(with_limits(slices(1, HALF)))) == [2]
-    yard = vyard({2: (1, HALF), 5: (1, WHOLE), 7: (1, HALF), 3: (1, HALF)})
-    assert chosen(yard.place(with_limits(slices(1, HALF)))) == [7]
+    env = vyard({2: (1, HALF), 5: (1, WHOLE)})
+    assert chosen(env.place(with_limits(slices(1, HALF)))) == [2]
+    env = vyard({2: (1, HALF), 5: (1, WHOLE), 7: (1, HALF), 3: (1, HALF)})
+    assert chosen(env.place(with_limits(slices(1, HALF)))) == [7]
 
 
 def test_slices_of_one_pod_come_from_one_card():
     """Left has two fitting cards, right three, one of them in use: by the wings alone that one would come first."""
-    yard = all_but(0, 1, 5, 6, 7, sizes={7: (1, QUARTER)})
-    assert chosen(yard.place(with_limits(slices(1, QUARTER)), keep=False)) == [7]
+    env = all_but(0, 1, 5, 6, 7, sizes={7: (1, QUARTER)})
+    assert chosen(env.place(with_limits(slices(1, QUARTER)), keep=False)) == [7]
     both = with_limits(slices(2, QUARTER, name="a"), slices(1, QUARTER, name="b"))
-    assert chosen(yard.place(both)) == [0, 1, 0]
+    assert chosen(env.place(both)) == [0, 1, 0]
 
 
 def test_four_quarters_fill_a_card():
-    yard = all_but(3)
+    env = all_but(3)
     for name in "abcd":
-        assert chosen(yard.place(with_limits(slices(1, QUARTER), name=name))) == [3]
-    assert chosen(yard.place(with_limits(slices(1, QUARTER), name="e"))) == "1/8 NumaNotFit, 8/8 CardInsufficientMemory"
+        assert chosen(env.place(with_limits(slices(1, QUARTER), name=name))) == [3]
+    assert chosen(env.place(with_limits(slices(1, QUARTER), name="e"))) == "1/8 NumaNotFit, 8/8 CardInsufficientMemory"
 
 
 @pytest.mark.parametrize("sizes", [(QUARTER, HALF), (HALF, QUARTER), (QUARTER, WHOLE), (HALF, WHOLE)])
 def test_a_card_carries_slices_of_one_size(sizes):
-    yard = all_but(3, sizes={3: (1, sizes[0])})
-    assert "1/8 NumaNotFit" in chosen(yard.place(with_limits(slices(1, sizes[1]))))
+    env = all_but(3, sizes={3: (1, sizes[0])})
+    assert "1/8 NumaNotFit" in chosen(env.place(with_limits(slices(1, sizes[1]))))
 
 
 def test_a_card_outside_the_wings_is_no_candidate():
-    yard = Yard([server(xpus=9, cards=[card(8)])])
-    assert chosen(yard.place(with_limits(slices(1)))) == "1/1 NumaNotFit"
-    five = Yard([server(cards=[card(index) for index in (0, 1, 2, 3, 8)])])
+    env = FitEnv([server(xpus=9, cards=[card(8)])])
+    assert chosen(env.place(with_limits(slices(1)))) == "1/1 NumaNotFit"
+    five = FitEnv([server(cards=[card(index) for index in (0, 1, 2, 3, 8)])])
     assert chosen(five.place(with_limits(slices(5, HALF)))) == "1/5 NumaNotFit"
     assert (
-        chosen(xpus.use_whole(yard, range(8)).place(with_limits(whole(1))))
+        chosen(xpus.use_whole(env, range(8)).place(with_limits(whole(1))))
         == "1/9 NumaNotFit, 8/9 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_nodes_with_fewer_cards_work():
-    assert chosen(Yard([server(xpus=2)]).place(with_limits(whole(2)))) == [0, 1]
-    assert chosen(Yard([xpus.vxpu_server(count=3)]).place(with_limits(slices(3, QUARTER)))) == [0, 1, 2]
-    assert chosen(Yard([server(xpus=6)]).place(with_limits(whole(4)))) == [0, 1, 2, 3]
-    assert chosen(Yard([server(cards=[card(4), card(1), card(5), card(0)])]).place(with_limits(slices(2)))) == [0, 1]
+    assert chosen(FitEnv([server(xpus=2)]).place(with_limits(whole(2)))) == [0, 1]
+    assert chosen(FitEnv([xpus.vxpu_server(count=3)]).place(with_limits(slices(3, QUARTER)))) == [0, 1, 2]
+    assert chosen(FitEnv([server(xpus=6)]).place(with_limits(whole(4)))) == [0, 1, 2, 3]
+    assert chosen(FitEnv([server(cards=[card(4), card(1), card(5), card(0)])]).place(with_limits(slices(2)))) == [0, 1]
 
 
 def test_unhealthy_cards_take_nothing():
-    yard = Yard([server(cards=[card(0, health=None), card(1)])])
-    assert chosen(yard.place(with_limits(slices(2, QUARTER)))) == "1/2 CardNotHealth, 1/2 NumaNotFit"
-    assert chosen(yard.place(with_limits(slices(1, QUARTER)))) == [1]
+    env = FitEnv([server(cards=[card(0, health=None), card(1)])])
+    assert chosen(env.place(with_limits(slices(2, QUARTER)))) == "1/2 CardNotHealth, 1/2 NumaNotFit"
+    assert chosen(env.place(with_limits(slices(1, QUARTER)))) == [1]
 
 
 # handles
 
 
 def test_a_node_with_seven_cards_can_split_six():
-    seven = Yard([xpus.vxpu_server(count=7)])
+    seven = FitEnv([xpus.vxpu_server(count=7)])
     assert chosen(seven.place(with_limits(slices(7, QUARTER)))) == "1/7 NodeInsufficientHandle"
     assert chosen(seven.place(with_limits(slices(6, QUARTER)))) == [0, 1, 2, 3, 4, 5]
 
 
 def test_handles_are_kept_over_several_pods_and_containers():
-    yard = vyard()
-    placed = yard.place(with_limits(slices(4, QUARTER, "a"), slices(2, HALF, "b"), slices(2, HALF, "c"), name="first"))
+    env = vyard()
+    placed = env.place(with_limits(slices(4, QUARTER, "a"), slices(2, HALF, "b"), slices(2, HALF, "c"), name="first"))
     assert chosen(placed) == [0, 1, 2, 3, 4, 5, 4, 5]
     # 8 cards + 4 × 4 + 2 × 2 = 28 handles
-    assert chosen(yard.place(with_limits(slices(2, QUARTER), name="full"))) == [0, 1]
-    assert chosen(yard.place(with_limits(slices(2, HALF), name="halves"))) == [6, 7]
+    assert chosen(env.place(with_limits(slices(2, QUARTER), name="full"))) == [0, 1]
+    assert chosen(env.place(with_limits(slices(2, HALF), name="halves"))) == [6, 7]
     # 32 handles
-    assert chosen(yard.place(with_limits(slices(1, HALF), name="one"))) == [6]
+    assert chosen(env.place(with_limits(slices(1, HALF), name="one"))) == [6]
 
 
 def test_where_handles_run_out_the_rule_is_tried_with_fewer_idle_cards():
@@ -208,19 +208,19 @@ def test_mutex_takes_idle_cards_only():
 
 
 def test_mutex_means_nothing_more_to_whole_cards():
-    yard = xpus.use_whole(Yard([server(xpus=2)]), [0, 1])
+    env = xpus.use_whole(FitEnv([server(xpus=2)]), [0, 1])
     answer = "1/2 NumaNotFit, 2/2 ExclusiveDeviceAllocateConflict"
-    assert chosen(yard.place(with_limits(whole(1), **{xpus.POLICY: "mutex"}))) == answer
-    assert chosen(yard.place(with_limits(whole(1)))) == answer
+    assert chosen(env.place(with_limits(whole(1), **{xpus.POLICY: "mutex"}))) == answer
+    assert chosen(env.place(with_limits(whole(1)))) == answer
 
 
 def test_an_excluded_card_does_not_hide_what_else_is_wrong():
-    yard = xpus.use_whole(Yard([server(xpus=4)]), [1, 2])
-    assert chosen(yard.place(with_limits(whole(2), **{NOUSE: ids([0])}))) == (
+    env = xpus.use_whole(FitEnv([server(xpus=4)]), [1, 2])
+    assert chosen(env.place(with_limits(whole(2), **{NOUSE: ids([0])}))) == (
         "1/4 CardUuidMismatch, 2/4 ExclusiveDeviceAllocateConflict"
     )
     apart = with_limits(whole(2), **{NOUSE: ids([0, 1, 2, 4, 5, 7])})
-    assert chosen(Yard([server(xpus=8)]).place(apart)) == "1/8 NumaNotFit, 6/8 CardUuidMismatch"
+    assert chosen(FitEnv([server(xpus=8)]).place(apart)) == "1/8 NumaNotFit, 6/8 CardUuidMismatch"
 
 
 # quota in Fit
@@ -232,10 +232,10 @@ def budget(manifest, **limits):
     return PodBudget({f"limits.{named[key]}": most for key, most in limits.items()}, incoming.kinds, CHART)
 
 
-def within(yard, manifest, **limits):
+def within(env, manifest, **limits):
     """The cards by container when the quota has so much left; or why not."""
     ask = read_pod_request(Pod.from_object(manifest), CHART, "spread")
-    found = fit_pod(yard.state.view("n1"), ask, CHART, budget(manifest, **limits))
+    found = fit_pod(env.state.view("n1"), ask, CHART, budget(manifest, **limits))
     if not isinstance(found, NodeFit):
         return str(found)
     return [
@@ -258,39 +258,39 @@ def test_a_selection_beyond_the_quota_is_refused(manifest, enough, short):
 
 
 def test_whole_cards_beyond_the_quota_are_refused():
-    yard = Yard([server(xpus=8)])
-    assert within(yard, with_limits(whole(2)), xpu=2) == [[0, 1]]
-    assert within(yard, with_limits(whole(2)), xpu=1) == "1/8 ResourceQuotaNotFit"
+    env = FitEnv([server(xpus=8)])
+    assert within(env, with_limits(whole(2)), xpu=2) == [[0, 1]]
+    assert within(env, with_limits(whole(2)), xpu=1) == "1/8 ResourceQuotaNotFit"
 
 
 def test_an_init_container_takes_its_pods_cards_where_quota_demands():
     """By the rule it would take the last free card of the left wing, which would cost a fifth card."""
-    yard = xpus.use_whole(Yard([server(xpus=8)]), [0, 1, 2])
+    env = xpus.use_whole(FitEnv([server(xpus=8)]), [0, 1, 2])
     manifest = pod("p", whole(4, "app"), init=[whole(1, "init")])
-    assert within(yard, manifest, xpu=5) == [[3], [4, 5, 6, 7]]
-    assert within(yard, manifest, xpu=4) == [[4], [4, 5, 6, 7]]
+    assert within(env, manifest, xpu=5) == [[3], [4, 5, 6, 7]]
+    assert within(env, manifest, xpu=4) == [[4], [4, 5, 6, 7]]
 
 
 def test_an_app_container_takes_the_slices_of_its_init_container_where_quota_demands():
     manifest = pod("p", slices(2, QUARTER, "app"), init=[slices(1, QUARTER, "init")])
-    yard = vyard({5: (1, QUARTER)})
-    assert within(yard, manifest, mem=3 * QUARTER) == [[5], [0, 1]]
-    assert within(yard, manifest, mem=2 * QUARTER) == [[5], [4, 5]]
+    env = vyard({5: (1, QUARTER)})
+    assert within(env, manifest, mem=3 * QUARTER) == [[5], [0, 1]]
+    assert within(env, manifest, mem=2 * QUARTER) == [[5], [4, 5]]
 
 
 # a node with both plugins
 
 
 def both(**annotations):
-    return Yard([server(xpus=8, cards=[card(index) for index in range(8)], **annotations)])
+    return FitEnv([server(xpus=8, cards=[card(index) for index in range(8)], **annotations)])
 
 
 def test_a_whole_card_blocks_slices_of_its_index_and_vice_versa():
-    yard = xpus.use_whole(both(), [0])
-    assert chosen(yard.place(with_limits(slices(1, QUARTER), name="a"))) == [1]
-    assert chosen(yard.place(with_limits(whole(1), name="b"))) == [2]
+    env = xpus.use_whole(both(), [0])
+    assert chosen(env.place(with_limits(slices(1, QUARTER), name="a"))) == [1]
+    assert chosen(env.place(with_limits(whole(1), name="b"))) == [2]
     for incoming, taken in ((slices(1, QUARTER), kl(0)), (whole(1), ids([1]))):
-        answer = chosen(yard.place(with_limits(incoming, **{xpus.USE: taken})))
+        answer = chosen(env.place(with_limits(incoming, **{xpus.USE: taken})))
         assert answer == "1/8 ExclusiveDeviceAllocateConflict, 7/8 CardUuidMismatch"
 
 
@@ -332,8 +332,8 @@ def test_the_score_compares_the_node_before_and_after(before, given, score):
 
 def test_vxpu_scores_nothing_and_other_cards_silence_the_score():
     assert vyard().place(with_limits(slices(4))).score == 0
-    assert Yard([server(xpus=8)]).place(with_limits(whole(8))).score == 3000
+    assert FitEnv([server(xpus=8)]).place(with_limits(whole(8))).score == 3000
     assert both().place(with_limits(whole(8))).score == 0
     gpu = '[{"id":"G","count":1,"devmem":9,"devcore":9,"type":"A10","health":true}]'
     mixed = read_node(capacity={XPU: 8}, **{"hami.io/node-nvidia-register": gpu})
-    assert Yard([mixed]).place(with_limits(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0
+    assert FitEnv([mixed]).place(with_limits(whole(8), **{xpus.NODE_POLICY: "spread"})).score == 0

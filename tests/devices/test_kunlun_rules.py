@@ -15,8 +15,8 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
 from . import xpus
+from .fit_env import CHART, NOW, pod
 from .xpus import HALF, MEM, QUARTER, VXPU, WHOLE, XPU, card, kl, server, slices, with_limits
-from .yard import CHART, NOW, pod
 
 COUNTS = st.integers(1, 8)
 SIZES = st.sampled_from([QUARTER, QUARTER, HALF, WHOLE])
@@ -213,7 +213,7 @@ pods = st.builds(
 worlds = st.tuples(servers, st.sets(st.integers(0, 7), max_size=4), st.booleans())
 
 
-def world(usages, whole, twins):
+def state_of(usages, whole, twins):
     """A node with both plugins, or with vXPU cards and whole cards of other indices."""
     usage = {("XPU", kl(i)): used for i, used in enumerate(usages) if used.slots and i not in whole}
     usage |= {("kunlun", f"n1-kunlun-{i}"): Usage(1, WHOLE, 100) for i in whole}
@@ -222,7 +222,7 @@ def world(usages, whole, twins):
 
 @given(worlds, pods)
 def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(state, manifest):
-    view, incoming = world(*state), Pod.from_object(manifest)
+    view, incoming = state_of(*state), Pod.from_object(manifest)
     fit = placed(view, manifest)
     if isinstance(fit, Rejection):
         assert str(fit)
@@ -253,7 +253,7 @@ def test_no_card_is_oversold_nor_split_two_ways_nor_used_through_both_plugins(st
 
 @given(worlds, pods)
 def test_the_annotations_say_what_was_given(state, manifest):
-    view = world(*state)
+    view = state_of(*state)
     fit = placed(view, manifest)
     if isinstance(fit, Rejection):
         return
@@ -273,7 +273,7 @@ def test_the_annotations_say_what_was_given(state, manifest):
 
 @given(worlds, pods, st.integers(0, 8 * WHOLE), st.integers(0, 12))
 def test_quota_is_never_exceeded_and_its_own_cost_is_always_enough(state, manifest, memory, count):
-    view, kinds = world(*state), Pod.from_object(manifest).kinds
+    view, kinds = state_of(*state), Pod.from_object(manifest).kinds
     limits = {f"limits.{MEM}": memory, f"limits.{VXPU}": count, f"limits.{XPU}": count}
     within = placed(view, manifest, PodBudget(limits, kinds, CHART))
     if not isinstance(within, Rejection):

@@ -12,6 +12,7 @@ from hami_webhook.quota.budget import pod_budget
 from hami_webhook.quota.pricing import charge_of, waiting_charge
 from hami_webhook.scheduling.fit import fit_pod, read_pod_request
 
+from .fit_env import CHART, NOW, FitEnv, pod
 from .metaxes import (
     AWARE,
     CARD_POLICY,
@@ -37,17 +38,16 @@ from .metaxes import (
     sgpu_node,
     zoned,
 )
-from .yard import CHART, NOW, Yard, pod
 
 FIXED = {QOS: "fixed-share"}
 
 
 def test_1_basic() -> None:
-    yard = Yard([sgpu_node(g("GPU-A"))])
-    admitted = yard.admit(pod_with_limits(vcore=60, vmemory=4)).pod
+    env = FitEnv([sgpu_node(g("GPU-A"))])
+    admitted = env.admit(pod_with_limits(vcore=60, vmemory=4)).pod
     assert admitted is not None
     assert admitted["metadata"]["annotations"] == {QOS: "best-effort"}
-    found = placed(yard, pod_with_limits(vcore=60, vmemory=4))
+    found = placed(env, pod_with_limits(vcore=60, vmemory=4))
     written = "GPU-A,Metax-SGPU,4096,60:;"
     assert found.annotations == {
         "hami.io/vgpu-node": "n1",
@@ -60,73 +60,73 @@ def test_1_basic() -> None:
 
 
 def test_2_qos() -> None:
-    yard = Yard([sgpu_node(g("GPU-A", qosPolicy="fixed-share"))])
-    placed(yard, pod_with_limits("first", FIXED, vcore=30, vmemory=8))
-    assert yard.place(pod_with_limits("b", vcore=30, vmemory=4)) == {"n1": "1/1 CardQosPolicyMismatch"}
-    assert chosen(yard, pod_with_limits("c", FIXED, vcore=30, vmemory=4), keep=False) == ["GPU-A"]
-    assert yard.place(pod_with_limits("d", FIXED, vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
-    assert yard.place(pod_with_limits("e", vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
+    env = FitEnv([sgpu_node(g("GPU-A", qosPolicy="fixed-share"))])
+    placed(env, pod_with_limits("first", FIXED, vcore=30, vmemory=8))
+    assert env.place(pod_with_limits("b", vcore=30, vmemory=4)) == {"n1": "1/1 CardQosPolicyMismatch"}
+    assert chosen(env, pod_with_limits("c", FIXED, vcore=30, vmemory=4), keep=False) == ["GPU-A"]
+    assert env.place(pod_with_limits("d", FIXED, vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
+    assert env.place(pod_with_limits("e", vcore=100, vmemory=4)) == {"n1": "1/1 CardInsufficientCore"}
 
 
 @pytest.mark.parametrize(
     ("count", "cards"), [(2, ["G2", "G1"]), (3, ["G5", "G4", "G3"]), (4, ["G2", "G1", "G5", "G4"])]
 )
 def test_3_the_smallest_zone(count: int, cards: list[str]) -> None:
-    assert chosen(Yard([sgpu_node(*zoned(1, 1, 2, 2, 2))]), pod_with_limits(sgpu=count)) == cards
+    assert chosen(FitEnv([sgpu_node(*zoned(1, 1, 2, 2, 2))]), pod_with_limits(sgpu=count)) == cards
 
 
 def test_4_filled_up_from_unlinked_cards() -> None:
-    assert chosen(Yard([sgpu_node(*zoned(1, 1, 1, 0, 0))]), pod_with_limits(sgpu=4)) == ["G3", "G2", "G1", "G5"]
+    assert chosen(FitEnv([sgpu_node(*zoned(1, 1, 1, 0, 0))]), pod_with_limits(sgpu=4)) == ["G3", "G2", "G1", "G5"]
 
 
 def test_5_loss_between_nodes() -> None:
-    yard = Yard([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
-    found = placed(yard, pod_with_limits(notes={AWARE: "true"}, sgpu=2), keep=False)
+    env = FitEnv([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
+    found = placed(env, pod_with_limits(notes={AWARE: "true"}, sgpu=2), keep=False)
     assert (found.node, found.score) == ("b", 100 * 10000)
-    alone = placed(Yard(yard.nodes[:1]), pod_with_limits(notes={AWARE: "true"}, sgpu=2))
+    alone = placed(FitEnv(env.nodes[:1]), pod_with_limits(notes={AWARE: "true"}, sgpu=2))
     assert alone.score == 60 * 10000
     # without the annotation usage decides: of equals the first name, else the busier one
-    assert placed(yard, pod_with_limits(sgpu=2), keep=False).node == "a"
-    placed(yard, pod_with_limits("small", {"metax-tech.com/use-gpuuuid": "H1"}, vcore=1, vmemory=1))
-    assert placed(yard, pod_with_limits(sgpu=1), keep=False).node == "b"
-    assert placed(yard, pod_with_limits(notes={NODE_POLICY: "spread"}, sgpu=1), keep=False).node == "a"
+    assert placed(env, pod_with_limits(sgpu=2), keep=False).node == "a"
+    placed(env, pod_with_limits("small", {"metax-tech.com/use-gpuuuid": "H1"}, vcore=1, vmemory=1))
+    assert placed(env, pod_with_limits(sgpu=1), keep=False).node == "b"
+    assert placed(env, pod_with_limits(notes={NODE_POLICY: "spread"}, sgpu=1), keep=False).node == "a"
 
 
 def test_6_whole_cards() -> None:
-    yard = Yard([gpu_node(6, losses={"1": 150, "2": 80}), gpu_node(6, "n2", losses={"1": 90, "2": 200})])
-    single = placed(yard, pod_with_limits(gpu=1), keep=False)
+    env = FitEnv([gpu_node(6, losses={"1": 150, "2": 80}), gpu_node(6, "n2", losses={"1": 90, "2": 200})])
+    single = placed(env, pod_with_limits(gpu=1), keep=False)
     assert (single.node, single.score, cards_of(single, GPU_ALLOCATED)) == ("n2", 1910, [["n2-metax-5"]])
-    double = placed(yard, pod_with_limits(gpu=2), keep=False)
+    double = placed(env, pod_with_limits(gpu=2), keep=False)
     assert (double.node, double.score) == ("n1", 1920)
 
 
 def test_7_whole_cards_one_of_them_busy() -> None:
-    yard = Yard([gpu_node(2)])
-    assert cards_of(placed(yard, pod_with_limits("busy", gpu=1)), GPU_ALLOCATED) == [["n1-metax-1"]]
+    env = FitEnv([gpu_node(2)])
+    assert cards_of(placed(env, pod_with_limits("busy", gpu=1)), GPU_ALLOCATED) == [["n1-metax-1"]]
     busy = {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
-    assert yard.place(pod_with_limits("two", gpu=2)) == busy
-    assert yard.place(pod_with_limits("three", gpu=3)) == {"n1": "NodeInsufficientDevice"}
+    assert env.place(pod_with_limits("two", gpu=2)) == busy
+    assert env.place(pod_with_limits("three", gpu=3)) == {"n1": "NodeInsufficientDevice"}
 
 
 def test_8_online() -> None:
-    yard = Yard([sgpu_node(g("G1"), g("G2"))])
-    placed(yard, pod_with_limits("on", {**ONLINE, "metax-tech.com/use-gpuuuid": "G1"}, vmemory=4))
-    placed(yard, pod_with_limits("off", {**OFFLINE, "metax-tech.com/use-gpuuuid": "G2"}, vmemory=4, vcore=30))
-    found = placed(yard, pod_with_limits("again", ONLINE, vmemory=4), keep=False)
+    env = FitEnv([sgpu_node(g("G1"), g("G2"))])
+    placed(env, pod_with_limits("on", {**ONLINE, "metax-tech.com/use-gpuuuid": "G1"}, vmemory=4))
+    placed(env, pod_with_limits("off", {**OFFLINE, "metax-tech.com/use-gpuuuid": "G2"}, vmemory=4, vcore=30))
+    found = placed(env, pod_with_limits("again", ONLINE, vmemory=4), keep=False)
     assert found.annotations[SGPU_ALLOCATED] == "G1,Metax-SGPU,4096,0:;"
     assert found.annotations[PLUGIN_ALLOCATED] == '[[{"uuid":"G1","vRam":4096}]]'
-    assert yard.place(pod_with_limits("ordinary", vmemory=4)) == {"n1": "2/2 CardAppClassMismatch"}
-    assert chosen(yard, pod_with_limits("off-2", OFFLINE, vmemory=4, vcore=30), keep=False) == ["G2"]
+    assert env.place(pod_with_limits("ordinary", vmemory=4)) == {"n1": "2/2 CardAppClassMismatch"}
+    assert chosen(env, pod_with_limits("off-2", OFFLINE, vmemory=4, vcore=30), keep=False) == ["G2"]
 
 
 def test_9_two_containers() -> None:
-    yard = Yard([sgpu_node(g("GPU-A"))])
-    found = placed(yard, pod("p", one("a", sgpu=1, vcore=60, vmemory=4), one("b", sgpu=1, vcore=30, vmemory=8)))
+    env = FitEnv([sgpu_node(g("GPU-A"))])
+    found = placed(env, pod("p", one("a", sgpu=1, vcore=60, vmemory=4), one("b", sgpu=1, vcore=30, vmemory=8)))
     assert found.annotations[SGPU_ALLOCATED] == "GPU-A,Metax-SGPU,4096,60:;GPU-A,Metax-SGPU,8192,30:;"
     assert found.annotations[PLUGIN_ALLOCATED] == (
         '[[{"uuid":"GPU-A","compute":60,"vRam":4096}],[{"uuid":"GPU-A","compute":30,"vRam":8192}]]'
     )
-    (view,) = yard.state.views()
+    (view,) = env.state.views()
     used = view.used("Metax-SGPU", "GPU-A")
     assert (used.slots, used.memory, used.cores) == (2, 12288, 90)
     assert found.debits == {f"limits.{SGPU}": 2, f"limits.{VCORE}": 90, f"limits.{VMEMORY}": 12}
@@ -137,7 +137,7 @@ def test_9_two_containers() -> None:
 )
 def test_10_units(vmemory: str | None, mebibytes: int) -> None:
     amounts = {} if vmemory is None else {"vmemory": vmemory}
-    found = placed(Yard([sgpu_node(g("GPU-A"))]), pod_with_limits(vcore=50, **amounts))
+    found = placed(FitEnv([sgpu_node(g("GPU-A"))]), pod_with_limits(vcore=50, **amounts))
     assert found.annotations[SGPU_ALLOCATED] == f"GPU-A,Metax-SGPU,{mebibytes},50:;"
 
 
@@ -145,7 +145,7 @@ def test_10_units(vmemory: str | None, mebibytes: int) -> None:
 
 
 def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> None:
-    yard = Yard([sgpu_node(g("A"), g("B"))])
+    env = FitEnv([sgpu_node(g("A"), g("B"))])
     manifest = pod(
         "p",
         one("plain"),
@@ -153,7 +153,7 @@ def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> Non
         one("two", sgpu=2, vcore=20, vmemory=2),
         init=[one("first", sgpu=1, vcore=40, vmemory=3)],
     )
-    found = placed(yard, manifest)
+    found = placed(env, manifest)
     assert found.annotations[SGPU_ALLOCATED] == (
         "B,Metax-SGPU,3072,40:;;B,Metax-SGPU,1024,0:;A,Metax-SGPU,2048,20:B,Metax-SGPU,2048,20:;"
     )
@@ -164,7 +164,7 @@ def test_both_encodings_have_init_containers_first_and_keep_empty_slots() -> Non
 
 
 def test_a_whole_card_is_written_under_hamis_two_keys_only() -> None:
-    found = placed(Yard([gpu_node(4)]), pod_with_limits(gpu=1))
+    found = placed(FitEnv([gpu_node(4)]), pod_with_limits(gpu=1))
     written = "n1-metax-3,Metax-GPU,65536,100:;"
     assert {key: text for key, text in found.annotations.items() if "metax" in key} == {
         "hami.io/metax-gpu-devices-to-allocate": written,
@@ -175,17 +175,17 @@ def test_a_whole_card_is_written_under_hamis_two_keys_only() -> None:
 def test_a_pod_is_told_of_the_vendor_it_uses_only_and_scored_by_it_only() -> None:
     """A node with both kinds: HAMi adds 2000 for the tables to a pod that asks for shared cards."""
     both = gpu_node(2, losses={"1": 0}).annotations | sgpu_node(g("A")).annotations
-    yard = Yard([read_node("n1", capacity={GPU: 2}, **both)])
-    shared = placed(yard, pod_with_limits("s", vcore=10, vmemory=1), keep=False)
+    env = FitEnv([read_node("n1", capacity={GPU: 2}, **both)])
+    shared = placed(env, pod_with_limits("s", vcore=10, vmemory=1), keep=False)
     assert (shared.score, GPU_ALLOCATED in shared.annotations) == (0, False)
-    whole = placed(yard, pod_with_limits("w", gpu=1), keep=False)
+    whole = placed(env, pod_with_limits("w", gpu=1), keep=False)
     assert (whole.score, SGPU_ALLOCATED in whole.annotations, PLUGIN_TIME in whole.annotations) == (2000, False, False)
 
 
 # section 10
 
 
-def books(**hard: str) -> QuotaAccount:
+def account_of(**hard: str) -> QuotaAccount:
     keys = {"vmemory": VMEMORY, "vcore": VCORE, "sgpu": SGPU, "gpu": GPU}
     return QuotaAccount.read(
         ResourceQuota.from_object(
@@ -200,26 +200,26 @@ def books(**hard: str) -> QuotaAccount:
 
 
 def test_the_quota_example() -> None:
-    quota = books(vmemory="64", vcore="200")
-    yard = Yard([sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID", totalVRam=65536))])
+    quota = account_of(vmemory="64", vcore="200")
+    env = FitEnv([sgpu_node(g("BIG"), g("SMALL", totalVRam=32768), g("MID", totalVRam=65536))])
     mem, core = f"limits.{VMEMORY}", f"limits.{VCORE}"
     notes = {CARD_POLICY: "spread", "metax-tech.com/nouse-gpuuuid": "SMALL"}
-    first = placed(yard, pod_with_limits("a", notes, sgpu=2, vcore=40, vmemory=8))
+    first = placed(env, pod_with_limits("a", notes, sgpu=2, vcore=40, vmemory=8))
     assert (first.debits[mem], first.debits[core]) == (16, 80)
-    second = placed(yard, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
+    second = placed(env, pod_with_limits("b", {"metax-tech.com/use-gpuuuid": "SMALL"}, vcore=50))
     assert (second.debits[mem], second.debits[core]) == (32, 50)
     # only 64 GiB cards free: 49152 + 65536 MiB would be more than 64 GiB
     third = Pod.from_object(pod_with_limits("c", {QOS: "best-effort"}, vcore=50))
-    budget = pod_budget(third, [quota], yard.state.pods_in("default"), CHART, yard.state, NOW, 300)
+    budget = pod_budget(third, [quota], env.state.pods_in("default"), CHART, env.state, NOW, 300)
     ask = read_pod_request(third, CHART, "spread")
     assert ask is not None
-    (view,) = yard.state.views()
+    (view,) = env.state.views()
     refused = fit_pod(view, ask, CHART, budget)
     assert isinstance(refused, Rejection)
     assert str(refused) == "3/3 ResourceQuotaNotFit"
     fourth = Pod.from_object(pod_with_limits("d", vcore=80, vmemory=4))
     used = {mem: 48, core: 130}
-    over = quota.with_increase("-", None, used).overrun(waiting_charge(fourth, CHART, yard.state))
+    over = quota.with_increase("-", None, used).overrun(waiting_charge(fourth, CHART, env.state))
     assert over == (core,)
 
 
@@ -237,55 +237,55 @@ def test_the_quota_example() -> None:
 def test_what_a_shared_card_costs_before_and_after_it_is_placed(
     notes: dict[str, str], amounts: dict[str, object], waiting: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
-    yard = Yard([sgpu_node(g("SMALL", totalVRam=32768), name="n0"), sgpu_node(g("A"), g("B"))])
+    env = FitEnv([sgpu_node(g("SMALL", totalVRam=32768), name="n0"), sgpu_node(g("A"), g("B"))])
     manifest = pod_with_limits("p", notes, **amounts)
     keys = [f"limits.{name}" for name in (SGPU, VMEMORY, VCORE)]
-    before = waiting_charge(Pod.from_object(manifest), CHART, yard.state)
+    before = waiting_charge(Pod.from_object(manifest), CHART, env.state)
     assert tuple(before.amounts.get(key, 0) for key in keys) == waiting
     assert before.derivable is ("vmemory" in amounts)
-    found = placed(Yard(yard.nodes[1:]), manifest)
+    found = placed(FitEnv(env.nodes[1:]), manifest)
     assert tuple(found.debits.get(key, 0) for key in keys) == after
 
 
 def test_no_card_known_costs_a_unit_of_memory_a_device() -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits(sgpu=2, vcore=0)), CHART, Yard([]).state)
+    charge = waiting_charge(Pod.from_object(pod_with_limits(sgpu=2, vcore=0)), CHART, FitEnv([]).state)
     assert charge.amounts == {f"limits.{SGPU}": 2, f"limits.{VMEMORY}": 2}
 
 
 def test_whole_cards_cost_their_number_only() -> None:
-    yard = Yard([gpu_node(4)])
-    waiting = waiting_charge(Pod.from_object(pod_with_limits(gpu=3)), CHART, yard.state)
+    env = FitEnv([gpu_node(4)])
+    waiting = waiting_charge(Pod.from_object(pod_with_limits(gpu=3)), CHART, env.state)
     assert (waiting.amounts, waiting.derivable) == ({f"limits.{GPU}": 3}, True)
-    assert placed(yard, pod_with_limits(gpu=3)).debits == {f"limits.{GPU}": 3}
+    assert placed(env, pod_with_limits(gpu=3)).debits == {f"limits.{GPU}": 3}
 
 
 @pytest.mark.parametrize(("hard", "fits"), [("6", True), ("5", False), ("5632Mi", True), ("5631Mi", False)])
 def test_a_memory_quota_is_in_gibibytes_or_in_bytes(hard: str, fits: bool) -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits(vmemory="5632Mi")), CHART, Yard([]).state)
-    assert (books(vmemory=hard).overrun(charge) == ()) is fits
+    charge = waiting_charge(Pod.from_object(pod_with_limits(vmemory="5632Mi")), CHART, FitEnv([]).state)
+    assert (account_of(vmemory=hard).overrun(charge) == ()) is fits
 
 
 def test_a_quota_of_nothing_blocks_a_pod_that_names_no_memory() -> None:
-    charge = waiting_charge(Pod.from_object(pod_with_limits()), CHART, Yard([]).state)
-    assert books(vmemory="0Gi", sgpu="5").overrun(charge) == (f"limits.{VMEMORY}",)
+    charge = waiting_charge(Pod.from_object(pod_with_limits()), CHART, FitEnv([]).state)
+    assert account_of(vmemory="0Gi", sgpu="5").overrun(charge) == (f"limits.{VMEMORY}",)
 
 
 def test_init_and_app_containers_combine_per_card() -> None:
-    yard = Yard([sgpu_node(g("A"))])
+    env = FitEnv([sgpu_node(g("A"))])
     manifest = pod(
         "p",
         one("app", sgpu=1, vcore=20, vmemory=5),
         one("beside", sgpu=1, vcore=30, vmemory=1),
         init=[one("init", sgpu=1, vcore=90, vmemory=8), one("side", sidecar=True, sgpu=1, vcore=5, vmemory=1)],
     )
-    assert placed(yard, manifest).debits == {f"limits.{SGPU}": 3, f"limits.{VMEMORY}": 8, f"limits.{VCORE}": 90}
+    assert placed(env, manifest).debits == {f"limits.{SGPU}": 3, f"limits.{VMEMORY}": 8, f"limits.{VCORE}": 90}
 
 
 def test_a_placed_pod_costs_what_its_annotation_says() -> None:
     notes = {SGPU_ALLOCATED: "GPU-A,Metax-SGPU,1536,60:;", "hami.io/vgpu-node": "n1"}
     manifest = pod_with_limits("p", notes, vcore=10, vmemory=1)
     manifest["spec"]["nodeName"] = "n1"
-    charge = charge_of(Pod.from_object(manifest), CHART, Yard([]).state, NOW)
+    charge = charge_of(Pod.from_object(manifest), CHART, FitEnv([]).state, NOW)
     assert (charge.placed, charge.amounts) == (
         True,
         {f"limits.{SGPU}": 1, f"limits.{VMEMORY}": 2, f"limits.{VCORE}": 60},

@@ -14,6 +14,7 @@ from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.scoring import node_score, score
 
 from .cards import room
+from .fit_env import CHART, JSON, FitEnv, configured, pod
 from .metaxes import (
     AWARE,
     CARD_POLICY,
@@ -33,7 +34,6 @@ from .metaxes import (
     view,
     zoned,
 )
-from .yard import CHART, JSON, Yard, configured, pod
 
 KEY = "Metax-SGPU"
 BEST, FIXED, BURST = "best-effort", "fixed-share", "burst-share"
@@ -232,11 +232,11 @@ def test_after_all_cores_a_card_has_no_qos_for_the_next_container() -> None:
 
 def test_the_qos_of_a_card_changes_with_its_pods() -> None:
     """Nothing about it is remembered: not after a restart, not when the pod is gone."""
-    yard = Yard([sgpu_node(g("A", qosPolicy=BEST))])
-    placed(yard, pod_with_limits("a", {QOS: FIXED}, vcore=10, vmemory=1))
-    assert yard.place(pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1)) == {"n1": "1/1 CardQosPolicyMismatch"}
-    yard.remove("a")
-    placed(yard, pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1))
+    env = FitEnv([sgpu_node(g("A", qosPolicy=BEST))])
+    placed(env, pod_with_limits("a", {QOS: FIXED}, vcore=10, vmemory=1))
+    assert env.place(pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1)) == {"n1": "1/1 CardQosPolicyMismatch"}
+    env.remove("a")
+    placed(env, pod_with_limits("b", {QOS: BURST}, vcore=10, vmemory=1))
 
 
 # choice
@@ -244,10 +244,10 @@ def test_the_qos_of_a_card_changes_with_its_pods() -> None:
 
 def test_the_first_cards_in_the_order_tried_are_taken_without_all_cores_or_with_a_class() -> None:
     cards = zoned(2, 2, 1, 1, 1)
-    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits(sgpu=2, vcore=99, vmemory=1)) == ["G5", "G4"]
-    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits(notes=OFFLINE)) == ["G5"]
-    assert chosen(Yard([sgpu_node(*cards)]), pod_with_limits()) == ["G2"]
-    fewer = Yard([sgpu_node(*cards)])
+    assert chosen(FitEnv([sgpu_node(*cards)]), pod_with_limits(sgpu=2, vcore=99, vmemory=1)) == ["G5", "G4"]
+    assert chosen(FitEnv([sgpu_node(*cards)]), pod_with_limits(notes=OFFLINE)) == ["G5"]
+    assert chosen(FitEnv([sgpu_node(*cards)]), pod_with_limits()) == ["G2"]
+    fewer = FitEnv([sgpu_node(*cards)])
     assert chosen(fewer, pod_with_limits(notes={CARD_POLICY: "binpack"}, sgpu=2, vcore=1, vmemory=1)) == ["G5", "G4"]
 
 
@@ -269,7 +269,7 @@ def test_cards_of_a_zone_are_linked() -> None:
     ],
 )
 def test_link_zones(zones: tuple[int, ...], count: int, cards: list[str]) -> None:
-    assert chosen(Yard([sgpu_node(*zoned(*zones))]), pod_with_limits(sgpu=count)) == cards
+    assert chosen(FitEnv([sgpu_node(*zoned(*zones))]), pod_with_limits(sgpu=count)) == cards
 
 
 def test_zones_are_of_the_cards_that_may_be_had() -> None:
@@ -392,11 +392,11 @@ def test_in_both_policies_the_better_linked_node_wins_whatever_its_usage(policy:
     loose = sgpu_node(*zoned(1, 2, 0, name="L"), name="a-loose")
     tight = sgpu_node(*zoned(1, 1, 0, name="T"), name="b-tight")
     for busy in ("L3", "T3"):
-        yard = Yard([loose, tight])
-        placed(yard, pod_with_limits("busy", {"metax-tech.com/use-gpuuuid": busy}))
+        env = FitEnv([loose, tight])
+        placed(env, pod_with_limits("busy", {"metax-tech.com/use-gpuuuid": busy}))
         notes = {AWARE: "true", NODE_POLICY: policy}
-        assert placed(yard, pod_with_limits("p", notes, sgpu=2), keep=False).node == "b-tight"
-        usage_decides = placed(yard, pod_with_limits("q", {NODE_POLICY: policy}, sgpu=2), keep=False).node
+        assert placed(env, pod_with_limits("p", notes, sgpu=2), keep=False).node == "b-tight"
+        usage_decides = placed(env, pod_with_limits("q", {NODE_POLICY: policy}, sgpu=2), keep=False).node
         assert usage_decides == {"binpack": {"L3": "a-loose", "T3": "b-tight"},
                                  "spread": {"L3": "b-tight", "T3": "a-loose"}}[policy][busy]  # fmt: skip
 
@@ -439,7 +439,7 @@ def test_an_online_pod_scores_each_card_once_and_not_itself() -> None:
 
 
 def test_the_policy_called_topology_aware_leaves_the_choice_of_node_to_the_score() -> None:
-    yard = Yard([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
-    assert placed(yard, pod_with_limits(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
+    env = FitEnv([sgpu_node(*zoned(1, 1, 1, 1), name="a"), sgpu_node(*zoned(1, 1, name="H"), name="b")])
+    assert placed(env, pod_with_limits(notes={CARD_POLICY: "topology-aware"}, sgpu=2), keep=False).node == "a"
     notes = {CARD_POLICY: "topology-aware", AWARE: "true"}
-    assert cards_of(placed(yard, pod_with_limits(notes=notes, sgpu=2)))[0] == ["H2", "H1"]
+    assert cards_of(placed(env, pod_with_limits(notes=notes, sgpu=2)))[0] == ["H2", "H1"]

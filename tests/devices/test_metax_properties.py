@@ -16,8 +16,8 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 
 from .cards import Room, room
+from .fit_env import CHART, JSON, FitEnv, pod
 from .metaxes import APP_CLASS, CARD_POLICY, QOS, g, one, pod_with_limits, sgpu_node
-from .yard import CHART, JSON, Yard, pod
 
 KEY = "Metax-SGPU"
 KINDS = ("best-effort", "fixed-share", "burst-share")
@@ -287,16 +287,16 @@ def test_fit_never_oversells_a_card_nor_the_quota(on: NodeView, manifest: JSON, 
 @given(st.data())
 def test_what_is_placed_here_never_mixes_classes_or_kinds_of_qos(data: st.DataObject) -> None:
     """Whatever comes and goes, two kinds of QoS never meet on a card, nor ordinary and classed pods."""
-    yard = Yard([sgpu_node(*(g(f"G{n}", n % 2, totalDevCount=4) for n in range(3)))])
+    env = FitEnv([sgpu_node(*(g(f"G{n}", n % 2, totalDevCount=4) for n in range(3)))])
     there: list[str] = []
     for number in range(data.draw(st.integers(1, 8))):
         if there and data.draw(st.integers(0, 3)) == 0:
-            yard.remove(there.pop(data.draw(st.integers(0, len(there) - 1))))
+            env.remove(there.pop(data.draw(st.integers(0, len(there) - 1))))
             continue
         name = f"p{number}"
-        if not isinstance(yard.place(data.draw(pods(name))), dict):
+        if not isinstance(env.place(data.draw(pods(name))), dict):
             there.append(name)
-        (view,) = yard.state.views()
+        (view,) = env.state.views()
         for device in view.inventories[KEY].devices:
             holders = view.used(KEY, device.uuid).holders
             apps = {holder.pod.annotations.get(APP_CLASS, "") for holder in holders}

@@ -32,6 +32,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 
+from .fit_env import CHART, NOW, FitEnv, configured, pod
 from .metaxes import (
     APP_CLASS,
     OFFLINE,
@@ -49,7 +50,6 @@ from .metaxes import (
     pod_with_limits,
     sgpu_node,
 )
-from .yard import CHART, NOW, Yard, configured, pod
 
 SHARED = CHART["Metax-SGPU"]
 SAMPLE = (
@@ -159,7 +159,7 @@ def test_cards_go_when_the_annotation_goes_or_breaks() -> None:
 
 def admitted(manifest: dict[str, Any]) -> dict[str, str] | str:
     """The annotations admission leaves, or its message."""
-    found = Yard([]).admit(manifest)
+    found = FitEnv([]).admit(manifest)
     return found.message if found.pod is None else found.pod["metadata"]["annotations"]
 
 
@@ -213,17 +213,17 @@ def test_what_was_not_mutated_is_refused_all_the_same(notes: dict[str, str]) -> 
 
 def test_limits_and_requests_are_never_rewritten() -> None:
     made = container(requests={SGPU: 1}, **{SGPU: 1, VMEMORY: "2048Mi", VCORE: 10})
-    found = Yard([]).admit(pod("p", made))
+    found = FitEnv([]).admit(pod("p", made))
     assert (found.limits(), found.requests()) == ({SGPU: "1", VMEMORY: "2048Mi", VCORE: "10"}, {SGPU: "1"})
 
 
 def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card() -> None:
-    yard = Yard([sgpu_node(g("A"))])
-    assert yard.admit(pod_with_limits(vcore=101)).warnings == [
+    env = FitEnv([sgpu_node(g("A"))])
+    assert env.admit(pod_with_limits(vcore=101)).warnings == [
         f"container main: {VCORE} 101 is more than the 100 that a card has"
     ]
-    assert yard.admit(pod_with_limits(vcore=100)).warnings == []
-    assert yard.place(pod_with_limits(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
+    assert env.admit(pod_with_limits(vcore=100)).warnings == []
+    assert env.place(pod_with_limits(vcore=101)) == {"n1": "1/1 CardInsufficientCore"}
 
 
 @pytest.mark.parametrize("amount", ["-4", "2097152", "2048Ti", "512Ki", "-1Gi"])
@@ -231,7 +231,7 @@ def test_more_cores_than_a_card_has_are_admitted_with_a_warning_and_fit_no_card(
 def test_memory_that_cannot_be_meant_is_denied(amount: str, where: str) -> None:
     amounts = {VMEMORY: amount}
     made = container(**{SGPU: "1"} | amounts) if where == "limits" else container(requests=amounts, **{SGPU: "1"})
-    assert Yard([]).admit(pod("p", made)).message == (
+    assert FitEnv([]).admit(pod("p", made)).message == (
         f"invalid {VMEMORY} value {amount} in container main: must be at most 2097151 GiB as a whole number, or 1Mi to "
         "2147483647Mi in bytes"
     )

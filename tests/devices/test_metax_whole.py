@@ -19,6 +19,7 @@ from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
+from .fit_env import CHART, NOW, FitEnv, configured, pod
 from .metaxes import (
     CARD_POLICY,
     GPU,
@@ -31,7 +32,6 @@ from .metaxes import (
     placed,
     pod_with_limits,
 )
-from .yard import CHART, NOW, Yard, configured, pod
 
 WHOLE = CHART["Metax-GPU"]
 LOSS_TABLE = {"1": 150, "2": 80, "3": 390, "4": 80, "5": 150, "6": 0}
@@ -107,9 +107,9 @@ def test_a_table_that_cannot_be_read_is_told_and_leaves_the_cards() -> None:
     ],
 )
 def test_the_node_score(policy: str | None, count: int, tables: bool, score: float) -> None:
-    yard = Yard([gpu_node(7, losses=LOSS_TABLE, scores=SCORE_TABLE) if tables else gpu_node(7)])
+    env = FitEnv([gpu_node(7, losses=LOSS_TABLE, scores=SCORE_TABLE) if tables else gpu_node(7)])
     notes = {} if policy is None else {NODE_POLICY: policy}
-    assert placed(yard, pod_with_limits(notes=notes, gpu=count)).score == score
+    assert placed(env, pod_with_limits(notes=notes, gpu=count)).score == score
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_the_node_score(policy: str | None, count: int, tables: bool, score: flo
 )
 def test_a_node_without_its_table_or_entry_is_the_last_to_be_taken(policy: str, tables: dict[str, object]) -> None:
     """Issues 2566 and 2572: half a table made a node the best of all in one policy."""
-    yard = Yard([gpu_node(6, "bare", **tables), gpu_node(6, "full", losses={"1": 1999}, scores={"1": 1})])
-    assert placed(yard, pod_with_limits(notes={NODE_POLICY: policy}, gpu=1)).node == "full"
+    env = FitEnv([gpu_node(6, "bare", **tables), gpu_node(6, "full", losses={"1": 1999}, scores={"1": 1})])
+    assert placed(env, pod_with_limits(notes={NODE_POLICY: policy}, gpu=1)).node == "full"
 
 
 def test_cards_are_counted_once_over_all_containers() -> None:
     """Each container takes its own cards; an init container may use those of an app container."""
-    yard = Yard([gpu_node(6, losses=LOSS_TABLE)])
-    found = placed(yard, pod("p", one("a", gpu=1), one("b", gpu=2), init=[one("i", gpu=2)]))
+    env = FitEnv([gpu_node(6, losses=LOSS_TABLE)])
+    found = placed(env, pod("p", one("a", gpu=1), one("b", gpu=2), init=[one("i", gpu=2)]))
     assert cards_of(found, GPU_ALLOCATED) == [
         ["n1-metax-5", "n1-metax-4"],
         ["n1-metax-5"],
@@ -146,53 +146,53 @@ def test_cards_are_counted_once_over_all_containers() -> None:
 
 def test_two_containers_with_whole_cards_fit() -> None:
     """HAMi wants the second container to take the first one's card, which is full."""
-    found = placed(Yard([gpu_node(2)]), pod("p", one("a", gpu=1), one("b", gpu=1)))
+    found = placed(FitEnv([gpu_node(2)]), pod("p", one("a", gpu=1), one("b", gpu=1)))
     assert cards_of(found, GPU_ALLOCATED) == [["n1-metax-1"], ["n1-metax-0"]]
-    refused = Yard([gpu_node(2)]).place(pod("p", one("a", gpu=1), one("b", gpu=2)))
+    refused = FitEnv([gpu_node(2)]).place(pod("p", one("a", gpu=1), one("b", gpu=2)))
     assert refused == {"n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardTimeSlicingExhausted"}
 
 
 def test_a_whole_card_is_never_shared_whatever_the_policy() -> None:
     for policy in ("binpack", "spread", "mutex", "topology-aware"):
-        yard = Yard([gpu_node(1)])
-        placed(yard, pod_with_limits("a", {CARD_POLICY: policy}, gpu=1))
-        assert yard.place(pod_with_limits("b", {CARD_POLICY: policy}, gpu=1)) == {"n1": "1/1 CardTimeSlicingExhausted"}
+        env = FitEnv([gpu_node(1)])
+        placed(env, pod_with_limits("a", {CARD_POLICY: policy}, gpu=1))
+        assert env.place(pod_with_limits("b", {CARD_POLICY: policy}, gpu=1)) == {"n1": "1/1 CardTimeSlicingExhausted"}
 
 
 def test_uuid_lists_have_no_effect_as_the_ids_are_not_hardware() -> None:
     notes = {"metax-tech.com/use-gpuuuid": "x", "metax-tech.com/nouse-gpuuuid": "n1-metax-0"}
-    placed(Yard([gpu_node(1)]), pod_with_limits(notes=notes, gpu=1))
+    placed(FitEnv([gpu_node(1)]), pod_with_limits(notes=notes, gpu=1))
 
 
 def test_broken_cards_are_not_given() -> None:
     """Which of the cards are broken isn't known; as many as are allocatable may be in use at once."""
-    yard = Yard(
+    env = FitEnv(
         [Node.from_object({"metadata": {"name": "n1"}, "status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "2"}}})]
     )
-    assert yard.place(pod_with_limits("three", gpu=3)) == {
+    assert env.place(pod_with_limits("three", gpu=3)) == {
         "n1": "2/4 AllocatedCardsInsufficientRequest, 2/4 CardNotHealth"
     }
-    placed(yard, pod_with_limits("a", gpu=1))
-    assert yard.place(pod_with_limits("two", gpu=2)) == {
+    placed(env, pod_with_limits("a", gpu=1))
+    assert env.place(pod_with_limits("two", gpu=2)) == {
         "n1": "1/4 AllocatedCardsInsufficientRequest, 1/4 CardTimeSlicingExhausted, 2/4 CardNotHealth"
     }
-    assert isinstance(yard.place(pod("xy", one("x", gpu=1), one("y", gpu=1))), dict)
-    placed(yard, pod_with_limits("b", gpu=1))
-    assert yard.place(pod_with_limits("c", gpu=1)) == {"n1": "2/4 CardNotHealth, 2/4 CardTimeSlicingExhausted"}
+    assert isinstance(env.place(pod("xy", one("x", gpu=1), one("y", gpu=1))), dict)
+    placed(env, pod_with_limits("b", gpu=1))
+    assert env.place(pod_with_limits("c", gpu=1)) == {"n1": "2/4 CardNotHealth, 2/4 CardTimeSlicingExhausted"}
 
 
 def test_capacity_without_allocatable_is_all_usable() -> None:
     bare = Node.from_object({"metadata": {"name": "n1"}, "status": {"capacity": {GPU: "2"}}})
-    placed(Yard([bare]), pod_with_limits(gpu=2))
+    placed(FitEnv([bare]), pod_with_limits(gpu=2))
 
 
 # admission and extraction
 
 
 def test_admission_changes_nothing() -> None:
-    yard = Yard([])
+    env = FitEnv([])
     manifest = pod_with_limits(gpu=2)
-    assert yard.admit(manifest).pod == manifest
+    assert env.admit(manifest).pod == manifest
     draft = PodDraft(manifest)
     assert WHOLE.admit(draft.containers[0], draft, NO_DEVICES) is True
     zero = PodDraft(pod_with_limits(gpu=0))
@@ -229,7 +229,7 @@ def test_no_card_is_given_twice_nor_more_cards_than_are_whole(
     cards: int, usable: int, pods: list[tuple[bool, int]]
 ) -> None:
     status = {"capacity": {GPU: str(cards)}, "allocatable": {GPU: str(min(usable, cards))}}
-    yard = Yard([Node.from_object({"metadata": {"name": "n1"}, "status": status})])
+    env = FitEnv([Node.from_object({"metadata": {"name": "n1"}, "status": status})])
     taken: set[str] = set()
     for number, (twice, count) in enumerate(pods):
         containers = [one("a", gpu=count), one("b", gpu=1)][: 1 + twice]
@@ -237,7 +237,7 @@ def test_no_card_is_given_twice_nor_more_cards_than_are_whole(
         wanted = count + twice
         if wanted == 0:
             continue
-        found = yard.place(manifest)
+        found = env.place(manifest)
         room = min(usable, cards) - len(taken)
         assert isinstance(found, dict) is (wanted > room)
         if not isinstance(found, dict):

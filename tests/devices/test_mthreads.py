@@ -5,6 +5,7 @@ from builders import read_node
 
 from hami_webhook.devices.model import RegistrationError
 
+from .fit_env import NOW, FitEnv, Placed, configured, pod
 from .moore import (
     ALLOCATED,
     CORE,
@@ -14,13 +15,12 @@ from .moore import (
     VENDOR,
     VGPU,
     admitted,
+    env,
     mt_node,
     placed,
     short,
     with_limits,
-    yard,
 )
-from .yard import NOW, Placed, Yard, configured, pod
 
 # 2: names and config
 
@@ -51,7 +51,7 @@ def test_a_section_whose_count_has_no_name_makes_no_backend():
 
 def test_configured_names_count():
     vendors = configured("mthreads: {resourceCountName: a.b/n, resourceMemoryName: a.b/m, resourceCoreName: a.b/c}")
-    where = Yard([read_node("n1", capacity={"a.b/c": 16, "a.b/m": 96})], vendors)
+    where = FitEnv([read_node("n1", capacity={"a.b/c": 16, "a.b/m": 96})], vendors)
     assert where.admit(pod(**{"a.b/n": 0})).message == "a.b/n must be greater than 0"
     assert where.admit(pod(**{"a.b/n": 1})).limits() == {"a.b/n": "1", "a.b/m": "96", "a.b/c": "16"}
 
@@ -85,7 +85,7 @@ def test_a_capacity_no_node_can_have_is_refused():
 
 
 def test_devices_are_gone_with_the_capacity():
-    where = yard()
+    where = env()
     where.state.set_node(mt_node(core=0), NOW)
     assert placed(where, pod("p", with_limits(n=1))) == "node unregistered"
 
@@ -220,6 +220,6 @@ def test_a_pod_that_can_never_be_placed_is_told_so_and_never_is(apps, inits, war
         ]
 
     manifest = pod("p", *made("a", apps), init=made("i", inits))
-    where = yard(mt_node(160, 960))
+    where = env(mt_node(160, 960))
     assert any(NEVER in text for text in where.admit(manifest).warnings) is warned
     assert isinstance(where.place(manifest), Placed) is not warned

@@ -10,6 +10,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.devices.model import FixedMemory, Request, ShareOfCard, WholeCard
 from hami_webhook.kube.objects import Container, ContainerKind
 
+from .fit_env import NOW, Placed, placed_pod, pod
 from .moore import (
     ALLOCATED,
     BINPACK,
@@ -19,12 +20,11 @@ from .moore import (
     NAMES,
     VENDOR,
     VGPU,
+    env,
     mt_node,
     placed,
     with_limits,
-    yard,
 )
-from .yard import NOW, Placed, placed_pod, pod
 
 # 6: requests
 
@@ -70,20 +70,20 @@ LABELS = [
 @pytest.mark.parametrize(("amounts", "notes", "label"), LABELS)
 def test_every_label_alone(amounts, notes, label):
     """The only card has a pod of 2 units and 4 core groups."""
-    where = yard(mt_node(16, 96))
+    where = env(mt_node(16, 96))
     assert isinstance(where.place(pod("first", with_limits(n=1, mem=2, core=4))), Placed)
     assert placed(where, pod("p", with_limits(**amounts), annotations=notes)) == f"1/1 {label}"
 
 
 def test_a_hundred_slots_are_all():
-    where = yard(mt_node(16, 96))
+    where = env(mt_node(16, 96))
     held = {ALLOCATED: "mt-1-mthreads-0,Mthreads,0,0:" * 100 + ";"}
     where.state.set_pod(placed_pod("u", with_limits(n=1), on="mt-1", **held), NOW)
     assert placed(where, pod("p", with_limits(n=1, mem=2))) == "1/1 CardTimeSlicingExhausted"
 
 
 def test_a_whole_card_is_exclusive_even_where_memory_and_cores_are_free():
-    where = yard(mt_node(16, 192))
+    where = env(mt_node(16, 192))
     held = {ALLOCATED: "mt-1-mthreads-0,Mthreads,0,0:;"}
     where.state.set_pod(placed_pod("u", with_limits(n=1), on="mt-1", **held), NOW)
     assert placed(where, pod("p", with_limits(n=1))) == "1/1 ExclusiveDeviceAllocateConflict"
@@ -92,7 +92,7 @@ def test_a_whole_card_is_exclusive_even_where_memory_and_cores_are_free():
 
 
 def test_a_larger_card_is_given_whole_and_booked_whole():
-    where = yard(mt_node(16, 192))
+    where = env(mt_node(16, 192))
     result = where.place(pod("p", with_limits(n=1)))
     assert result.annotations[ALLOCATED] == "mt-1-mthreads-0,Mthreads,98304,16:;"
     assert result.debits == {f"limits.{VGPU}": 1, f"limits.{MEM}": 192, f"limits.{CORE}": 16}
@@ -110,7 +110,7 @@ def test_a_larger_card_is_given_whole_and_booked_whole():
     ],
 )
 def test_lists_are_read_under_mthreads_ai(notes, answer):
-    assert placed(yard(), pod("p", with_limits(n=1, mem=2), annotations=notes)).startswith(answer)
+    assert placed(env(), pod("p", with_limits(n=1, mem=2), annotations=notes)).startswith(answer)
 
 
 def small(name, sidecar=False, mem=32):
@@ -134,13 +134,13 @@ def small(name, sidecar=False, mem=32):
     ],
 )
 def test_one_card_serves_the_pod(apps, inits, answer):
-    found = placed(yard(), pod("p", *apps, init=inits))
+    found = placed(env(), pod("p", *apps, init=inits))
     cards = "".join(entry.uuid[-1] for row in decode_pod_devices(found) for entry in row) if ";" in found else found
     assert cards == answer
 
 
 def test_init_and_app_containers_may_have_different_cards():
-    where = yard()
+    where = env()
     for card, mem in ((1, 64), (0, 32)):
         taken = pod(f"t{card}", with_limits(n=1, mem=mem), annotations={USE: f"mt-1-mthreads-{card}"})
         assert isinstance(where.place(taken), Placed)
@@ -152,7 +152,7 @@ def test_init_and_app_containers_may_have_different_cards():
 
 
 def test_what_placement_writes():
-    where = yard(mt_node(128, 768))
+    where = env(mt_node(128, 768))
     result = where.place(pod("p", container("side"), with_limits("main", n=1, mem=32, core=8)))
     assert dict(result.annotations) == {
         "hami.io/vgpu-node": "mt-1",
@@ -165,7 +165,7 @@ def test_what_placement_writes():
 
 
 def test_the_index_is_the_last_containers_that_has_cards():
-    where = yard()
+    where = env()
     init_only = where.place(pod("p", container("main"), init=[with_limits("i", n=2)]), keep=False)
     assert init_only.annotations["mthreads.com/gpu-index"] == "1,0"
     both = where.place(pod("p", with_limits(n=1, mem=2), container("side"), init=[with_limits("i", n=2)]), keep=False)
@@ -190,11 +190,11 @@ def amounts(sums):
 @pytest.mark.parametrize(("name", "waiting"), [("a", (32, 8)), ("b", (192, 32)), ("c", (96, 16)), ("d", (64, 9))])
 def test_what_a_waiting_pod_is_charged(name, waiting):
     for capacity in ((32, 192), (32, 128), (0, 0)):
-        assert amounts(yard(mt_node(*capacity)).waiting(PODS[name])) == waiting
+        assert amounts(env(mt_node(*capacity)).waiting(PODS[name])) == waiting
 
 
 def test_the_pages_quota_table():
-    where = yard(mt_node(128, 768), hard=HARD)
+    where = env(mt_node(128, 768), hard=HARD)
 
     def refused_at_admission(name):
         return any(
@@ -221,14 +221,14 @@ def test_the_pages_quota_table():
 
 
 def test_quota_is_asked_with_what_the_card_really_is():
-    where = yard(mt_node(16, 192), hard={f"limits.{MEM}": 191})
+    where = env(mt_node(16, 192), hard={f"limits.{MEM}": 191})
     assert amounts(where.waiting(PODS["c"])) == (96, 16)
     assert placed(where, PODS["c"]) == "1/1 ResourceQuotaNotFit"
 
 
 def test_every_pair_of_legal_slices_is_admitted_with_its_units():
     for one, other in combinations((2, 4, 8, 16, 32, 64, 96), 2):
-        waiting = yard().waiting(
+        waiting = env().waiting(
             pod("p", with_limits("a", n=1, mem=one, core=1), with_limits("b", n=1, mem=other, core=2))
         )
         assert waiting == {f"limits.{VGPU}": 2, f"limits.{MEM}": one + other, f"limits.{CORE}": 3}

@@ -8,7 +8,7 @@ from hami_webhook.devices import vendor
 from hami_webhook.devices.registry import reserved_words, section_types
 from hami_webhook.integrations import SCHEDULERS
 
-from .yard import CHART, configured
+from .fit_env import CHART, configured
 
 
 def test_a_section_without_its_count_name_manages_nothing() -> None:

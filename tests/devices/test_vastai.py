@@ -15,7 +15,7 @@ from hami_webhook.devices.codecs import decode_pod_devices
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .yard import CHART, Placed, Yard, pod
+from .fit_env import CHART, FitEnv, Placed, pod
 
 COUNT = "vastaitech.com/va"
 REGISTER = "hami.io/node-va-register"
@@ -47,20 +47,20 @@ def with_limits(count: int, name: str = "p", **annotations: str) -> dict[str, An
     return pod(name, annotations=annotations, **{COUNT: count})
 
 
-def chosen(yard: Yard, manifest: dict[str, Any]) -> str:
+def chosen(env: FitEnv, manifest: dict[str, Any]) -> str:
     """The devices a pod got, container by container, or why it got none."""
-    text = yard.outcome(manifest, "Vastai")
+    text = env.outcome(manifest, "Vastai")
     rows = decode_pod_devices(text) if ";" in text else ()
     return " | ".join(" ".join(entry.uuid for entry in row) for row in rows) or text
 
 
-def with_used(on: Node, *uuids: str) -> Yard:
+def with_used(on: Node, *uuids: str) -> FitEnv:
     """The node with one pod on each of the devices."""
-    yard = Yard([on])
+    env = FitEnv([on])
     for uuid in uuids:
         manifest = with_limits(1, f"on-{uuid}", **{"vastaitech.com/use-gpuuuid": uuid})
-        assert chosen(yard, manifest) == uuid
-    return yard
+        assert chosen(env, manifest) == uuid
+    return env
 
 
 TWO_CARDS = vastai(card("6-0"), card("7-0"))
@@ -72,8 +72,8 @@ SIX_DIES = dies({"d0": "1", "d1": "1", "d2": "1", "d3": "2", "d4": "2", "d5": "3
 
 
 def test_example_1_full_cards() -> None:
-    yard = Yard([TWO_CARDS])
-    placed = yard.place(with_limits(1))
+    env = FitEnv([TWO_CARDS])
+    placed = env.place(with_limits(1))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "7-0,Vastai,0,0:;"
     assert chosen(with_used(TWO_CARDS, "7-0"), with_limits(1)) == "6-0"
@@ -84,14 +84,14 @@ def test_example_1_full_cards() -> None:
 
 @pytest.mark.parametrize(("count", "answer"), [(2, "d1 d0"), (1, "d2"), (3, "d2 d1 d0")])
 def test_example_2_dies_of_two_cards(count: int, answer: str) -> None:
-    assert chosen(Yard([THREE_DIES]), with_limits(count)) == answer
+    assert chosen(FitEnv([THREE_DIES]), with_limits(count)) == answer
 
 
 @pytest.mark.parametrize(
     ("count", "answer"), [(4, "d2 d1 d0 d4"), (5, "d2 d1 d0 d4 d3"), (6, "d5 d4 d3 d2 d1 d0"), (2, "d2 d1"), (1, "d5")]
 )
 def test_example_3_dies_of_three_cards(count: int, answer: str) -> None:
-    assert chosen(Yard([SIX_DIES]), with_limits(count)) == answer
+    assert chosen(FitEnv([SIX_DIES]), with_limits(count)) == answer
 
 
 def test_example_4_mutex_looks_at_the_whole_card() -> None:
@@ -111,12 +111,12 @@ def test_example_4_mutex_looks_at_the_whole_card() -> None:
 def test_example_5_the_node_that_keeps_the_dies_together(policy: str, score: float, on_the_pod: bool) -> None:
     nodes = [dies({"d0": "1", "d1": "2"}, name="va-1"), dies({"d2": "1", "d3": "1"}, name="va-2")]
     if on_the_pod:
-        placed = Yard(nodes).place(with_limits(2, **{NODE_POLICY: policy}))
+        placed = FitEnv(nodes).place(with_limits(2, **{NODE_POLICY: policy}))
     else:
-        placed = Yard(nodes, policies=SchedulingPolicies(node=policy)).place(with_limits(2))
+        placed = FitEnv(nodes, policies=SchedulingPolicies(node=policy)).place(with_limits(2))
     assert isinstance(placed, Placed)
     assert (placed.node, placed.score) == ("va-2", score)
-    alone = Yard(nodes[:1]).place(with_limits(2, **{NODE_POLICY: policy}))
+    alone = FitEnv(nodes[:1]).place(with_limits(2, **{NODE_POLICY: policy}))
     assert isinstance(alone, Placed)
     assert alone.score == score / 2
 
@@ -148,21 +148,21 @@ def test_a_device_as_registered() -> None:
 @pytest.mark.parametrize("aic", [1, None, "", True, ["1"]])
 def test_a_die_without_an_aic_text_is_a_group_of_its_own(aic: Any) -> None:
     on = vastai(die("d0", "1"), die("d1", "1"), die("d2", aic), die("d3", aic), die("d4", aic))
-    assert chosen(Yard([on]), with_limits(2)) == "d1 d0"
+    assert chosen(FitEnv([on]), with_limits(2)) == "d1 d0"
     assert chosen(with_used(on, "d0"), with_limits(2)) == "d4 d3"
 
 
 @pytest.mark.parametrize("custom", [None, "die", 7, [], {"DeviceStrategy": "card", "AIC": "1"}, {"AIC": "1"}])
 def test_without_a_die_the_first_that_pass_are_taken(custom: Any) -> None:
     on = vastai(*(card(f"c{i}", custominfo=custom) for i in range(2)), card("c2"))
-    assert chosen(Yard([on]), with_limits(2)) == "c2 c1"
+    assert chosen(FitEnv([on]), with_limits(2)) == "c2 c1"
     assert chosen(with_used(on, "c0"), with_limits(2, **MUTEX)) == "c2 c1"
 
 
 def test_one_die_makes_die_mode_wherever_it_stands() -> None:
     plain = {"AIC": "1"}
     on = vastai(card("c0", custominfo=plain), die("d1", "2"), card("c2", custominfo=plain), card("c3"))
-    assert chosen(Yard([on]), with_limits(2)) == "c2 c0"
+    assert chosen(FitEnv([on]), with_limits(2)) == "c2 c0"
     assert chosen(with_used(on, "c0"), with_limits(3, **MUTEX)) == (
         "1/4 CardTimeSlicingExhausted, 1/4 ExclusiveDeviceAllocateConflict, 2/4 AllocatedCardsInsufficientRequest"
     )
@@ -173,11 +173,11 @@ def test_one_die_makes_die_mode_wherever_it_stands() -> None:
 
 def test_a_request_is_the_count_alone() -> None:
     manifest = with_limits(2, **{"vastaitech.com/use-va": "x", "vastaitech.com/nouse-va": "Vastai"})
-    assert Yard([]).admit(manifest).pod == manifest
+    assert FitEnv([]).admit(manifest).pod == manifest
     found = VASTAI.request(Pod.from_object(manifest).containers[0])
     assert found is not None
     assert (found.count, found.memory.on(32768), found.cores) == (2, 0, 0)
-    assert chosen(Yard([TWO_CARDS]), manifest) == "7-0 6-0"
+    assert chosen(FitEnv([TWO_CARDS]), manifest) == "7-0 6-0"
 
 
 # C4
@@ -194,11 +194,11 @@ def test_a_request_is_the_count_alone() -> None:
 )
 def test_the_first_failure_counts(fields: Any, annotations: dict[str, str], answer: str) -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2"}, **fields)
-    assert chosen(Yard([on]), with_limits(2, **annotations)) == answer
+    assert chosen(FitEnv([on]), with_limits(2, **annotations)) == answer
 
 
 def test_more_than_the_node_has() -> None:
-    assert chosen(Yard([THREE_DIES]), with_limits(4)) == "NodeInsufficientDevice"
+    assert chosen(FitEnv([THREE_DIES]), with_limits(4)) == "NodeInsufficientDevice"
 
 
 def test_too_few_pass_in_die_mode() -> None:
@@ -209,17 +209,17 @@ def test_too_few_pass_in_die_mode() -> None:
 
 def test_mutex_counts_what_the_pods_other_container_took() -> None:
     two = pod("p", container("a", **{COUNT: 1}), container("b", **{COUNT: 1}), annotations=MUTEX)
-    assert chosen(Yard([THREE_DIES]), two) == "d2 | d1"
-    assert chosen(Yard([dies({"d0": "1", "d1": "1"})]), two) == (
+    assert chosen(FitEnv([THREE_DIES]), two) == "d2 | d1"
+    assert chosen(FitEnv([dies({"d0": "1", "d1": "1"})]), two) == (
         "1/2 CardTimeSlicingExhausted, 1/2 ExclusiveDeviceAllocateConflict"
     )
 
 
 def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
-    yard = with_used(dies({"d0": "1", "d1": "1", "d2": "2"}, count=2), "d0")
+    env = with_used(dies({"d0": "1", "d1": "1", "d2": "2"}, count=2), "d0")
     ill = vastai(die("d0", "1", health=False, count=2), die("d1", "1", count=2), die("d2", "2", health=False))
-    yard.state.set_node(ill, 0.0)
-    assert chosen(yard, with_limits(1, **MUTEX)) == "1/3 ExclusiveDeviceAllocateConflict, 2/3 CardNotHealth"
+    env.state.set_node(ill, 0.0)
+    assert chosen(env, with_limits(1, **MUTEX)) == "1/3 ExclusiveDeviceAllocateConflict, 2/3 CardNotHealth"
 
 
 # C5
@@ -241,7 +241,7 @@ def test_an_unhealthy_die_in_use_closes_its_card_to_mutex() -> None:
 def test_a_nodes_score(on: Node, containers: Sequence[int], score: float) -> None:
     apps = [container(f"c{at}", **{COUNT: count}) for at, count in enumerate(containers)]
     for policy, sign in (("binpack", 1), ("spread", -1)):
-        placed = Yard([on]).place(pod("p", *apps, container("cpu"), annotations={NODE_POLICY: policy}))
+        placed = FitEnv([on]).place(pod("p", *apps, container("cpu"), annotations={NODE_POLICY: policy}))
         assert isinstance(placed, Placed)
         assert placed.score == pytest.approx(sign * score)
 
@@ -253,8 +253,8 @@ def test_difference_a_device_with_an_aic_and_no_strategy_is_scored_as_a_die() ->
 
 def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
     for memory, score in ((16384, 10 / 3), (0, 0.0)):
-        yard = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
-        placed = yard.place(with_limits(1))
+        env = with_used(vastai(*(card(f"c{i}", devmem=memory) for i in range(3))), "c0")
+        placed = env.place(with_limits(1))
         assert isinstance(placed, Placed)
         assert placed.score == pytest.approx(score)
 
@@ -263,24 +263,24 @@ def test_the_base_score_is_slots_only_and_0_without_memory() -> None:
 
 
 def test_usage_and_debits_are_slots() -> None:
-    yard = Yard([THREE_DIES], hard={f"limits.{COUNT}": 2})
-    assert yard.place(with_limits(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
-    placed = yard.place(with_limits(2, "first"))
+    env = FitEnv([THREE_DIES], hard={f"limits.{COUNT}": 2})
+    assert env.place(with_limits(3), keep=False) == {"n1": "3/3 ResourceQuotaNotFit"}
+    placed = env.place(with_limits(2, "first"))
     assert isinstance(placed, Placed)
     assert placed.annotations[ALLOCATED] == "d1,Vastai,0,0:d0,Vastai,0,0:;"
-    assert placed.debits == {f"limits.{COUNT}": 2} == yard.waiting(with_limits(2))
-    assert yard.used("Vastai", "d1") == (1, 0, 0)
-    assert chosen(yard, with_limits(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
+    assert placed.debits == {f"limits.{COUNT}": 2} == env.waiting(with_limits(2))
+    assert env.used("Vastai", "d1") == (1, 0, 0)
+    assert chosen(env, with_limits(1)) == "1/3 ResourceQuotaNotFit, 2/3 CardTimeSlicingExhausted"
 
 
 def test_where_quota_is_short_an_init_container_gets_the_apps_dies() -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"}, count=2)
     incoming = pod("p", container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 3})])
-    assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3"
-    assert chosen(Yard([on], hard={f"limits.{COUNT}": 3}), incoming) == "d4 d3 d2 | d4 d3"
+    assert chosen(FitEnv([on]), incoming) == "d4 d3 d2 | d4 d3"
+    assert chosen(FitEnv([on], hard={f"limits.{COUNT}": 3}), incoming) == "d4 d3 d2 | d4 d3"
     used = pod("p", container("app", **{COUNT: 2}), init=[container("init", **{COUNT: 2})])
-    yard = Yard([on], hard={f"limits.{COUNT}": 2})
-    assert chosen(yard, used) == "d4 d3 | d4 d3"
+    env = FitEnv([on], hard={f"limits.{COUNT}": 2})
+    assert chosen(env, used) == "d4 d3 | d4 d3"
 
 
 def test_a_die_the_quota_forbids_is_passed_over() -> None:
@@ -288,8 +288,8 @@ def test_a_die_the_quota_forbids_is_passed_over() -> None:
     on = dies({"d0": "1", "d1": "1", "d2": "2", "d3": "2", "d4": "2"})
     apps = [container("a", **{COUNT: 2}), container("b", **{COUNT: 2})]
     incoming = pod("p", *apps, init=[container("init", **{COUNT: 3})])
-    assert chosen(Yard([on]), incoming) == "d4 d3 d2 | d4 d3 | d1 d0"
-    assert chosen(Yard([on], hard={f"limits.{COUNT}": 4}), incoming) == "d4 d3 d2 | d4 d3 | d1 d2"
+    assert chosen(FitEnv([on]), incoming) == "d4 d3 d2 | d4 d3 | d1 d0"
+    assert chosen(FitEnv([on], hard={f"limits.{COUNT}": 4}), incoming) == "d4 d3 d2 | d4 d3 | d1 d2"
 
 
 ways = st.lists(
@@ -306,9 +306,9 @@ def test_dies_are_chosen_as_the_rule_reads(cards: Any, count: int, policy: str, 
     """Every device: its AIC, its slots, whether it is healthy, whether it is in use already."""
     records = [die(f"d{at}", aic, count=slots, health=healthy) for at, (aic, slots, healthy, _) in enumerate(cards)]
     fresh = [{**record, "count": 2, "health": True} for record in records]
-    yard = with_used(vastai(*fresh), *(f"d{at}" for at, item in enumerate(cards) if item[3]))
-    yard.state.set_node(vastai(*records), 0.0)
-    yard.hard = {} if hard is None else {f"limits.{COUNT}": hard}
+    env = with_used(vastai(*fresh), *(f"d{at}" for at, item in enumerate(cards) if item[3]))
+    env.state.set_node(vastai(*records), 0.0)
+    env.hard = {} if hard is None else {f"limits.{COUNT}": hard}
     used = [int(item[3]) for item in cards]
     groups = [item[0] or f"own {at}" for at, item in enumerate(cards)]
 
@@ -329,7 +329,7 @@ def test_dies_are_chosen_as_the_rule_reads(cards: Any, count: int, policy: str, 
     }
     scanned = sorted(passing, key=keys[policy])
     room = hard is None or sum(used) + count <= hard
-    placed = yard.place(with_limits(count, **{POLICY: policy}))
+    placed = env.place(with_limits(count, **{POLICY: policy}))
     assert isinstance(placed, Placed) == (len(scanned) >= count and room and count <= len(cards))
     if not isinstance(placed, Placed):
         return
@@ -340,4 +340,4 @@ def test_dies_are_chosen_as_the_rule_reads(cards: Any, count: int, policy: str, 
     got = [entry.uuid for row in decode_pod_devices(placed.annotations[ALLOCATED]) for entry in row]
     assert got == [f"d{at}" for at in scanned[:count]]
     for at, item in enumerate(cards):
-        assert yard.used("Vastai", f"d{at}")[0] <= max(item[1], used[at])
+        assert env.used("Vastai", f"d{at}")[0] <= max(item[1], used[at])

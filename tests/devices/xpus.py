@@ -11,7 +11,7 @@ from builders import container, read_node
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.quota.pricing import Charge, charge_of
 
-from .yard import JSON, NOW, Placed, Yard, pod
+from .fit_env import JSON, NOW, FitEnv, Placed, pod
 
 XPU, VXPU, MEM = "kunlunxin.com/xpu", "kunlunxin.com/vxpu", "kunlunxin.com/vxpu-memory"
 USE, NOUSE = "hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"
@@ -65,21 +65,21 @@ def with_limits(*containers: JSON, name: str = "p", **annotations: str) -> JSON:
     return pod(name, *containers, annotations=annotations)
 
 
-def use_whole(yard: Yard, indices: Iterable[int], name: str = "n1") -> Yard:
+def use_whole(env: FitEnv, indices: Iterable[int], name: str = "n1") -> FitEnv:
     """Let a pod take each of these whole cards."""
     for index in indices:
         taker = with_limits(container(**{XPU: 1}), name=f"on-{name}-{index}", **{USE: ids([index], name)})
-        assert isinstance(yard.place(taker), Placed)
-    return yard
+        assert isinstance(env.place(taker), Placed)
+    return env
 
 
-def use_slices(yard: Yard, sizes: Mapping[int, tuple[int, int]]) -> Yard:
+def use_slices(env: FitEnv, sizes: Mapping[int, tuple[int, int]]) -> FitEnv:
     """Let a pod take each slice: by card index how many, and of how many MiB."""
     for index, (count, size) in sizes.items():
         for n in range(count):
-            placed = yard.place(with_limits(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
+            placed = env.place(with_limits(slices(1, size), name=f"on-{index}-{n}", **{USE: kl(index)}))
             assert isinstance(placed, Placed), placed
-    return yard
+    return env
 
 
 def chosen(result: Placed | dict[str, str]) -> list[int] | str:
@@ -95,6 +95,6 @@ def entry(index: int, size: int) -> str:
     return f"{kl(index)},XPU,{size},{size * 100 // WHOLE}:"
 
 
-def charge(yard: Yard, manifest: JSON) -> Charge:
+def charge(env: FitEnv, manifest: JSON) -> Charge:
     """What a waiting pod is charged, or a placed one."""
-    return charge_of(Pod.from_object(manifest), yard.vendors, yard.state, NOW)
+    return charge_of(Pod.from_object(manifest), env.vendors, env.state, NOW)

@@ -50,7 +50,7 @@ def scheduler(
 
 
 @dataclass
-class Scene:
+class Env:
     """A namespace and a node that only its pods may use."""
 
     kubectl: Kubectl
@@ -107,8 +107,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(program: Deployment, scheduler: HamiScheduler) -> Iterator[Scene]:
-    found = Scene(program.kubectl, namespace(program.kubectl))
+def env(program: Deployment, scheduler: HamiScheduler) -> Iterator[Env]:
+    found = Env(program.kubectl, namespace(program.kubectl))
     yield found
     program.kubectl("delete", "pods", "-n", found.space, "--all", "--grace-period=0", "--force", "--wait=false")
     for name in found.nodes:
@@ -177,153 +177,151 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_pod_of_high_priority_wins_devices(scene: Scene, kubelets: Kubelets, case: Case) -> None:
-    node = scene.add_node(case.registered(scene.space), **case.allocatable)
-    scene.fill(case.low, case.count, **case.annotations)
-    scene.kubectl.apply(scene.pod("high", HIGH, case.high, **case.annotations))
-    eventually(lambda: scene.bound().get("high"), node)
-    eventually(lambda: len(scene.victims()), case.victims)
-    eventually(lambda: f"{scene.space}/high" in kubelets.bound)
-    ended = max(kubelets.ended[f"{scene.space}/{name}"] for name in scene.victims())
-    assert kubelets.bound[f"{scene.space}/high"] - ended < 5, "seconds by one watch, from the last victim's end"
-    assert len(scene.bound()) == case.count - case.victims + 1, "the smallest set went, and nobody else"
-    assert f"evicted {case.victims} pod" in scene.events()
+def test_a_pod_of_high_priority_wins_devices(env: Env, kubelets: Kubelets, case: Case) -> None:
+    node = env.add_node(case.registered(env.space), **case.allocatable)
+    env.fill(case.low, case.count, **case.annotations)
+    env.kubectl.apply(env.pod("high", HIGH, case.high, **case.annotations))
+    eventually(lambda: env.bound().get("high"), node)
+    eventually(lambda: len(env.victims()), case.victims)
+    eventually(lambda: f"{env.space}/high" in kubelets.bound)
+    ended = max(kubelets.ended[f"{env.space}/{name}"] for name in env.victims())
+    assert kubelets.bound[f"{env.space}/high"] - ended < 5, "seconds by one watch, from the last victim's end"
+    assert len(env.bound()) == case.count - case.victims + 1, "the smallest set went, and nobody else"
+    assert f"evicted {case.victims} pod" in env.events()
 
 
-def test_nobody_is_evicted(scene: Scene) -> None:
-    full = scene.add_node(cards(scene.space, 1), **GPUS)
-    scene.fill(nvidia(), 1)
+def test_nobody_is_evicted(env: Env) -> None:
+    full = env.add_node(cards(env.space, 1), **GPUS)
+    env.fill(nvidia(), 1)
     waiting = [
-        scene.pod("same", LOW, nvidia(gpumem=100)),
-        scene.pod("never", NEVER, nvidia(gpumem=100)),
-        scene.pod("vain", HIGH, nvidia(gpumem=50000)),
+        env.pod("same", LOW, nvidia(gpumem=100)),
+        env.pod("never", NEVER, nvidia(gpumem=100)),
+        env.pod("vain", HIGH, nvidia(gpumem=50000)),
     ]
-    scene.kubectl.apply(*waiting)
-    eventually(lambda: all(f"pod/{each['metadata']['name']}" in _refused(scene) for each in waiting))
-    assert (scene.bound(), scene.victims()) == ({"low0": full}, [])
-    free = scene.add_node(cards(f"free-{scene.space}", 1), **GPUS)
-    scene.kubectl.apply(scene.pod("high", HIGH, nvidia(gpumem=20000)))
-    eventually(lambda: scene.bound().get("high"), free)
-    assert scene.victims() == []
+    env.kubectl.apply(*waiting)
+    eventually(lambda: all(f"pod/{each['metadata']['name']}" in _refused(env) for each in waiting))
+    assert (env.bound(), env.victims()) == ({"low0": full}, [])
+    free = env.add_node(cards(f"free-{env.space}", 1), **GPUS)
+    env.kubectl.apply(env.pod("high", HIGH, nvidia(gpumem=20000)))
+    eventually(lambda: env.bound().get("high"), free)
+    assert env.victims() == []
 
 
-def test_who_is_ending_already_is_waited_for(scene: Scene) -> None:
+def test_who_is_ending_already_is_waited_for(env: Env) -> None:
     """A finalizer keeps it there."""
-    node = scene.add_node(cards(scene.space, 2), **GPUS)
-    scene.fill(nvidia(), 2)
+    node = env.add_node(cards(env.space, 2), **GPUS)
+    env.fill(nvidia(), 2)
 
     def finalizers(*names: str) -> None:
         patch = json.dumps({"metadata": {"finalizers": names}})
-        scene.kubectl("patch", "pod", "low0", "-n", scene.space, "--type=merge", "-p", patch)
+        env.kubectl("patch", "pod", "low0", "-n", env.space, "--type=merge", "-p", patch)
 
     finalizers("example.com/kept")
-    scene.kubectl("delete", "pod", "low0", "-n", scene.space, "--wait=false")
-    eventually(scene.bound, {"low1": node})
-    scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
-    eventually(lambda: "pod/high" in _refused(scene))
+    env.kubectl("delete", "pod", "low0", "-n", env.space, "--wait=false")
+    eventually(env.bound, {"low1": node})
+    env.kubectl.apply(env.pod("high", HIGH, nvidia()))
+    eventually(lambda: "pod/high" in _refused(env))
     finalizers()
-    eventually(lambda: scene.bound().get("high"), node)
-    assert (set(scene.bound()), scene.victims()) == ({"low1", "high"}, [])
+    eventually(lambda: env.bound().get("high"), node)
+    assert (set(env.bound()), env.victims()) == ({"low1", "high"}, [])
 
 
-def test_a_dry_run_evicts_nobody(scene: Scene, scheduler: HamiScheduler) -> None:
-    node = scene.add_node(cards(scene.space, 1), **GPUS)
-    scene.fill(nvidia(), 1)
+def test_a_dry_run_evicts_nobody(env: Env, scheduler: HamiScheduler) -> None:
+    node = env.add_node(cards(env.space, 1), **GPUS)
+    env.fill(nvidia(), 1)
     scheduler.kill_extender()
     scheduler.flags = ("--preemption=dry-run", *DEVICES)
     scheduler.start_extender()
     try:
-        scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
-        eventually(lambda: f"would evict 1 pod from node {node}: {scene.space}/low0" in scene.events())
-        assert (scene.bound(), scene.victims()) == ({"low0": node}, [])
+        env.kubectl.apply(env.pod("high", HIGH, nvidia()))
+        eventually(lambda: f"would evict 1 pod from node {node}: {env.space}/low0" in env.events())
+        assert (env.bound(), env.victims()) == ({"low0": node}, [])
     finally:
         scheduler.kill_extender()
         scheduler.flags = FLAGS
         scheduler.start_extender()
 
 
-def test_a_budget_holds_where_another_choice_exists(scene: Scene) -> None:
-    scene.add_node(cards(scene.space, 2), **GPUS)
-    scene.fill(nvidia(), 2)
+def test_a_budget_holds_where_another_choice_exists(env: Env) -> None:
+    env.add_node(cards(env.space, 2), **GPUS)
+    env.fill(nvidia(), 2)
     for name in ("low0", "low1"):
-        scene.kubectl(
-            "wait", f"pod/{name}", "-n", scene.space, "--for=jsonpath={.status.phase}=Running", "--timeout=20s"
-        )
-    meta = {"name": "pdb", "namespace": scene.space}
+        env.kubectl("wait", f"pod/{name}", "-n", env.space, "--for=jsonpath={.status.phase}=Running", "--timeout=20s")
+    meta = {"name": "pdb", "namespace": env.space}
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "low1"}}}
-    scene.kubectl.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
+    env.kubectl.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
     time.sleep(2)  # until the extender's informer has it
-    scene.kubectl.apply(scene.pod("high", HIGH, nvidia()))
-    eventually(lambda: "high" in scene.bound())
-    assert scene.victims() == ["low0"], "though low1 is the younger one"
+    env.kubectl.apply(env.pod("high", HIGH, nvidia()))
+    eventually(lambda: "high" in env.bound())
+    assert env.victims() == ["low0"], "though low1 is the younger one"
 
 
-def test_victims_for_cpu_are_completed_by_those_for_devices(scene: Scene) -> None:
+def test_victims_for_cpu_are_completed_by_those_for_devices(env: Env) -> None:
     """kube-scheduler finds that `busy` has to go for CPU, and asks; `training` has to go for its card."""
-    node = scene.add_node(cards(scene.space, 2), **{**GPUS, "cpu": 4})
+    node = env.add_node(cards(env.space, 2), **{**GPUS, "cpu": 4})
     there = [
-        scene.pod("busy", LOW, {"cpu": 3}),
-        scene.pod("training", LOW, nvidia()),
-        scene.pod("idle", LOW, {"cpu": "100m"}),
-        scene.pod("serving", HIGH, nvidia()),
+        env.pod("busy", LOW, {"cpu": 3}),
+        env.pod("training", LOW, nvidia()),
+        env.pod("idle", LOW, {"cpu": "100m"}),
+        env.pod("serving", HIGH, nvidia()),
     ]
-    scene.kubectl.apply(*there)
-    eventually(lambda: len(scene.bound()), len(there))
-    scene.kubectl.apply(scene.pod("high", HIGH, {**nvidia(), "cpu": 2}))
-    eventually(lambda: scene.bound().get("high"), node)
-    assert set(scene.bound()) == {"idle", "serving", "high"}
-    eventually(scene.victims, ["busy", "training"])
-    assert scene.evicted_by() == {"hami-scheduler"}, "kube-scheduler itself, once it had asked"
+    env.kubectl.apply(*there)
+    eventually(lambda: len(env.bound()), len(there))
+    env.kubectl.apply(env.pod("high", HIGH, {**nvidia(), "cpu": 2}))
+    eventually(lambda: env.bound().get("high"), node)
+    assert set(env.bound()) == {"idle", "serving", "high"}
+    eventually(env.victims, ["busy", "training"])
+    assert env.evicted_by() == {"hami-scheduler"}, "kube-scheduler itself, once it had asked"
 
 
-def test_nodes_where_devices_would_still_be_lacking_are_left_out(scene: Scene) -> None:
+def test_nodes_where_devices_would_still_be_lacking_are_left_out(env: Env) -> None:
     """kube-scheduler by itself would evict `cheap`, whose priority is the lowest; but that node's card stays taken."""
-    nodes = [scene.add_node(cards(f"{each}-{scene.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
+    nodes = [env.add_node(cards(f"{each}-{env.space}", 1), **{**GPUS, "cpu": 4}) for each in ("a", "b")]
     first, second = ({"kubernetes.io/hostname": name} for name in nodes)
     for name in nodes:
-        scene.kubectl("label", "node", name, f"kubernetes.io/hostname={name}")
+        env.kubectl("label", "node", name, f"kubernetes.io/hostname={name}")
     there = [
-        scene.pod("cheap", LOW, {"cpu": 3}, on=first),
-        scene.pod("serving", HIGH, nvidia(), on=first),
-        scene.pod("dear", MIDDLE, {"cpu": 3}, on=second),
+        env.pod("cheap", LOW, {"cpu": 3}, on=first),
+        env.pod("serving", HIGH, nvidia(), on=first),
+        env.pod("dear", MIDDLE, {"cpu": 3}, on=second),
     ]
-    scene.kubectl.apply(*there)
-    eventually(lambda: len(scene.bound()), len(there))
-    scene.kubectl.apply(scene.pod("high", HIGH, {**nvidia(), "cpu": 2}))
-    eventually(lambda: scene.bound().get("high"), nodes[1])
-    assert set(scene.bound()) == {"cheap", "serving", "high"}
-    eventually(scene.victims, ["dear"])
+    env.kubectl.apply(*there)
+    eventually(lambda: len(env.bound()), len(there))
+    env.kubectl.apply(env.pod("high", HIGH, {**nvidia(), "cpu": 2}))
+    eventually(lambda: env.bound().get("high"), nodes[1])
+    assert set(env.bound()) == {"cheap", "serving", "high"}
+    eventually(env.victims, ["dear"])
 
 
-def test_room_in_a_quota_is_made_only_where_it_says_so(scene: Scene, plane: ControlPlane) -> None:
+def test_room_in_a_quota_is_made_only_where_it_says_so(env: Env, plane: ControlPlane) -> None:
     """`high` was charged for the smaller card's 8000 MiB, which isn't free; the larger one costs 16000."""
-    smaller, larger = cards(f"small-{scene.space}", 1, devmem=8000), cards(scene.space, 2, devmem=16000)
-    node = scene.add_node({REGISTER: json.dumps(json.loads(smaller[REGISTER]) + json.loads(larger[REGISTER]))}, **GPUS)
+    smaller, larger = cards(f"small-{env.space}", 1, devmem=8000), cards(env.space, 2, devmem=16000)
+    node = env.add_node({REGISTER: json.dumps(json.loads(smaller[REGISTER]) + json.loads(larger[REGISTER]))}, **GPUS)
     key = "limits.nvidia.com/gpumem"
-    meta = {"name": "quota", "namespace": scene.space}
+    meta = {"name": "quota", "namespace": env.space}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {key: "28000"}}}
-    scene.kubectl.apply(quota)
+    env.kubectl.apply(quota)
 
     def used() -> str:
-        found: JSON = scene.kubectl.get("resourcequota", "quota", "-n", scene.space)
+        found: JSON = env.kubectl.get("resourcequota", "quota", "-n", env.space)
         amount: str = found.get("status", {}).get("used", {}).get(key, "")
         return amount
 
-    small = {"nvidia.com/use-gpuuuid": f"small-{scene.space}-0"}
-    large = {"nvidia.com/use-gpuuuid": f"{scene.space}-0"}
-    with Revisions(plane, scene.space) as revisions:
-        scene.kubectl.apply(
-            scene.pod("serving", HIGH, nvidia(gpumem=8000), **small),
-            scene.pod("training", LOW, nvidia(gpumem=8000), **large),
+    small = {"nvidia.com/use-gpuuuid": f"small-{env.space}-0"}
+    large = {"nvidia.com/use-gpuuuid": f"{env.space}-0"}
+    with Revisions(plane, env.space) as revisions:
+        env.kubectl.apply(
+            env.pod("serving", HIGH, nvidia(gpumem=8000), **small),
+            env.pod("training", LOW, nvidia(gpumem=8000), **large),
         )
-        eventually(lambda: len(scene.bound()), 2)
-        scene.kubectl.apply(scene.pod("high", HIGH, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}))
-        eventually(lambda: "pod/high" in _refused(scene))
-        assert (used(), scene.victims()) == ("24k", [])
-        scene.kubectl("annotate", "resourcequota", "quota", "-n", scene.space, "hami.io/quota-preemption=true")
-        eventually(lambda: scene.bound().get("high"), node, seconds=60)
+        eventually(lambda: len(env.bound()), 2)
+        env.kubectl.apply(env.pod("high", HIGH, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}))
+        eventually(lambda: "pod/high" in _refused(env))
+        assert (used(), env.victims()) == ("24k", [])
+        env.kubectl("annotate", "resourcequota", "quota", "-n", env.space, "hami.io/quota-preemption=true")
+        eventually(lambda: env.bound().get("high"), node, seconds=60)
         eventually(used, "24k")
-    assert scene.victims() == ["training"]
+    assert env.victims() == ["training"]
     amounts = [
         float(each["status"]["used"][key].replace("k", "e3"))
         for _, _, quotas in revisions.replay()
@@ -333,28 +331,28 @@ def test_room_in_a_quota_is_made_only_where_it_says_so(scene: Scene, plane: Cont
     assert max(amounts) <= 28000
 
 
-def test_20_preemptors_at_once_on_5_nodes(scene: Scene, kubelets: Kubelets) -> None:
+def test_20_preemptors_at_once_on_5_nodes(env: Env, kubelets: Kubelets) -> None:
     for number in range(5):
-        scene.add_node(cards(f"{number}-{scene.space}", 8), **GPUS)
-    scene.fill(nvidia(), 40)
-    scene.kubectl.apply(*(scene.pod(f"high{number}", HIGH, nvidia()) for number in range(20)))
-    eventually(lambda: sum(name.startswith("high") for name in scene.bound()), 20, seconds=90)
-    eventually(lambda: len(scene.victims()), 20)
-    assert len(scene.bound()) == 40, "as many went as came"
+        env.add_node(cards(f"{number}-{env.space}", 8), **GPUS)
+    env.fill(nvidia(), 40)
+    env.kubectl.apply(*(env.pod(f"high{number}", HIGH, nvidia()) for number in range(20)))
+    eventually(lambda: sum(name.startswith("high") for name in env.bound()), 20, seconds=90)
+    eventually(lambda: len(env.victims()), 20)
+    assert len(env.bound()) == 40, "as many went as came"
     assert [fault for fault in kubelets.faults if fault.startswith(("card ", "no allocation"))] == []
 
 
-def test_the_extender_is_killed_while_victims_end(scene: Scene, scheduler: HamiScheduler) -> None:
-    scene.add_node(cards(scene.space, 4), **GPUS)
-    scene.fill(nvidia(gpumem=8000), 12)
-    scene.kubectl.apply(scene.pod("high", HIGH, nvidia(4)))
-    eventually(lambda: len(scene.victims()) > 0)
+def test_the_extender_is_killed_while_victims_end(env: Env, scheduler: HamiScheduler) -> None:
+    env.add_node(cards(env.space, 4), **GPUS)
+    env.fill(nvidia(gpumem=8000), 12)
+    env.kubectl.apply(env.pod("high", HIGH, nvidia(4)))
+    eventually(lambda: len(env.victims()) > 0)
     scheduler.kill_extender()
     scheduler.start_extender()
-    eventually(lambda: "high" in scene.bound(), seconds=60)
-    assert set(scene.bound()) == {"high"}
+    eventually(lambda: "high" in env.bound(), seconds=60)
+    assert set(env.bound()) == {"high"}
 
 
-def _refused(scene: Scene) -> set[str]:
-    events = scene.kubectl.get("events", "-n", scene.space, "--field-selector", "reason=FilteringFailed")["items"]
+def _refused(env: Env) -> set[str]:
+    events = env.kubectl.get("events", "-n", env.space, "--field-selector", "reason=FilteringFailed")["items"]
     return {f"pod/{each['involvedObject']['name']}" for each in events}

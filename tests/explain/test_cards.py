@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
-from scheduling.scenery import MEM
+from scheduling.placer_env import MEM
 
-from .scenes import explained, on
+from .contexts import explained, on
 
 UUIDS = {"nvidia.com/nouse-gpuuuid": "G"}
 MIG = {"name": "1g.10gb", "memoryMB": 9728, "core": 14, "sliceCount": 1, "placements": [{"start": 0, "size": 1}]}

@@ -7,7 +7,7 @@ from builders import pod
 
 from hami_webhook.cluster.api import JSON
 
-from .scenes import explained
+from .contexts import explained
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 QUOTA: JSON = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
-from scheduling.scenery import ALLOCATED, CORES, GPU, MEM, NOW
+from scheduling.placer_env import ALLOCATED, CORES, GPU, MEM, NOW
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.report import Taken
 
-from .scenes import explained
+from .contexts import explained
 
 PLACED = {"hami.io/vgpu-node": "n", "hami.io/vgpu-time": str(int(NOW) - 100), ALLOCATED: ";G,NVIDIA,3000,30:;"}
 

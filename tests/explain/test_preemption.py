@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from builders import card, node, pod, quota
+from scheduling.placer_env import MEM
 from scheduling.preemption.extended import budget, high, low
 from scheduling.preemption.test_quota_room import giving_room
-from scheduling.scenery import MEM
 
 from hami_webhook.cluster.api import JSON
 
-from .scenes import explained
+from .contexts import explained
 
 ONE, TWO = node("n1", card("a", 8000)), node("n2", card("b", 8000))
 OTHER = low("y", "n2", "b,NVIDIA,8000,0:;", 5)

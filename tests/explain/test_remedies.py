@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from builders import bound_pod, card, container, node, pod, quota
-from scheduling.scenery import GPU, MEM, NOW, VENDORS, Scene
+from scheduling.placer_env import GPU, MEM, NOW, VENDORS, PlacerEnv
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.eviction_search import smallest_eviction
@@ -16,7 +16,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import NodeFit, fit_pod, read_pod_request
 from hami_webhook.scheduling.placer import Unschedulable
 
-from .scenes import context, explained, on, steps
+from .contexts import context, explained, on, steps
 
 FULL = bound_pod("busy", "n", "G,NVIDIA,6000,50:;")
 ROWS: list[tuple[str, list[JSON], JSON, list[list[str]]]] = [
@@ -157,9 +157,9 @@ def chance(seed: int) -> tuple[list[JSON], JSON]:
 async def test_the_verdicts_are_the_schedulers_and_the_proposals_true(seed: int) -> None:
     objects, raw = chance(seed)
     explanation = explained(raw, *objects)
-    scene = Scene()
-    await scene.add(*objects)
-    answer = await scene.place(raw)
+    env = PlacerEnv()
+    await env.add(*objects)
+    answer = await env.place(raw)
     assert answer is not None
     reasons = {account.name: account.reason for account in explanation.nodes if not account.fits}
     assert reasons == {name: str(why) for name, why in answer.failed.items()}

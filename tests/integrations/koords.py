@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonpatch
 from builders import container, node
-from devices.yard import NOW, Admitted, pod
+from devices.fit_env import NOW, Admitted, pod
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionContext, mutate_for_foreign, validate

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from builders import container
-from devices.yard import NOW, pod
+from devices.fit_env import NOW, pod
 
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota

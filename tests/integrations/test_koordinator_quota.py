@@ -218,10 +218,10 @@ def test_10_2_a_pod_that_asked_for_nothing_and_got_nothing_costs_nothing() -> No
 def test_10_a_quota_in_gibibytes_counts_bytes(written: str) -> None:
     key = f"limits.{MEMORY}"
     quota = ResourceQuota.from_object({"metadata": {"name": "q"}, "spec": {"hard": {key: written}}})
-    books = QuotaAccount.read(quota, CHART)
-    assert books.hard == {key: 42949672960}
-    assert books.in_bytes == frozenset()
-    assert books.counted({key: 7}) == {key: 7}
+    account = QuotaAccount.read(quota, CHART)
+    assert account.hard == {key: 42949672960}
+    assert account.in_bytes == frozenset()
+    assert account.counted({key: 7}) == {key: 7}
 
 
 def test_10_the_charge_is_in_the_quotas_units() -> None:

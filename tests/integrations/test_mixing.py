@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from admission.reviews import refusal, validate
 from builders import container, node, read_node
-from devices.yard import configured, pod
+from devices.fit_env import configured, pod
 
 from hami_webhook.integrations.mixing import Mixing, pinned_nodes
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Node
 
-from .square import Square
+from .schedulers_env import SchedulersEnv
 from .volcanoes import NUMBER, REGISTER, t4, volcano_node
 
 JSON = dict[str, Any]
@@ -34,7 +34,7 @@ UNADVISED, APART = "can coexist in theory, mixing not advised", "each counts the
 def judged(*limits: JSON, config: str = "volcano: {}") -> tuple[list[str], str]:
     """The judgements that a pod with these containers is warned of, and the refusal."""
     with_limits = pod("p", *(container(f"c{index}", **each) for index, each in enumerate(limits)))
-    admitted = Square(vendors=configured(SECTION + config)).admit(with_limits)
+    admitted = SchedulersEnv(vendors=configured(SECTION + config)).admit(with_limits)
     reported = [warning for warning in admitted.warnings if warning.startswith("[mixed-names]")]
     return [warning.rpartition("in one pod: ")[2] for warning in reported], admitted.message
 
@@ -171,7 +171,7 @@ def _affinity(*values: str, operator: str = "In") -> JSON:
 def test_a_pod_that_is_pinned_to_such_a_node_is_warned(spec: JSON, warned: bool) -> None:
     with_limits = pod("p", container(**VOLCANO))
     with_limits["spec"].update(spec)
-    admitted = Square([volcano_node("n1", t4("GPU-z")), MIXED]).admit(with_limits)
+    admitted = SchedulersEnv([volcano_node("n1", t4("GPU-z")), MIXED]).admit(with_limits)
     assert admitted.codes == (["mixed-node"] if warned else [])
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from admission.reviews import refusal, validate
 from builders import container
-from devices.yard import configured, pod
+from devices.fit_env import configured, pod
 
 from hami_webhook.config import ConfigError
 from hami_webhook.device_config import load_device_config
 from hami_webhook.integrations.volcano.annotation_keys import OWNED
 
-from .square import Square
+from .schedulers_env import SchedulersEnv
 from .volcanoes import (
     A40GB,
     CORES,
@@ -37,17 +37,17 @@ USE, NOUSE = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"
 T4S = (volcano_node("n1", t4("GPU-a"), t4("GPU-b")),)
 
 
-def with_section(text: str) -> Square:
-    return Square(T4S, configured(f"volcano: {{{text}}}"))
+def with_section(text: str) -> SchedulersEnv:
+    return SchedulersEnv(T4S, configured(f"volcano: {{{text}}}"))
 
 
 # 2: configuration
 
 
 def test_what_a_pod_asks_may_have_other_names() -> None:
-    square = Square(vendors=configured("volcano: {resourceCountName: acme.com/n, resourceMemoryName: acme.com/m}"))
-    assert square.admit(pod("p", container(**{"acme.com/m": 5}))).limits() == {"acme.com/m": "5", "acme.com/n": "1"}
-    assert square.vendors.quota_keys.keys() == {
+    env = SchedulersEnv(vendors=configured("volcano: {resourceCountName: acme.com/n, resourceMemoryName: acme.com/m}"))
+    assert env.admit(pod("p", container(**{"acme.com/m": 5}))).limits() == {"acme.com/m": "5", "acme.com/n": "1"}
+    assert env.vendors.quota_keys.keys() == {
         "limits.acme.com/n",
         "limits.acme.com/m",
         "limits.volcano.sh/vgpu-cores",
@@ -55,10 +55,10 @@ def test_what_a_pod_asks_may_have_other_names() -> None:
 
 
 def test_a_section_that_is_off_leaves_its_pods_alone() -> None:
-    square = with_section("enabled: false")
-    admitted = square.admit(pod_with_limits(1, "4Gi"))
+    env = with_section("enabled: false")
+    admitted = env.admit(pod_with_limits(1, "4Gi"))
     assert (admitted.manifest, not admitted.warnings) == (pod_with_limits(1, "4Gi"), True)
-    assert square.vendors.quota_keys == {}
+    assert env.vendors.quota_keys == {}
 
 
 def test_a_group_that_the_wire_would_split_is_refused() -> None:
@@ -71,25 +71,27 @@ def test_a_group_that_the_wire_would_split_is_refused() -> None:
 
 
 def test_a_pod_with_a_node_is_refused() -> None:
-    assert Square(T4S).refusal(pod_with_limits(1, nodeName="n1")) == "pod has node assigned"
+    assert SchedulersEnv(T4S).refusal(pod_with_limits(1, nodeName="n1")) == "pod has node assigned"
 
 
 def test_a_mirror_pod_is_left_alone() -> None:
     mirror = pod_with_limits(1, "4Gi", nodeName="n1", notes={"kubernetes.io/config.mirror": "x"})
-    assert Square(T4S).admit(mirror).manifest == mirror
+    assert SchedulersEnv(T4S).admit(mirror).manifest == mirror
     forged = pod_with_limits(1, "4Gi", notes={"kubernetes.io/config.mirror": "x"})
-    assert Square(T4S).refusal(forged).startswith("invalid volcano.sh/vgpu-memory")
+    assert SchedulersEnv(T4S).refusal(forged).startswith("invalid volcano.sh/vgpu-memory")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sidecar", [False, True])
 def test_init_containers_get_no_vgpu(name: str, sidecar: bool) -> None:
     with_limits = pod("p", container("main"), init=[container("warm", sidecar=sidecar, **{name: 1})])
-    assert Square(T4S).refusal(with_limits) == "volcano.sh/vgpu resources are not supported in init container warm"
+    assert (
+        SchedulersEnv(T4S).refusal(with_limits) == "volcano.sh/vgpu resources are not supported in init container warm"
+    )
 
 
 def test_an_init_container_may_name_nothing() -> None:
-    assert not Square(T4S).admit(pod("p", vgpu(1, 1000), init=[container("warm", **{NUMBER: 0})])).message
+    assert not SchedulersEnv(T4S).admit(pod("p", vgpu(1, 1000), init=[container("warm", **{NUMBER: 0})])).message
 
 
 # 5.2: values
@@ -110,16 +112,16 @@ def test_an_init_container_may_name_nothing() -> None:
     ],
 )
 def test_zeros_go_and_a_count_comes(limits: JSON, after: JSON) -> None:
-    assert Square(T4S).admit(pod("p", container(**limits))).limits() == after
+    assert SchedulersEnv(T4S).admit(pod("p", container(**limits))).limits() == after
 
 
 def test_requests_are_completed_where_they_name_something() -> None:
     made = vgpu(memory=5, requests={MEMORY: 5})
-    admitted = Square(T4S).admit(pod("p", made))
+    admitted = SchedulersEnv(T4S).admit(pod("p", made))
     assert admitted.limits() == admitted.requests() == {MEMORY: "5", NUMBER: "1"}
-    expanded = Square(T4S).admit(pod("p", vgpu(1, percent=50, requests={NUMBER: 1, PERCENTAGE: 50})))
+    expanded = SchedulersEnv(T4S).admit(pod("p", vgpu(1, percent=50, requests={NUMBER: 1, PERCENTAGE: 50})))
     assert expanded.limits() == expanded.requests() == {NUMBER: "1", MEMORY: "8192"}
-    gone = Square(T4S).admit(pod("p", vgpu(0, 5, requests={NUMBER: 0, MEMORY: 5})))
+    gone = SchedulersEnv(T4S).admit(pod("p", vgpu(0, 5, requests={NUMBER: 0, MEMORY: 5})))
     assert (gone.limits(), gone.requests()) == ({}, {})
 
 
@@ -137,11 +139,11 @@ def test_amounts_that_cannot_be_meant_are_refused(name: str, values: list[str], 
     for value in values:
         amounts = {NUMBER: 1, name: value}
         made = container(**amounts) if where == "limits" else container(requests=amounts)
-        assert f"invalid {name} value {value} in container main" in Square(T4S).refusal(pod("p", made)), value
+        assert f"invalid {name} value {value} in container main" in SchedulersEnv(T4S).refusal(pod("p", made)), value
 
 
 def test_the_largest_amounts_are_taken() -> None:
-    admitted = Square().admit(pod_with_limits(2147483647, 16777216, 100))
+    admitted = SchedulersEnv().admit(pod_with_limits(2147483647, 16777216, 100))
     assert admitted.limits() == {NUMBER: "2147483647", MEMORY: "16777216", CORES: "100"}
 
 
@@ -171,15 +173,15 @@ def test_defaults_fill_what_is_open(section: str, limits: JSON, after: JSON) -> 
 
 
 def test_a_percentage_wins_over_memory_and_says_so() -> None:
-    admitted = Square(T4S).admit(pod_with_limits(1, 100, percent=50))
+    admitted = SchedulersEnv(T4S).admit(pod_with_limits(1, 100, percent=50))
     assert admitted.limits() == {NUMBER: "1", MEMORY: "8192"}
     assert admitted.codes == ["volcano/both"]
 
 
 def test_a_percentage_is_never_expanded_to_nothing() -> None:
     """0 blocks would mean the whole card."""
-    square = Square([volcano_node("n1", "GPU-a,10,40,NVIDIA-X,true,hami-core")])
-    assert square.admit(pod_with_limits(1, percent=1)).limits() == {NUMBER: "1", MEMORY: "1"}
+    env = SchedulersEnv([volcano_node("n1", "GPU-a,10,40,NVIDIA-X,true,hami-core")])
+    assert env.admit(pod_with_limits(1, percent=1)).limits() == {NUMBER: "1", MEMORY: "1"}
 
 
 @pytest.mark.parametrize(
@@ -196,8 +198,8 @@ def test_a_percentage_is_never_expanded_to_nothing() -> None:
     ],
 )
 def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], after: JSON) -> None:
-    square = Square([*T4S, volcano_node("n2", a40("GPU-m"))])
-    assert square.admit(pod_with_limits(1, percent=50, notes=notes)).limits() == {NUMBER: "1", **after}
+    env = SchedulersEnv([*T4S, volcano_node("n2", a40("GPU-m"))])
+    assert env.admit(pod_with_limits(1, percent=50, notes=notes)).limits() == {NUMBER: "1", **after}
 
 
 @pytest.mark.parametrize(
@@ -211,11 +213,11 @@ def test_only_cards_that_the_pod_may_get_must_be_equal(notes: dict[str, str], af
     ],
 )
 def test_cards_that_nobody_gets_do_not_count(node: Any) -> None:
-    assert Square([*T4S, node]).admit(pod_with_limits(1, percent=50)).limits() == {NUMBER: "1", MEMORY: "8192"}
+    assert SchedulersEnv([*T4S, node]).admit(pod_with_limits(1, percent=50)).limits() == {NUMBER: "1", MEMORY: "8192"}
 
 
 def test_without_cards_a_percentage_stays() -> None:
-    admitted = Square().admit(pod_with_limits(1, percent=50))
+    admitted = SchedulersEnv().admit(pod_with_limits(1, percent=50))
     assert (admitted.limits(), admitted.codes) == ({NUMBER: "1", PERCENTAGE: "50"}, ["volcano/percentage"])
 
 
@@ -238,29 +240,29 @@ def test_percentages_can_be_left_to_volcano() -> None:
     ],
 )
 def test_annotations_are_tidied(before: dict[str, str], after: dict[str, str]) -> None:
-    assert Square(T4S).admit(pod_with_limits(1, 1000, notes=before)).notes == after
+    assert SchedulersEnv(T4S).admit(pod_with_limits(1, 1000, notes=before)).notes == after
 
 
 @pytest.mark.parametrize("key", OWNED)
 def test_what_volcano_writes_is_dropped_from_a_new_pod(key: str) -> None:
-    assert Square(T4S).admit(pod_with_limits(1, 1000, notes={key: "x"})).notes == {}
+    assert SchedulersEnv(T4S).admit(pod_with_limits(1, 1000, notes={key: "x"})).notes == {}
 
 
 @pytest.mark.parametrize("mode", ["time-slicing", "MIGS", "x" * 200])
 def test_other_modes_are_refused(mode: str) -> None:
-    message = Square(T4S).refusal(pod_with_limits(1, 1000, mode=mode))
+    message = SchedulersEnv(T4S).refusal(pod_with_limits(1, 1000, mode=mode))
     assert message.startswith("invalid volcano.sh/vgpu-mode annotation")
     assert len(message) < 150
 
 
 def test_mps_is_a_name_that_no_node_has() -> None:
-    assert Square(T4S).admit(pod_with_limits(1, 1000, mode="mps")).codes == ["volcano/mps"]
+    assert SchedulersEnv(T4S).admit(pod_with_limits(1, 1000, mode="mps")).codes == ["volcano/mps"]
 
 
 @pytest.mark.parametrize(("value", "level"), [(0, "0"), ("1", "1")])
 def test_priority_becomes_a_variable(value: object, level: str) -> None:
     made = container(requests={"nvidia.com/priority": value}, **{NUMBER: 1, "nvidia.com/priority": value})
-    admitted = Square(T4S).admit(pod("p", made))
+    admitted = SchedulersEnv(T4S).admit(pod("p", made))
     assert (admitted.limits(), admitted.requests()) == ({NUMBER: "1"}, {})
     assert admitted.env() == {"CUDA_TASK_PRIORITY": level}
     assert admitted.manifest["spec"]["schedulerName"] == "volcano"
@@ -268,12 +270,12 @@ def test_priority_becomes_a_variable(value: object, level: str) -> None:
 
 def test_a_variable_that_is_there_stays() -> None:
     made = {**container(**{NUMBER: 1, "nvidia.com/priority": 0}), "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]}
-    assert Square(T4S).admit(pod("p", made)).env() == {"CUDA_TASK_PRIORITY": "1"}
+    assert SchedulersEnv(T4S).admit(pod("p", made)).env() == {"CUDA_TASK_PRIORITY": "1"}
 
 
 @pytest.mark.parametrize("value", [2, -1, "x", "0.5"])
 def test_other_priorities_are_refused(value: object) -> None:
-    message = Square(T4S).refusal(pod("p", container(**{NUMBER: 1, "nvidia.com/priority": value})))
+    message = SchedulersEnv(T4S).refusal(pod("p", container(**{NUMBER: 1, "nvidia.com/priority": value})))
     assert f"invalid nvidia.com/priority value {value} in container main" in message
     assert "spec.priority" in message
     assert "priorityClassName" in message
@@ -304,16 +306,16 @@ def test_the_schedulers_name(given: str | None, section: str, after: str | None,
 
 def test_a_pod_with_hamis_resources_goes_to_hamis_scheduler() -> None:
     mixed = pod("p", vgpu(1, name="a"), container("b", **{"nvidia.com/gpu": 1}))
-    assert Square(T4S).admit(mixed).manifest["spec"]["schedulerName"] == "hami-scheduler"
+    assert SchedulersEnv(T4S).admit(mixed).manifest["spec"]["schedulerName"] == "hami-scheduler"
 
 
 def test_a_pod_that_asks_for_nothing_in_the_end_gets_no_scheduler() -> None:
-    assert "schedulerName" not in Square(T4S).admit(pod_with_limits(0)).manifest["spec"]
+    assert "schedulerName" not in SchedulersEnv(T4S).admit(pod_with_limits(0)).manifest["spec"]
 
 
 def test_our_own_vendors_leave_the_pod_alone() -> None:
     both = configured("nvidia: {resourceCountName: nvidia.com/gpu, overwriteEnv: true}\nvolcano: {}")
-    assert Square(T4S, both).admit(pod_with_limits(1, 1000)).env() == {}
+    assert SchedulersEnv(T4S, both).admit(pod_with_limits(1, 1000)).env() == {}
 
 
 # 5.7: warnings
@@ -342,7 +344,7 @@ def test_our_own_vendors_leave_the_pod_alone() -> None:
 )
 def test_what_is_hardly_meant_is_said(manifest: JSON, codes: list[str]) -> None:
     nodes = [volcano_node("n1", t4("GPU-a"), t4("GPU-b"), t4("GPU-c", "false")), volcano_node("n2", a40("GPU-m"))]
-    admitted = Square(nodes).admit(manifest)
+    admitted = SchedulersEnv(nodes).admit(manifest)
     assert admitted.codes == codes
     assert all("\n" not in warning for warning in admitted.warnings)
 
@@ -350,10 +352,10 @@ def test_what_is_hardly_meant_is_said(manifest: JSON, codes: list[str]) -> None:
 def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
     """Its largest instance has 80896 MiB, less than it registers (section 11)."""
     node = volcano_node("n1", "GPU-m,10,81920,NVIDIA-NVIDIA A100-SXM4-80GB,true,mig")
-    square = Square([node])
-    assert square.failed(pod_with_limits(1, mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
-    assert square.admit(pod_with_limits(1, 80897, mode="mig")).codes == ["volcano/memory"]
-    assert square.admit(pod_with_limits(1, 80896, mode="mig")).codes == []
+    env = SchedulersEnv([node])
+    assert env.failed(pod_with_limits(1, mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+    assert env.admit(pod_with_limits(1, 80897, mode="mig")).codes == ["volcano/memory"]
+    assert env.admit(pod_with_limits(1, 80896, mode="mig")).codes == []
 
 
 # what is stored
@@ -371,8 +373,8 @@ def test_an_eighty_gib_card_never_serves_a_whole_card_request() -> None:
 )
 def test_a_pod_that_was_not_mutated_is_refused_all_the_same(manifest: JSON, message: str) -> None:
     """The opt-out labels skip the mutating webhook, never the validating one."""
-    square = Square(T4S)
+    env = SchedulersEnv(T4S)
     code, text = refusal(
-        validate, {**manifest, "metadata": {**manifest["metadata"], "namespace": "team-a"}}, known=square.vendors
+        validate, {**manifest, "metadata": {**manifest["metadata"], "namespace": "team-a"}}, known=env.vendors
     )
     assert (code, message in text) == (422, True)

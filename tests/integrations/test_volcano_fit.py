@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from builders import container
-from devices.yard import NOW, configured, pod
+from devices.fit_env import NOW, configured, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,23 +17,23 @@ from hami_webhook.integrations.volcano.geometry import Geometries, InstancePlace
 from hami_webhook.integrations.volcano.ids_annotation import decode
 from hami_webhook.quota.pricing import waiting_charge
 
-from .square import Square
+from .schedulers_env import SchedulersEnv
 from .volcanoes import A40GB, IDS, MEMORY, MODE, NUMBER, T4, a40, pod_with_limits, t4, vgpu, volcano_node
 
 JSON = dict[str, Any]
 GROUP, SPREAD = "scheduling.k8s.io/group-name", "volcano.sh/vgpu-podgroup-policy"
 
 
-def squeezed(ids: str, *cards: str, notes: Mapping[str, str] | None = None) -> Square:
+def squeezed(ids: str, *cards: str, notes: Mapping[str, str] | None = None) -> SchedulersEnv:
     """One node with these cards (one T4 by default), on which a pod holds what `ids` says."""
-    square = Square([volcano_node("n1", *(cards or (t4("GPU-a"),)))])
+    env = SchedulersEnv([volcano_node("n1", *(cards or (t4("GPU-a"),)))])
     if ids:
-        square.keep(pod_with_limits(1, name="holder", notes=notes), "n1", {IDS: ids})
-    return square
+        env.keep(pod_with_limits(1, name="holder", notes=notes), "n1", {IDS: ids})
+    return env
 
 
-def ids_of(square: Square, manifest: JSON) -> str:
-    predicted = square.predict(manifest)
+def ids_of(env: SchedulersEnv, manifest: JSON) -> str:
+    predicted = env.predict(manifest)
     assert isinstance(predicted, Prediction), predicted
     return predicted.annotations[IDS]
 
@@ -43,7 +43,7 @@ def full(slots: int, memory: int = 1, cores: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("square", "manifest", "why"),
+    ("env", "manifest", "why"),
     [
         (squeezed("", t4("GPU-a", "false")), pod_with_limits(1), "1/1 CardNotHealth"),
         (squeezed(""), pod_with_limits(1, notes={"volcano.sh/vgpu-use-gpuuuid": "GPU-z"}), "1/1 CardUuidMismatch"),
@@ -83,8 +83,8 @@ def full(slots: int, memory: int = 1, cores: int = 0) -> str:
         ),
     ],
 )
-def test_a_card_must_pass_every_check(square: Square, manifest: JSON, why: str | None) -> None:
-    predicted = square.predict(manifest)
+def test_a_card_must_pass_every_check(env: SchedulersEnv, manifest: JSON, why: str | None) -> None:
+    predicted = env.predict(manifest)
     assert (dict(predicted.failed) if isinstance(predicted, NoNode) else None) == ({"n1": why} if why else None)
 
 
@@ -94,16 +94,16 @@ def test_the_first_failure_tells() -> None:
     labels = []
     for without in ((), ("volcano.sh/vgpu-use-gpuuuid",), ("volcano.sh/vgpu-use-gpuuuid", SPREAD)):
         notes = {key: text for key, text in everything.items() if key not in without}
-        square = squeezed(full(1, 16384, 100), notes={GROUP: "g"})
-        predicted = square.predict(pod_with_limits(1, 5, 100, notes=notes))
+        env = squeezed(full(1, 16384, 100), notes={GROUP: "g"})
+        predicted = env.predict(pod_with_limits(1, 5, 100, notes=notes))
         labels.append(predicted.failed["n1"].partition(" ")[2])
     assert labels == ["CardUuidMismatch", "ExclusiveDeviceAllocateConflict", "CardInsufficientMemory"]
 
 
 def test_cards_that_passed_in_vain_are_counted() -> None:
-    square = squeezed("GPU-a,NVIDIA,16384,0:", t4("GPU-a"), t4("GPU-b"), t4("GPU-c", "false"), a40("GPU-d", "x"))
+    env = squeezed("GPU-a,NVIDIA,16384,0:", t4("GPU-a"), t4("GPU-b"), t4("GPU-c", "false"), a40("GPU-d", "x"))
     notes = {"nvidia.com/use-gputype": "Tesla"}
-    assert square.predict(pod_with_limits(2, 5, notes=notes)).failed == {
+    assert env.predict(pod_with_limits(2, 5, notes=notes)).failed == {
         "n1": "1/4 AllocatedCardsInsufficientRequest, 1/4 CardInsufficientMemory, 1/4 CardNotHealth, "
         "1/4 CardTypeMismatch"
     }
@@ -115,38 +115,38 @@ def test_cards_that_passed_in_vain_are_counted() -> None:
 )
 def test_the_policy_orders_the_cards(policy: str, cards: list[str]) -> None:
     node = volcano_node("n1", *(t4(uuid) for uuid in "abcd"))
-    square = Square([node], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
-    square.keep(pod_with_limits(1, name="u"), "n1", {IDS: "a,NVIDIA,100,0:b,NVIDIA,100,0:b,NVIDIA,100,0:"})
-    taken = [entry.uuid for entry in decode(ids_of(square, pod_with_limits(4, 5)))[0]]
+    env = SchedulersEnv([node], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
+    env.keep(pod_with_limits(1, name="u"), "n1", {IDS: "a,NVIDIA,100,0:b,NVIDIA,100,0:b,NVIDIA,100,0:"})
+    taken = [entry.uuid for entry in decode(ids_of(env, pod_with_limits(4, 5)))[0]]
     assert taken == cards
 
 
 def test_later_containers_see_what_earlier_ones_took() -> None:
-    square = squeezed("", t4("GPU-a"), t4("GPU-b"))
+    env = squeezed("", t4("GPU-a"), t4("GPU-b"))
     two = pod("p", vgpu(1, 16000, name="a"), container("idle"), vgpu(2, 300, name="c"))
-    predicted = square.predict(two)
+    predicted = env.predict(two)
     assert isinstance(predicted, Prediction)
     assert predicted.annotations[IDS] == "GPU-b,NVIDIA,16000,0:;GPU-b,NVIDIA,300,0:GPU-a,NVIDIA,300,0:"
     assert {row: [part.uuid for part in parts] for row, parts in predicted.parts.items()} == {
         0: ["GPU-b"],
         2: ["GPU-b", "GPU-a"],
     }
-    assert square.predict(pod("p", vgpu(1, 16000, name="a"), vgpu(2, 400, name="c"))).failed == {
+    assert env.predict(pod("p", vgpu(1, 16000, name="a"), vgpu(2, 400, name="c"))).failed == {
         "n1": "1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory"
     }
 
 
 def test_mig_instances_of_one_pod_are_apart() -> None:
-    square = squeezed("", a40("GPU-a"))
+    env = squeezed("", a40("GPU-a"))
     with_limits = pod("p", *(vgpu(1, 8000, name=name) for name in "abc"), annotations={MODE: "mig"})
-    assert ids_of(square, with_limits) == ";".join(f"GPU-a[group2-{i}],NVIDIA,8000,0:" for i in range(3))
-    predicted, cost = square.place(with_limits)
+    assert ids_of(env, with_limits) == ";".join(f"GPU-a[group2-{i}],NVIDIA,8000,0:" for i in range(3))
+    predicted, cost = env.place(with_limits)
     assert predicted.annotations[IDS].count("group2") == 3
     assert cost[f"limits.{MEMORY}"] == 3 * 10240
-    assert square.failed(pod_with_limits(1, 8000, name="p4", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
-    square.state.remove_pod("uid-p")
+    assert env.failed(pod_with_limits(1, 8000, name="p4", mode="mig")) == {"n1": "1/1 CardMigTopologyInfeasible"}
+    env.state.remove_pod("uid-p")
     assert (
-        ids_of(square, pod_with_limits(1, 3000, mode="mig")) == "GPU-a[group1-0],NVIDIA,3000,0:"
+        ids_of(env, pod_with_limits(1, 3000, mode="mig")) == "GPU-a[group1-0],NVIDIA,3000,0:"
     )  # idle: any group again
 
 
@@ -154,18 +154,18 @@ def test_mig_instances_of_one_pod_are_apart() -> None:
     "ids", ["GPU-a[other-0],NVIDIA,5,0:", "GPU-a[group1-0],NVIDIA,5,0:GPU-a[group2-0],NVIDIA,5,0:"]
 )
 def test_a_card_whose_geometry_is_not_known_gives_no_instance(ids: str) -> None:
-    square = squeezed(ids, a40("GPU-a"))
-    assert square.predict(pod_with_limits(1, 5, mode="mig")).failed == {"n1": "1/1 CardMigTopologyInfeasible"}
+    env = squeezed(ids, a40("GPU-a"))
+    assert env.predict(pod_with_limits(1, 5, mode="mig")).failed == {"n1": "1/1 CardMigTopologyInfeasible"}
 
 
 def test_the_score_is_that_of_the_policy() -> None:
     for policy, score in (("", 0), ("binpack", 100 * (4096 + 3000) / 16384), ("spread", 0)):
-        square = Square([volcano_node("n1", t4("GPU-a"))], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
-        square.keep(pod_with_limits(1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,4096,0:"})
-        predicted = square.predict(pod_with_limits(1, 3000))
+        env = SchedulersEnv([volcano_node("n1", t4("GPU-a"))], configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
+        env.keep(pod_with_limits(1, name="u"), "n1", {IDS: "GPU-a,NVIDIA,4096,0:"})
+        predicted = env.predict(pod_with_limits(1, 3000))
         assert isinstance(predicted, Prediction)
         assert predicted.score == score
-    spread = Square(
+    spread = SchedulersEnv(
         [volcano_node(n, t4(f"GPU-{n}")) for n in ("a", "b")], configured("volcano: {schedulePolicy: spread}")
     )
     spread.keep(pod_with_limits(1, name="u"), "a", {IDS: "GPU-a,NVIDIA,4096,0:"})
@@ -176,7 +176,7 @@ def test_the_score_is_that_of_the_policy() -> None:
 
 def test_equal_nodes_go_by_name_and_others_say_why() -> None:
     nodes = [volcano_node("c", t4("GPU-c")), volcano_node("b", t4("GPU-b")), volcano_node("a", t4("GPU-a", "false"))]
-    predicted = Square([*nodes, volcano_node("d", t4("GPU-d"), offered={NUMBER: 0})]).predict(pod_with_limits(1))
+    predicted = SchedulersEnv([*nodes, volcano_node("d", t4("GPU-d"), offered={NUMBER: 0})]).predict(pod_with_limits(1))
     assert isinstance(predicted, Prediction)
     assert predicted.node == "b"
     assert predicted.failed == {"a": "1/1 CardNotHealth", "d": "node unregistered"}
@@ -198,8 +198,8 @@ def test_what_volcano_writes() -> None:
 def test_blocks_are_not_mebibytes() -> None:
     """With a factor of 10 a card registers 4096 blocks, and an instance of 5120 MiB takes 512."""
     card = f"GPU-a,10,4096,{A40GB},true,mig"
-    square = Square([volcano_node("n1", card)], configured("volcano: {gpuMemoryFactor: 10}"))
-    predicted, cost = square.place(pod_with_limits(1, 300, mode="mig"))
+    env = SchedulersEnv([volcano_node("n1", card)], configured("volcano: {gpuMemoryFactor: 10}"))
+    predicted, cost = env.place(pod_with_limits(1, 300, mode="mig"))
     assert predicted.annotations[IDS] == "GPU-a[group1-0],NVIDIA,300,0:"
     assert predicted.parts[0][0].memory == 5120
     assert cost[f"limits.{MEMORY}"] == 512
@@ -276,22 +276,22 @@ def _pods(draw: st.DrawFn, name: str) -> JSON:
 def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
     data: st.DataObject, nodes: list[Any], policy: str
 ) -> None:
-    square = Square(nodes, configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
+    env = SchedulersEnv(nodes, configured(f'volcano: {{schedulePolicy: "{policy}"}}'))
     for number in range(5):
         manifest = data.draw(_pods(f"p{number}"))
-        admitted = square.admit(manifest)
-        charge = waiting_charge(admitted.pod, square.vendors, square.state).amounts
-        predicted = square.predict(admitted.manifest)
+        admitted = env.admit(manifest)
+        charge = waiting_charge(admitted.pod, env.vendors, env.state).amounts
+        predicted = env.predict(admitted.manifest)
         if isinstance(predicted, NoNode):
             continue
-        _, cost = square.place(admitted.manifest, admit=False)
+        _, cost = env.place(admitted.manifest, admit=False)
         assert all(cost.get(key, 0) >= amount for key, amount in charge.items()), (charge, cost)
         assert {key: charge[key] for key in charge if not key.endswith("memory")} == {
             key: cost[key] for key in cost if not key.endswith("memory")
         }
     for node in nodes:
         held: dict[str, list[Any]] = {}
-        for guest in square.state.foreign_pods_on(node.name):
+        for guest in env.state.foreign_pods_on(node.name):
             for entry in (entry for row in decode(guest.annotations[IDS]) for entry in row):
                 held.setdefault(entry.uuid, []).append(entry)
         for card in node.annotations["volcano.sh/node-vgpu-register"].rstrip(":").split(":"):
@@ -309,7 +309,7 @@ def test_predictions_never_oversell_a_card_and_cost_at_least_the_charge(
 
 @given(st.data(), _nodes())
 def test_admission_twice_is_admission_once(data: st.DataObject, nodes: list[Any]) -> None:
-    """`Square.admit` looks at a second mutation; what both leave asks for the same."""
-    square = Square(nodes)
-    once = square.admit(data.draw(_pods("p")))
-    assert square.admit(once.manifest).manifest == once.manifest
+    """`SchedulersEnv.admit` looks at a second mutation; what both leave asks for the same."""
+    env = SchedulersEnv(nodes)
+    once = env.admit(data.draw(_pods("p")))
+    assert env.admit(once.manifest).manifest == once.manifest

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from devices.yard import NOW, configured, pod
+from devices.fit_env import NOW, configured, pod
 
 from hami_webhook.devices.model import BadRequest
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of, overrun, waiting_charge
 
-from .square import Square
+from .schedulers_env import SchedulersEnv
 from .volcanoes import IDS, MEMORY, PERCENTAGE, a40, debits, pod_with_limits, t4, vgpu, volcano_node
 
 JSON = dict[str, Any]
@@ -41,39 +41,37 @@ MIXED = (volcano_node("n1", t4("GPU-a")), volcano_node("n2", a40("GPU-m")))
     ],
 )
 def test_a_waiting_pod_is_charged_what_it_surely_gets(manifest: JSON, cost: dict[str, int]) -> None:
-    assert Square(MIXED).waiting(manifest) == cost
+    assert SchedulersEnv(MIXED).waiting(manifest) == cost
 
 
 def test_a_mig_request_is_charged_as_it_is_where_the_debit_is_the_request() -> None:
-    square = Square(MIXED, configured("volcano: {migDebit: request}"))
-    assert square.waiting(pod_with_limits(1, 8000, mode="mig")) == debits(1, 8000)
-    assert square.place(pod_with_limits(1, 8000, mode="mig"))[1] == debits(1, 8000)
+    env = SchedulersEnv(MIXED, configured("volcano: {migDebit: request}"))
+    assert env.waiting(pod_with_limits(1, 8000, mode="mig")) == debits(1, 8000)
+    assert env.place(pod_with_limits(1, 8000, mode="mig"))[1] == debits(1, 8000)
 
 
 def test_the_charge_is_remembered_where_cards_decide_it() -> None:
-    square = Square(MIXED)
-    assert waiting_charge(square.admit(pod_with_limits(1)).pod, square.vendors, square.state).floors == {
-        f"limits.{MEMORY}"
-    }
-    assert waiting_charge(square.admit(pod_with_limits(1, 5)).pod, square.vendors, square.state).floors == frozenset()
-    assert waiting_charge(square.admit(pod_with_limits(1, 5, mode="mig")).pod, square.vendors, square.state).floors
+    env = SchedulersEnv(MIXED)
+    assert waiting_charge(env.admit(pod_with_limits(1)).pod, env.vendors, env.state).floors == {f"limits.{MEMORY}"}
+    assert waiting_charge(env.admit(pod_with_limits(1, 5)).pod, env.vendors, env.state).floors == frozenset()
+    assert waiting_charge(env.admit(pod_with_limits(1, 5, mode="mig")).pod, env.vendors, env.state).floors
 
 
 def test_an_amount_that_admission_refuses_has_no_charge() -> None:
-    square = Square(MIXED)
+    env = SchedulersEnv(MIXED)
     with pytest.raises(BadRequest):
-        waiting_charge(Pod.from_object(pod_with_limits(1, "4Gi")), square.vendors, square.state)
-    bound = square.keep(pod_with_limits(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
-    assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 7)
+        waiting_charge(Pod.from_object(pod_with_limits(1, "4Gi")), env.vendors, env.state)
+    bound = env.keep(pod_with_limits(1, "4Gi"), "n1", {IDS: "GPU-a,NVIDIA,7,0:"})
+    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 7)
 
 
 # 10.2
 
 
-def cost_of(square: Square, ids: str, manifest: JSON | None = None, node: str = "n2", **notes: str) -> Any:
+def cost_of(env: SchedulersEnv, ids: str, manifest: JSON | None = None, node: str = "n2", **notes: str) -> Any:
     with_limits = manifest or pod_with_limits(1, 8000, name="u")
-    bound = square.keep(with_limits, node, {IDS: ids, **notes})
-    return charge_of(bound, square.vendors, square.state, NOW)
+    bound = env.keep(with_limits, node, {IDS: ids, **notes})
+    return charge_of(bound, env.vendors, env.state, NOW)
 
 
 @pytest.mark.parametrize(
@@ -93,31 +91,31 @@ def cost_of(square: Square, ids: str, manifest: JSON | None = None, node: str = 
     ],
 )
 def test_a_placed_pod_costs_what_volcano_wrote(ids: str, cost: dict[str, int]) -> None:
-    assert cost_of(Square(MIXED), ids).amounts == cost
+    assert cost_of(SchedulersEnv(MIXED), ids).amounts == cost
 
 
 def test_an_instance_costs_what_was_asked_if_the_configuration_says_so() -> None:
-    square = Square(MIXED, configured("volcano: {migDebit: request}"))
-    assert cost_of(square, "GPU-m[group2-0],NVIDIA,8000,0:").amounts == debits(1, 8000)
+    env = SchedulersEnv(MIXED, configured("volcano: {migDebit: request}"))
+    assert cost_of(env, "GPU-m[group2-0],NVIDIA,8000,0:").amounts == debits(1, 8000)
 
 
 def test_memory_that_older_versions_did_not_write_is_worked_out() -> None:
     """The i-th list is that of the i-th container that asked."""
-    square = Square(MIXED)
+    env = SchedulersEnv(MIXED)
     with_limits = pod("u", vgpu(name="idle"), vgpu(1, percent=25, name="b"), vgpu(1, 500, name="c"))
-    assert cost_of(square, "GPU-m,NVIDIA,0,0:;GPU-m,NVIDIA,0,0:", with_limits).amounts == debits(2, 10240 + 500)
-    unknown = cost_of(square, "GPU-x,NVIDIA,0,0:", pod_with_limits(1, percent=25, name="u"))
+    assert cost_of(env, "GPU-m,NVIDIA,0,0:;GPU-m,NVIDIA,0,0:", with_limits).amounts == debits(2, 10240 + 500)
+    unknown = cost_of(env, "GPU-x,NVIDIA,0,0:", pod_with_limits(1, percent=25, name="u"))
     assert unknown.amounts == debits(1)
     (problem,) = unknown.problems
     assert "the memory of GPU-x counts as 0" in problem
 
 
 def test_a_cards_node_may_be_known_later() -> None:
-    square = Square()
-    bound = square.keep(pod_with_limits(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 8000)
-    square.state.set_node(MIXED[1], NOW)
-    assert charge_of(bound, square.vendors, square.state, NOW).amounts == debits(1, 10240)
+    env = SchedulersEnv()
+    bound = env.keep(pod_with_limits(1, 8000), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 8000)
+    env.state.set_node(MIXED[1], NOW)
+    assert charge_of(bound, env.vendors, env.state, NOW).amounts == debits(1, 10240)
 
 
 @pytest.mark.parametrize(
@@ -132,30 +130,32 @@ def test_a_cards_node_may_be_known_later() -> None:
     ],
 )
 def test_an_allocation_that_is_not_bound_counts_for_a_while(notes: dict[str, str], counts: bool) -> None:
-    square = Square(MIXED)
+    env = SchedulersEnv(MIXED)
     made = Pod.from_object(pod_with_limits(1, 8000, notes={IDS: "GPU-m[group2-0],NVIDIA,8000,0:", ON: "n2", **notes}))
-    square.state.set_pod(made, NOW)
-    charge = charge_of(made, square.vendors, square.state, NOW)
+    env.state.set_pod(made, NOW)
+    charge = charge_of(made, env.vendors, env.state, NOW)
     assert charge.amounts == (debits(1, 10240) if counts else debits(1, 8000))
     assert charge.until == (int(notes[BOUND_AT]) + 300 if counts else None)
-    predicted = square.predict(pod_with_limits(1, 5000, mode="mig", name="next"))
+    predicted = env.predict(pod_with_limits(1, 5000, mode="mig", name="next"))
     assert predicted.annotations[IDS] == f"GPU-m[{'group2-3' if counts else 'group1-0'}],NVIDIA,5000,0:"
 
 
 @pytest.mark.parametrize("phase", ["success", "allocating", None])
 def test_a_bound_pod_counts_unless_it_failed(phase: str | None) -> None:
     notes = {PHASE: phase} if phase else {}
-    assert cost_of(Square(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **notes).amounts == debits(1, 10240)
-    assert cost_of(Square(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **{PHASE: "failed"}).amounts == debits(1, 8000)
+    assert cost_of(SchedulersEnv(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **notes).amounts == debits(1, 10240)
+    assert cost_of(SchedulersEnv(MIXED), "GPU-m[group2-0],NVIDIA,8000,0:", **{PHASE: "failed"}).amounts == debits(
+        1, 8000
+    )
 
 
 def test_more_than_was_charged_is_an_overrun() -> None:
-    square = Square(MIXED)
-    bound = square.admit(pod_with_limits(1, 8000, name="u")).pod
+    env = SchedulersEnv(MIXED)
+    bound = env.admit(pod_with_limits(1, 8000, name="u")).pod
     for ids, keys in (("GPU-m[group2-0],NVIDIA,8000,0:", [f"limits.{MEMORY}"]), ("GPU-m,NVIDIA,8000,0:", [])):
-        charge = cost_of(square, ids)
-        assert overrun(bound, charge, charge.amounts.keys(), square.vendors, square.state) == keys
-        assert overrun(bound, charge, [], square.vendors, square.state) == []
+        charge = cost_of(env, ids)
+        assert overrun(bound, charge, charge.amounts.keys(), env.vendors, env.state) == keys
+        assert overrun(bound, charge, [], env.vendors, env.state) == []
 
 
 def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
@@ -164,7 +164,7 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
     mixed["spec"]["containers"].append(
         {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "700"}}}
     )
-    charge = cost_of(Square(MIXED), "GPU-m,NVIDIA,1000,0:", mixed)
+    charge = cost_of(SchedulersEnv(MIXED), "GPU-m,NVIDIA,1000,0:", mixed)
     assert charge.amounts == {
         **debits(1, 1000),
         "limits.nvidia.com/gpu": 1,
@@ -173,41 +173,41 @@ def test_a_pod_of_hami_that_is_not_placed_stays_on_its_charge() -> None:
 
 
 def test_no_amount_that_a_pod_states_is_debited_lower() -> None:
-    square = Square(MIXED)
-    assert cost_of(square, "GPU-a,NVIDIA,1,0:", pod_with_limits(2, 3000, 40, name="u"), "n1").amounts == debits(
+    env = SchedulersEnv(MIXED)
+    assert cost_of(env, "GPU-a,NVIDIA,1,0:", pod_with_limits(2, 3000, 40, name="u"), "n1").amounts == debits(
         2, 6000, 80
     )
 
 
 def test_what_the_card_decides_costs_what_was_written_though_the_cards_left_are_larger() -> None:
     """Half of a T4 stays half of a T4 when the T4's node has gone."""
-    square = Square(MIXED)
+    env = SchedulersEnv(MIXED)
     half = pod_with_limits(1, percent=50, name="u")
-    assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
-    square.state.remove_node("n1")
-    assert square.waiting(pod_with_limits(1, percent=50)) == debits(1, 20480)
-    assert cost_of(square, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
+    assert cost_of(env, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
+    env.state.remove_node("n1")
+    assert env.waiting(pod_with_limits(1, percent=50)) == debits(1, 20480)
+    assert cost_of(env, "GPU-a,NVIDIA,8192,0:", half, "n1").amounts == debits(1, 8192)
 
 
 # 13: instances given twice
 
 
 def test_an_instance_that_two_pods_hold_is_remarked() -> None:
-    square = Square(MIXED)
-    (volcano,) = (scheduler for scheduler in square.vendors.foreign if scheduler.key == "volcano")
-    square.keep(pod_with_limits(1, 8000, name="a"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    square.keep(pod_with_limits(1, 8000, name="b"), "n2", {IDS: "GPU-m[group2-1],NVIDIA,8000,0:"})
-    square.keep(pod_with_limits(1, 8000, name="c"), "n1", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    assert list(volcano.remarks(MIXED[1], square.state)) == []
-    square.keep(pod_with_limits(1, 8000, name="d"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
-    assert list(volcano.remarks(MIXED[1], square.state)) == [
+    env = SchedulersEnv(MIXED)
+    (volcano,) = (scheduler for scheduler in env.vendors.foreign if scheduler.key == "volcano")
+    env.keep(pod_with_limits(1, 8000, name="a"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    env.keep(pod_with_limits(1, 8000, name="b"), "n2", {IDS: "GPU-m[group2-1],NVIDIA,8000,0:"})
+    env.keep(pod_with_limits(1, 8000, name="c"), "n1", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    assert list(volcano.remarks(MIXED[1], env.state)) == []
+    env.keep(pod_with_limits(1, 8000, name="d"), "n2", {IDS: "GPU-m[group2-0],NVIDIA,8000,0:"})
+    assert list(volcano.remarks(MIXED[1], env.state)) == [
         ("DuplicateMigInstance", "GPU-m[group2-0] is held by default/a, default/d")
     ]
-    square.state.remove_pod("uid-a")
-    assert list(volcano.remarks(MIXED[1], square.state)) == []
+    env.state.remove_pod("uid-a")
+    assert list(volcano.remarks(MIXED[1], env.state)) == []
 
 
 def test_the_quota_keys() -> None:
-    keys = Square().vendors.quota_keys
+    keys = SchedulersEnv().vendors.quota_keys
     assert {*debits(1, 1, 1)} <= keys.keys()
     assert f"limits.{PERCENTAGE}" not in keys

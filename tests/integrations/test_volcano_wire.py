@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from devices.yard import NOW
+from devices.fit_env import NOW
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from builders import container, node
-from devices.yard import pod
+from devices.fit_env import pod
 
 from hami_webhook.kube.objects import Node
 

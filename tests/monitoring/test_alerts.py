@@ -41,8 +41,8 @@ def test_every_alert_fires_when_it_should_and_is_silent_when_it_should_not(tmp_p
 def test_an_alert_has_examples_of_both(alert: str) -> None:
     examples = [
         bool(each.get("exp_alerts"))
-        for scene in yaml.safe_load(EXAMPLES.read_text())["tests"]
-        for each in scene["alert_rule_test"]
+        for group in yaml.safe_load(EXAMPLES.read_text())["tests"]
+        for each in group["alert_rule_test"]
         if each["alertname"] == alert
     ]
     assert set(examples) == {True, False}

@@ -1,1 +1,1 @@
-"""docs/spec/quota.md, case by case. `world` is the small cluster most of them happen in."""
+"""docs/spec/quota.md, case by case. `QuotaEnv` is the small cluster most of them happen in."""

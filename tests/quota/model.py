@@ -33,7 +33,7 @@ from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, books, creation, pod, quota, vendors
+from .objects import KEYS, LARGE, NOON, SMALL, TEAM, account_of, creation, pod, quota, vendors
 from .test_interleavings import rest_of
 
 VENDORS = vendors()
@@ -208,7 +208,7 @@ class QuotaModel(RuleBasedStateMachine):
         """Q1, Q8, Q13 and Q14 after a write of ours."""
         for item in self.quotas():
             old = self.before[item["metadata"]["name"]]
-            was, now = books(old, VENDORS), books(item, VENDORS)
+            was, now = account_of(old, VENDORS), account_of(item, VENDORS)
             assert rest_of(old) == rest_of(item)
             for key, amount in now.used.items():
                 assert amount >= 0
@@ -233,7 +233,7 @@ class QuotaModel(RuleBasedStateMachine):
     def covers(self) -> None:
         """Q2: used covers what the pods hold."""
         for item in self.quotas():
-            read = books(item, VENDORS)
+            read = account_of(item, VENDORS)
             total = dict.fromkeys(read.hard, 0)
             for _, amounts in self.charges(read):
                 for key, amount in amounts.items():
@@ -284,17 +284,17 @@ class QuotaModel(RuleBasedStateMachine):
             manifest = pod(name, container(gpu=1, mem=1000), init=(container("i", gpu=1, mem=3000),), **spec)
         else:
             manifest = pod(name, **spec, **KINDS_OF_POD[kind])
-        gate = self.replicas[replica].core.admission
+        handler = self.replicas[replica].core.admission
         versions = [item["metadata"]["resourceVersion"] for item in self.quotas()]
 
         def review(obj: JSON) -> Review:
             return creation(name, obj, dry_run=dry_run)
 
         async def admit() -> JSON:
-            answer = await gate.mutate(review(manifest))
+            answer = await handler.mutate(review(manifest))
             made = jsonpatch.apply_patch(manifest, [dict(operation) for operation in answer.patch])
             made = {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}}
-            await gate.validate(review(made))
+            await handler.validate(review(made))
             return made
 
         result = self.do(admit, accident, replica)
@@ -303,9 +303,9 @@ class QuotaModel(RuleBasedStateMachine):
                 assert versions == [item["metadata"]["resourceVersion"] for item in self.quotas()]  # Q6
             return
         if isinstance(result, Denied) and accident == NOTHING:
-            assert all(f"uid-{name}" not in books(item, VENDORS).ledger for item in self.quotas())  # Q6
+            assert all(f"uid-{name}" not in account_of(item, VENDORS).ledger for item in self.quotas())  # Q6
         if isinstance(result, dict) and stored:
-            entries = [books(q, VENDORS).ledger for q in self.quotas()]
+            entries = [account_of(q, VENDORS).ledger for q in self.quotas()]
             assert any(f"uid-{name}" in ledger for ledger in entries)
             self.in_flight.append((self.now, result))
             if not late:
@@ -337,7 +337,7 @@ class QuotaModel(RuleBasedStateMachine):
         if found is None:
             return
         room = all(
-            b.used.get(key, 0) <= b.hard[key] for q in self.quotas() for b in [books(q, VENDORS)] for key in b.hard
+            b.used.get(key, 0) <= b.hard[key] for q in self.quotas() for b in [account_of(q, VENDORS)] for key in b.hard
         )
         placer = self.replicas[0].core.placer
         result = self.do(lambda: placer.place(found), accident)
@@ -347,7 +347,7 @@ class QuotaModel(RuleBasedStateMachine):
     def placed_within_limits(self) -> None:
         """Q16."""
         for item in self.quotas():
-            read = books(item, VENDORS)
+            read = account_of(item, VENDORS)
             for key, hard in read.hard.items():
                 placed = sum(
                     amounts.get(key, 0)
@@ -396,13 +396,13 @@ class QuotaModel(RuleBasedStateMachine):
     @rule(old=st.booleans())
     def kubernetes_recomputes(self, old: bool) -> None:
         """From a cache that may lag: then its write conflicts, or sets its own keys too low, never ours."""
-        managed = [books(item, VENDORS).used for item in self.quotas()]
+        managed = [account_of(item, VENDORS).used for item in self.quotas()]
         for item in self.quotas():
             pods = [] if old else self.cluster.peek_all(Kind.PODS, TEAM)
             with suppress(ClusterError):
                 read = self.stale if old and self.stale and self.stale["metadata"]["name"] == "all" else item
                 self.loop.run_until_complete(native.recompute(self.cluster, read, pods, self.now))
-        assert [books(item, VENDORS).used for item in self.quotas()] == managed  # Q8
+        assert [account_of(item, VENDORS).used for item in self.quotas()] == managed  # Q8
         self.stale = self.cluster.peek(Kind.RESOURCE_QUOTAS, "all", TEAM)
 
     @rule(replica=st.integers(0, 1))
@@ -437,7 +437,7 @@ class QuotaModel(RuleBasedStateMachine):
             self.now += 24
             self.controller_works(NOTHING)
         for item in self.quotas():
-            read = books(item, VENDORS)
+            read = account_of(item, VENDORS)
             live = {p.uid: amounts for p, amounts in self.charges(read)}
             waiting = {identity: e for identity, e in read.ledger.items() if e.state is State.WAITING}
             assert waiting == dict(read.ledger)

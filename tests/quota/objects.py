@@ -35,7 +35,7 @@ read_pod = functools.partial(builders.read_pod, namespace=TEAM)
 quota = functools.partial(builders.quota, namespace=TEAM)
 
 
-def books(obj: JSON, of: Vendors | None = None) -> QuotaAccount:
+def account_of(obj: JSON, of: Vendors | None = None) -> QuotaAccount:
     return QuotaAccount.read(ResourceQuota.from_object(obj), of or vendors())
 
 

@@ -19,8 +19,8 @@ from hami_webhook.quota.accelerator_quota import read_accelerator_quota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, SMALL, books, pod, quota
-from .world import World
+from .objects import KEYS, LARGE, SMALL, account_of, pod, quota
+from .quota_env import QuotaEnv
 
 A, B, C = "team-a", "team-b", "team-c"
 RESEARCH = {"matchLabels": {"group": "research"}}
@@ -30,111 +30,111 @@ def namespace(name: str, **labels: str) -> JSON:
     return {"metadata": {"name": name, "labels": labels}}
 
 
-async def joined(world: World, *namespaces: JSON) -> None:
+async def joined(env: QuotaEnv, *namespaces: JSON) -> None:
     for each in namespaces:
         name = each["metadata"]["name"]
-        await world.cluster.ensure_namespace(name)
-        await world.cluster.patch(Kind.NAMESPACES, name, each)
-    await world.run(3)
+        await env.cluster.ensure_namespace(name)
+        await env.cluster.patch(Kind.NAMESPACES, name, each)
+    await env.run(3)
 
 
 def teams(count: int = 3, **labels: str) -> list[JSON]:
     return [namespace(f"team-{letter}", **labels) for letter in "abcdefgh"[:count]]
 
 
-def used(world: World, name: str = "all") -> dict[str, int]:
-    account = QuotaAccount.read(read_accelerator_quota(stored(world, name), {}), world.vendors)
+def used(env: QuotaEnv, name: str = "all") -> dict[str, int]:
+    account = QuotaAccount.read(read_accelerator_quota(stored(env, name), {}), env.vendors)
     return {short: account.used[key] for short, key in KEYS.items() if key in account.used}
 
 
-def own_used(world: World, namespace: str = A) -> dict[str, int]:
-    found = world.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", namespace)
+def own_used(env: QuotaEnv, namespace: str = A) -> dict[str, int]:
+    found = env.cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", namespace)
     assert found is not None
-    account = books(found, world.vendors)
+    account = account_of(found, env.vendors)
     return {short: account.used[key] for short, key in KEYS.items() if key in account.used}
 
 
-def stored(world: World, name: str = "all") -> JSON:
-    found = world.cluster.peek(Kind.ACCELERATOR_QUOTAS, name)
+def stored(env: QuotaEnv, name: str = "all") -> JSON:
+    found = env.cluster.peek(Kind.ACCELERATOR_QUOTAS, name)
     assert found is not None
     return found
 
 
 async def test_pods_of_all_selected_namespaces_are_charged_to_one_quota() -> None:
-    async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
-        await joined(world, *teams(2, group="research"), namespace(C))
-        await world.create(pod("p", namespace=A, gpu=1, mem=600))
-        await world.create(pod("p", namespace=C, gpu=1, mem=600), uid="in-c")
-        assert used(world) == {"mem": 600}
-        refusal = await world.refused(pod("q", namespace=B, gpu=1, mem=401))
+    async with QuotaEnv(accelerator_quota(selector=RESEARCH, mem=1000)) as env:
+        await joined(env, *teams(2, group="research"), namespace(C))
+        await env.create(pod("p", namespace=A, gpu=1, mem=600))
+        await env.create(pod("p", namespace=C, gpu=1, mem=600), uid="in-c")
+        assert used(env) == {"mem": 600}
+        refusal = await env.refused(pod("q", namespace=B, gpu=1, mem=401))
         assert refusal.message == (
             "exceeding resource quota: exceeded quota: AcceleratorQuota all, requested: limits.nvidia.com/gpumem=401, "
             "used: limits.nvidia.com/gpumem=600, limited: limits.nvidia.com/gpumem=1000"
         )
-        await world.create(pod("q", namespace=B, gpu=1, mem=400))
-        assert used(world) == {"mem": 1000}
-        await world.delete("p", namespace=A)
-        await world.run(15)
-        assert used(world) == {"mem": 400}
+        await env.create(pod("q", namespace=B, gpu=1, mem=400))
+        assert used(env) == {"mem": 1000}
+        await env.delete("p", namespace=A)
+        await env.run(15)
+        assert used(env) == {"mem": 400}
 
 
 @pytest.mark.parametrize("path", ["/validate", "/webhook"])
 @pytest.mark.parametrize(("own", "above"), [(1000, 500), (500, 1000)])
 async def test_a_pod_is_charged_to_all_its_quotas_or_to_none(path: str, own: int, above: int) -> None:
     objects = quota(namespace=A, mem=own), accelerator_quota(mem=above)
-    async with World(*objects) as world:
-        await joined(world, *teams(1))
-        await world.run(3)
-        await world.create(pod("p", namespace=A, gpu=1, mem=400), path=path)
-        await world.refused(pod("q", namespace=A, gpu=1, mem=200), path=path)
-        assert own_used(world)["mem"] == 400
-        assert used(world) == {"mem": 400}
+    async with QuotaEnv(*objects) as env:
+        await joined(env, *teams(1))
+        await env.run(3)
+        await env.create(pod("p", namespace=A, gpu=1, mem=400), path=path)
+        await env.refused(pod("q", namespace=A, gpu=1, mem=200), path=path)
+        assert own_used(env)["mem"] == 400
+        assert used(env) == {"mem": 400}
 
 
 async def test_what_the_second_refuses_is_taken_out_of_the_first() -> None:
     """Two quotas above, full in different keys of which the cache knows only one."""
-    async with World(quota(namespace=A, gpu=10), accelerator_quota(mem=1000), replicas=2) as world:
-        await joined(world, *teams(1))
-        await world.run(3)
+    async with QuotaEnv(quota(namespace=A, gpu=10), accelerator_quota(mem=1000), replicas=2) as env:
+        await joined(env, *teams(1))
+        await env.run(3)
         pods = [pod(f"p{n}", namespace=A, gpu=1, mem=600) for n in range(2)]
         came = await asyncio.gather(
-            *(world.admit(each, replica=n) for n, each in enumerate(pods)), return_exceptions=True
+            *(env.admit(each, replica=n) for n, each in enumerate(pods)), return_exceptions=True
         )
         assert sum(isinstance(each, Denied) for each in came) == 1
-        assert own_used(world)["gpu"] == 1
-        assert used(world) == {"mem": 600}
+        assert own_used(env)["gpu"] == 1
+        assert used(env) == {"mem": 600}
 
 
 async def test_namespaces_that_enter_or_leave_are_recounted() -> None:
-    async with World(accelerator_quota(selector=RESEARCH, mem=1000)) as world:
-        await joined(world, namespace(A, group="research"), namespace(B))
-        await world.create(pod("p", namespace=A, gpu=1, mem=600))
-        await world.create(pod("p", namespace=B, gpu=1, mem=300), uid="in-b")
-        await world.run(15)
-        assert used(world) == {"mem": 600}
-        await world.cluster.patch(Kind.NAMESPACES, B, {"metadata": {"labels": {"group": "research"}}})
-        await world.run(15)
-        assert used(world) == {"mem": 900}
-        await world.cluster.patch(Kind.NAMESPACES, A, {"metadata": {"labels": {"group": None}}})
-        await world.run(15)
-        assert used(world) == {"mem": 300}
+    async with QuotaEnv(accelerator_quota(selector=RESEARCH, mem=1000)) as env:
+        await joined(env, namespace(A, group="research"), namespace(B))
+        await env.create(pod("p", namespace=A, gpu=1, mem=600))
+        await env.create(pod("p", namespace=B, gpu=1, mem=300), uid="in-b")
+        await env.run(15)
+        assert used(env) == {"mem": 600}
+        await env.cluster.patch(Kind.NAMESPACES, B, {"metadata": {"labels": {"group": "research"}}})
+        await env.run(15)
+        assert used(env) == {"mem": 900}
+        await env.cluster.patch(Kind.NAMESPACES, A, {"metadata": {"labels": {"group": None}}})
+        await env.run(15)
+        assert used(env) == {"mem": 300}
 
 
 async def test_placements_are_debited_and_refused_above_namespaces() -> None:
     cards = node("n1", card("G1", LARGE)), node("n2", card("G2", SMALL))
-    async with World(*cards, accelerator_quota(mem=LARGE + 1000)) as world:
-        await joined(world, *teams(2))
-        await world.create(pod("p", namespace=A, gpu=1, percent=100))
-        assert used(world) == {"mem": SMALL}, "the smallest card that it could get"
-        await world.create(pod("q", namespace=B, gpu=1, mem=5000))
-        placed = await world.place("p", A)
+    async with QuotaEnv(*cards, accelerator_quota(mem=LARGE + 1000)) as env:
+        await joined(env, *teams(2))
+        await env.create(pod("p", namespace=A, gpu=1, percent=100))
+        assert used(env) == {"mem": SMALL}, "the smallest card that it could get"
+        await env.create(pod("q", namespace=B, gpu=1, mem=5000))
+        placed = await env.place("p", A)
         assert isinstance(placed, Placement)
         assert (placed.node, {node: str(why) for node, why in placed.failed.items()}) == (
             "n2",
             {"n1": "1/1 ResourceQuotaNotFit"},
         )
-        await world.run(15)
-        assert used(world) == {"mem": SMALL + 5000}
+        await env.run(15)
+        assert used(env) == {"mem": SMALL + 5000}
 
 
 async def test_a_quota_of_some_cards_counts_what_is_on_them() -> None:
@@ -143,50 +143,50 @@ async def test_a_quota_of_some_cards_counts_what_is_on_them() -> None:
         node("n2", card("G2", LARGE, type="NVIDIA-A10")),
     )
     some = accelerator_quota(spec={"deviceTypes": ["H100"], "nodeSelector": {"pool": "train"}}, mem=1000)
-    async with World(*cards, some) as world:
-        await joined(world, *teams(2))
-        assert stored(world)["status"]["countedCards"] == "types h100; nodes pool=train"
-        await world.create(pod("p", namespace=A, gpu=1, mem=900))
-        assert used(world) == {"mem": 0}, "it could get the other card"
+    async with QuotaEnv(*cards, some) as env:
+        await joined(env, *teams(2))
+        assert stored(env)["status"]["countedCards"] == "types h100; nodes pool=train"
+        await env.create(pod("p", namespace=A, gpu=1, mem=900))
+        assert used(env) == {"mem": 0}, "it could get the other card"
         only = pod("q", namespace=B, gpu=1, mem=800, annotations={"nvidia.com/use-gputype": "H100"})
-        await world.create(only)
-        assert used(world) == {"mem": 800}
-        assert await world.node_of("p", A) == "n2"
-        assert used(world) == {"mem": 800}
+        await env.create(only)
+        assert used(env) == {"mem": 800}
+        assert await env.node_of("p", A) == "n2"
+        assert used(env) == {"mem": 800}
 
 
 async def test_a_quota_that_observes_refuses_nothing() -> None:
-    async with World(accelerator_quota(spec={"enforcement": "observe"}, mem=500)) as world:
-        await joined(world, *teams(1))
-        _, answer = await world.admit(pod("p", namespace=A, gpu=1, mem=900))
+    async with QuotaEnv(accelerator_quota(spec={"enforcement": "observe"}, mem=500)) as env:
+        await joined(env, *teams(1))
+        _, answer = await env.admit(pod("p", namespace=A, gpu=1, mem=900))
         assert [text for text in answer.warnings if "AcceleratorQuota all" in text]
-        assert used(world) == {"mem": 900}
-        assert stored(world)["status"]["observed"] == 1
-        await world.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"enforcement": "enforce"}})
-        await world.run(1)
-        await world.refused(pod("q", namespace=A, gpu=1, mem=1))
+        assert used(env) == {"mem": 900}
+        assert stored(env)["status"]["observed"] == 1
+        await env.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"enforcement": "enforce"}})
+        await env.run(1)
+        await env.refused(pod("q", namespace=A, gpu=1, mem=1))
 
 
 async def test_the_status_says_what_each_namespace_uses_and_waits_for() -> None:
-    async with World(node("n1", card("G1", LARGE)), accelerator_quota(mem=10_000)) as world:
-        await joined(world, *teams(2))
-        await world.create(pod("p", namespace=A, gpu=1, mem=600))
-        await world.create(pod("q", namespace=A, gpu=1, mem=300))
-        await world.create(pod("r", namespace=B, gpu=1, mem=100))
-        assert await world.node_of("p", A) == "n1"
-        await world.run(60)
-        status, key = stored(world)["status"], KEYS["mem"]
+    async with QuotaEnv(node("n1", card("G1", LARGE)), accelerator_quota(mem=10_000)) as env:
+        await joined(env, *teams(2))
+        await env.create(pod("p", namespace=A, gpu=1, mem=600))
+        await env.create(pod("q", namespace=A, gpu=1, mem=300))
+        await env.create(pod("r", namespace=B, gpu=1, mem=100))
+        assert await env.node_of("p", A) == "n1"
+        await env.run(60)
+        status, key = stored(env)["status"], KEYS["mem"]
         assert status["namespaces"] == [
             {"name": A, "used": {key: "900"}, "waiting": {key: "300"}},
             {"name": B, "used": {key: "100"}, "waiting": {key: "100"}},
         ]
         (condition,) = status["conditions"]
         assert (condition["type"], condition["status"], condition["reason"]) == ("Exceeded", "False", "WithinHard")
-        await world.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"hard": {key: 800}}})
-        await world.run(60)
-        (condition,) = stored(world)["status"]["conditions"]
+        await env.cluster.patch(Kind.ACCELERATOR_QUOTAS, "all", {"spec": {"hard": {key: 800}}})
+        await env.run(60)
+        (condition,) = stored(env)["status"]["conditions"]
         assert (condition["status"], condition["message"]) == ("True", f"{key}: used 1000, limited 800")
-        assert [event for event in world.events("QuotaExceeded") if "used 1000, limited 800" in event]
+        assert [event for event in env.events("QuotaExceeded") if "used 1000, limited 800" in event]
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.1])
@@ -194,10 +194,10 @@ async def test_a_burst_over_fifty_namespaces(lost: float) -> None:
     """Three replicas: never above hard, used equals an independent sum, and few writes."""
     spaces = [f"space-{n:02}" for n in range(50)]
     own = [quota(namespace=space, mem=500) for space in spaces[:5]]
-    async with World(accelerator_quota(mem=20_000), *own, replicas=3) as world:
+    async with QuotaEnv(accelerator_quota(mem=20_000), *own, replicas=3) as env:
         for space in spaces:
-            await world.cluster.ensure_namespace(space)
-        await world.run(3)
+            await env.cluster.ensure_namespace(space)
+        await env.run(3)
         writes = 0
         calls = 0
 
@@ -214,31 +214,31 @@ async def test_a_burst_over_fifty_namespaces(lost: float) -> None:
         def sums() -> int:
             total = 0
             for space in spaces:
-                of = [Pod.from_object(each) for each in world.cluster.peek_all(Kind.PODS, space)]
+                of = [Pod.from_object(each) for each in env.cluster.peek_all(Kind.PODS, space)]
                 mine = sum(int(each.containers[0].limits["nvidia.com/gpumem"]) for each in of)
                 assert space not in spaces[:5] or mine <= 500
                 total += mine
             assert total <= 20_000
             return total
 
-        world.cluster.pause = pause
+        env.cluster.pause = pause
 
         async def come(number: int) -> bool:
             manifest = pod(f"p{number}", namespace=spaces[number % 50], gpu=1, mem=100)
             try:
-                stored_pod, _ = await world.admit(manifest, replica=number % 3)
+                stored_pod, _ = await env.admit(manifest, replica=number % 3)
             except Denied:
                 return False
-            await world.cluster.create(Kind.PODS, stored_pod)
+            await env.cluster.create(Kind.PODS, stored_pod)
             return True
 
         came = await asyncio.gather(*(come(number) for number in range(300)))
         assert writes < 0.3 * 300, writes
-        world.cluster.pause = None
-        await world.run(120)
-        assert sum(came) * 100 == sums() == used(world)["mem"]
+        env.cluster.pause = None
+        await env.run(120)
+        assert sum(came) * 100 == sums() == used(env)["mem"]
         assert lost or sum(came) == 200
-        assert sum(int(each["used"][KEYS["mem"]]) for each in stored(world)["status"]["namespaces"]) == sums()
+        assert sum(int(each["used"][KEYS["mem"]]) for each in stored(env)["status"]["namespaces"]) == sums()
 
 
 SPACES = {A: {"group": "research"}, B: {"group": "research"}, C: {"group": "other"}}
@@ -268,8 +268,8 @@ async def _run(actions: list[tuple[Any, ...]]) -> None:
         accelerator_quota(mem=limits["all"]),
         accelerator_quota("research", RESEARCH, mem=limits["research"]),
     )
-    async with World(*objects, replicas=2) as world:
-        await joined(world, *(namespace(name, **labels) for name, labels in SPACES.items()))
+    async with QuotaEnv(*objects, replicas=2) as env:
+        await joined(env, *(namespace(name, **labels) for name, labels in SPACES.items()))
         left = 0
 
         async def pause(step: str) -> None:
@@ -280,33 +280,33 @@ async def _run(actions: list[tuple[Any, ...]]) -> None:
                     raise Unavailable("injected")
 
         def memory(spaces: Iterable[str]) -> int:
-            pods = [pod for space in spaces for pod in world.cluster.peek_all(Kind.PODS, space)]
+            pods = [pod for space in spaces for pod in env.cluster.peek_all(Kind.PODS, space)]
             return sum(int(Pod.from_object(pod).containers[0].limits["nvidia.com/gpumem"]) for pod in pods)
 
-        world.cluster.pause = pause
+        env.cluster.pause = pause
         pods: list[tuple[str, str]] = []
         for number, (action, *rest) in enumerate(actions):
             if action == "create":
                 space, mem, replica = rest
                 with suppress(Denied):
-                    await world.create(pod(f"p{number}", namespace=space, gpu=1, mem=mem), replica=replica)
+                    await env.create(pod(f"p{number}", namespace=space, gpu=1, mem=mem), replica=replica)
                     pods.append((f"p{number}", space))
             elif action == "place" and pods:
                 with suppress(ClusterError):
-                    await world.core.placer.place(world.pod(*pods[rest[0] % len(pods)]))
-                await world.drain()
+                    await env.core.placer.place(env.pod(*pods[rest[0] % len(pods)]))
+                await env.drain()
             elif action == "delete" and pods:
                 name, space = pods.pop(rest[0] % len(pods))
-                await world.delete(name, 0, space)
+                await env.delete(name, 0, space)
             elif action == "fail":
                 left = rest[0]
             elif action == "wait":
-                await world.run(rest[0])
+                await env.run(rest[0])
             assert memory([A]) <= 1000
             assert memory([A, B]) <= limits["research"]
             assert memory(SPACES) <= limits["all"]
-        world.cluster.pause = None
-        await world.run(120)
-        assert own_used(world) == {"mem": memory([A])}
-        assert used(world, "research") == {"mem": memory([A, B])}
-        assert used(world) == {"mem": memory(SPACES)}
+        env.cluster.pause = None
+        await env.run(120)
+        assert own_used(env) == {"mem": memory([A])}
+        assert used(env, "research") == {"mem": memory([A, B])}
+        assert used(env) == {"mem": memory(SPACES)}

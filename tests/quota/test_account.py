@@ -21,7 +21,7 @@ from hami_webhook.quota.account import (
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 
-from .objects import CORES, GPU, KEYS, MEM, NOON, books, full, quota, read_pod, vendors
+from .objects import CORES, GPU, KEYS, MEM, NOON, account_of, full, quota, read_pod, vendors
 
 SECRET = reservation_id("s")
 """The ledger's id of the reservation with the secret `s`."""
@@ -38,7 +38,7 @@ def read(
     limits = {KEYS[key]: str(value) for key, value in hard.items()}
     amounts = dict.fromkeys(limits, "0") | {KEYS[key]: str(value) for key, value in (used or {}).items()}
     made["status"] = {"hard": limits, "used": {"pods": "3", **amounts}}
-    return books(made)
+    return account_of(made)
 
 
 def ask(identity: str = "u", *, reservation: str = "", dry_run: bool = False, **amounts: Any) -> ChargeRequest:
@@ -61,7 +61,7 @@ def entry(mem: int, state: State = State.ADMITTED, **more: Any) -> Entry:
     [("3k", 3000), ("2Gi", 2147483648), (5, 5), ("1500m", 1), ("0", 0), ("nonsense", 0), ("12288", 12288)],
 )
 def test_hard_is_a_quantity_obeyed_literally(written: object, limit: int) -> None:
-    assert QuotaAccount.read(books(quota(mem=written)).quota, vendors()).hard == {MEM: limit}
+    assert QuotaAccount.read(account_of(quota(mem=written)).quota, vendors()).hard == {MEM: limit}
 
 
 def test_only_limits_of_configured_resources_are_managed() -> None:
@@ -72,12 +72,12 @@ def test_only_limits_of_configured_resources_are_managed() -> None:
         "limits.NVIDIA.com/gpu",
         "pods",
     ]
-    assert books(quota(mem=1, **dict.fromkeys(keys, "1"))).hard == {MEM: 1}
+    assert account_of(quota(mem=1, **dict.fromkeys(keys, "1"))).hard == {MEM: 1}
 
 
 @pytest.mark.parametrize("key", ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpu", "limits.nvidia.com/gpucores"])
 def test_a_key_nobody_computed_is_unknown(key: str) -> None:
-    one = books(quota(mem=9, gpu=9, cores=900))
+    one = account_of(quota(mem=9, gpu=9, cores=900))
     charge = ask(gpu=1, mem=1, cores=1).charge
     assert key in one.unknown(charge)
     with pytest.raises(NeedsRecompute, match="gpu-quota"):
@@ -273,7 +273,7 @@ def test_a_dry_run_is_judged_on_what_came_before_and_leaves_nothing() -> None:
 def test_status_hard_follows_and_keys_that_left_are_deleted(status: JSON, patch: JSON | None) -> None:
     made = quota(mem=9, gpu=2)
     made["metadata"]["resourceVersion"] = "7"
-    one = books({**made, "status": status})
+    one = account_of({**made, "status": status})
     assert one.patch(one) == (patch and {"metadata": {"resourceVersion": "7"}, "status": patch})
 
 

@@ -23,7 +23,7 @@ from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
-from .objects import GPU, MEM, NOON, TEAM, books, full, pod, quota, read_pod, vendors
+from .objects import GPU, MEM, NOON, TEAM, account_of, full, pod, quota, read_pod, vendors
 
 Told = Callable[["Desk"], Awaitable[None]]
 
@@ -81,7 +81,7 @@ class Desk:
         """Memory used, and the ledger's ids."""
         item = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)
         assert item is not None
-        return books(item).used.get(MEM, 0), set(books(item).ledger)
+        return account_of(item).used.get(MEM, 0), set(account_of(item).ledger)
 
     def fail(self, failure: type[ClusterError], at: str, numbers: Sequence[int]) -> None:
         """Fail the given occurrences (from 1) of a step."""

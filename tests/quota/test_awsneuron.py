@@ -12,8 +12,8 @@ from hami_webhook.admission.denial import Denied
 from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import Pod
 
-from .objects import TEAM, books, pod, quota
-from .world import World
+from .objects import TEAM, account_of, pod, quota
+from .quota_env import QuotaEnv
 
 CORES, DEVICES = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
 CORES_KEY, DEVICES_KEY = f"limits.{CORES}", f"limits.{DEVICES}"
@@ -35,8 +35,8 @@ def limited(**hard: int) -> JSON:
     return quota(**{{"cores": CORES_KEY, "devices": DEVICES_KEY}[key]: str(most) for key, most in hard.items()})
 
 
-def used(world: World) -> dict[str, int]:
-    return dict(books(world.quota(), world.vendors).used)
+def used(env: QuotaEnv) -> dict[str, int]:
+    return dict(account_of(env.quota(), env.vendors).used)
 
 
 def cores(name: str, count: int) -> JSON:
@@ -48,25 +48,25 @@ def devices(name: str, count: int) -> JSON:
 
 
 async def test_scenario_30_masks_are_not_added() -> None:
-    async with World(instance("n1", "inf2.xlarge", 1), limited(cores=3)) as world:
+    async with QuotaEnv(instance("n1", "inf2.xlarge", 1), limited(cores=3)) as env:
         for name, written in (("a", "1"), ("b", "2")):
-            await world.create(cores(name, 1))
-            assert await world.node_of(name) == "n1"
-            record = world.pod(name).annotations["hami.io/aws-neuron-devices-allocated"]
+            await env.create(cores(name, 1))
+            assert await env.node_of(name) == "n1"
+            record = env.pod(name).annotations["hami.io/aws-neuron-devices-allocated"]
             assert record == f"n1-AWSNeuron-0,AWSNeuron,0,{written}:;"
-        await world.run(2)
-        assert used(world) == {CORES_KEY: 2}
+        await env.run(2)
+        assert used(env) == {CORES_KEY: 2}
 
 
 async def test_section_10_three_devices_and_two_cores_fill_a_quota_of_eight() -> None:
-    async with World(INF2, limited(cores=8)) as world:
+    async with QuotaEnv(INF2, limited(cores=8)) as env:
         for manifest, total in ((devices("a", 3), 6), (cores("b", 1), 7), (cores("c", 1), 8)):
             name = manifest["metadata"]["name"]
-            await world.create(manifest)
-            assert await world.node_of(name) == "inf2"
-            await world.run(2)
-            assert used(world) == {CORES_KEY: total}
-        denied = await world.refused(cores("d", 1))
+            await env.create(manifest)
+            assert await env.node_of(name) == "inf2"
+            await env.run(2)
+            assert used(env) == {CORES_KEY: total}
+        denied = await env.refused(cores("d", 1))
         assert (denied.code, denied.message) == (
             403,
             "exceeding resource quota: exceeded quota: gpu-quota, "
@@ -75,57 +75,57 @@ async def test_section_10_three_devices_and_two_cores_fill_a_quota_of_eight() ->
 
 
 async def test_equality_is_allowed_and_zero_blocks() -> None:
-    async with World(INF2, limited(cores=6)) as world:
-        await world.create(devices("a", 3))
-    async with World(INF2, limited(cores=0)) as world:
-        assert (await world.refused(cores("a", 1))).code == 403
-    async with World(INF2, limited(devices=2)) as world:
-        assert f"requested: {DEVICES_KEY}=3" in (await world.refused(cores("a", 6))).message
-        await world.create(cores("b", 1))
-        await world.create(pod("c", container("x", **{CORES: 1}), init=(container("y", **{DEVICES: 1}),)))
-        assert used(world) == {DEVICES_KEY: 2}
+    async with QuotaEnv(INF2, limited(cores=6)) as env:
+        await env.create(devices("a", 3))
+    async with QuotaEnv(INF2, limited(cores=0)) as env:
+        assert (await env.refused(cores("a", 1))).code == 403
+    async with QuotaEnv(INF2, limited(devices=2)) as env:
+        assert f"requested: {DEVICES_KEY}=3" in (await env.refused(cores("a", 6))).message
+        await env.create(cores("b", 1))
+        await env.create(pod("c", container("x", **{CORES: 1}), init=(container("y", **{DEVICES: 1}),)))
+        assert used(env) == {DEVICES_KEY: 2}
 
 
 @pytest.mark.parametrize(("nodes", "charged"), [((), 6), ((INF2,), 6), ((INF1,), 12), ((INF1, INF2), 6)])
 async def test_a_whole_device_has_the_fewest_cores_of_any_node(nodes: tuple[JSON, ...], charged: int) -> None:
     """Defect 10: before any node is registered HAMi counts no cores at all."""
-    async with World(*nodes, limited(cores=charged)) as world:
-        await world.create(devices("a", 3))
-        assert used(world) == {CORES_KEY: charged}
-    async with World(*nodes, limited(cores=charged - 1)) as world:
-        message = (await world.refused(devices("a", 3))).message
+    async with QuotaEnv(*nodes, limited(cores=charged)) as env:
+        await env.create(devices("a", 3))
+        assert used(env) == {CORES_KEY: charged}
+    async with QuotaEnv(*nodes, limited(cores=charged - 1)) as env:
+        message = (await env.refused(devices("a", 3))).message
         assert f"requested: {CORES_KEY}={charged} (smallest eligible card)" in message
 
 
 async def test_a_new_kind_of_node_moves_no_waiting_pods_charge() -> None:
-    async with World(INF1, limited(cores=20)) as world:
-        await world.create(devices("a", 1))
-        assert used(world) == {CORES_KEY: 4}
-        await world.add(INF2)
-        await world.run(600)
-        assert used(world) == {CORES_KEY: 4}
-        await world.create(devices("b", 2))
-        assert used(world) == {CORES_KEY: 8}
-        assert await world.node_of("b") == "inf2"
-        assert await world.node_of("a") == "inf2"
-        await world.run(2)
-        assert used(world) == {CORES_KEY: 6}
+    async with QuotaEnv(INF1, limited(cores=20)) as env:
+        await env.create(devices("a", 1))
+        assert used(env) == {CORES_KEY: 4}
+        await env.add(INF2)
+        await env.run(600)
+        assert used(env) == {CORES_KEY: 4}
+        await env.create(devices("b", 2))
+        assert used(env) == {CORES_KEY: 8}
+        assert await env.node_of("b") == "inf2"
+        assert await env.node_of("a") == "inf2"
+        await env.run(2)
+        assert used(env) == {CORES_KEY: 6}
 
 
 async def test_a_device_with_more_cores_than_the_quota_has_left_is_not_given() -> None:
-    async with World(INF1, INF2, limited(cores=3)) as world:
-        await world.create(devices("a", 1))
-        assert used(world) == {CORES_KEY: 2}
-        placed = await world.place("a")
+    async with QuotaEnv(INF1, INF2, limited(cores=3)) as env:
+        await env.create(devices("a", 1))
+        assert used(env) == {CORES_KEY: 2}
+        placed = await env.place("a")
         assert placed.failed["inf1"].labels() == {"ResourceQuotaNotFit"}
-        assert world.pod("a").node_name == "inf2"
+        assert env.pod("a").node_name == "inf2"
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 @pytest.mark.parametrize("scheduler", ["", "volcano"])
 async def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> None:
-    async with World(INF2, limited(cores=20)) as world:
-        gate, review = world.core.admission, world.review
+    async with QuotaEnv(INF2, limited(cores=20)) as env:
+        gate, review = env.core.admission, env.review
         manifest = cores("a", 3)
         manifest["metadata"]["uid"] = "u"
         manifest["spec"]["schedulerName"] = scheduler
@@ -133,14 +133,14 @@ async def test_the_shape_is_checked_on_every_path(path: str, scheduler: str) -> 
         with pytest.raises(Denied) as caught:
             await call(review(manifest))
         assert (caught.value.code, caught.value.message) == (422, f"{CORES} must be 1 or a multiple of 2, got 3")
-        await world.cluster.create(Kind.NODES, INF1)
-        await world.drain()
+        await env.cluster.create(Kind.NODES, INF1)
+        await env.drain()
         await call(review(manifest))
 
 
 async def test_admission_changes_nothing_but_the_scheduler() -> None:
-    async with World(INF2, limited(cores=20)) as world:
-        stored = await world.create(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
+    async with QuotaEnv(INF2, limited(cores=20)) as env:
+        stored = await env.create(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
         before = Pod.from_object(pod("a", container("x", **{CORES: 1}), container("y", **{DEVICES: 1})))
         assert stored.containers == before.containers
         assert stored.scheduler_name

@@ -11,7 +11,7 @@ from hami_webhook.devices.model import Claim
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import Entry, State
 
-from .objects import LARGE, MEM, NOON, SMALL, books, full, quota, read_pod, vendors
+from .objects import LARGE, MEM, NOON, SMALL, account_of, full, quota, read_pod, vendors
 from .test_account import read
 from .test_pricing import state
 from .test_recompute import derivable, half
@@ -37,8 +37,8 @@ def test_the_budget_says_just_what_a_and_b_say(hard: int, used: int, own: int, p
 
 def test_the_smallest_budget_of_all_quotas_in_scope_holds() -> None:
     mine = read_pod(gpu=1, mem=5, uid="mine")
-    scoped = books({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
-    native = books(quota("n", pods="1"))
+    scoped = account_of({**quota("s", mem=1), "spec": {"hard": {MEM: "1"}, "scopes": ["Terminating"]}})
+    native = account_of(quota("n", pods="1"))
     many = [read({}, name="a", mem=50), read({"mem": 20}, name="b", mem=30, gpu=2), scoped, native]
     found = pod_budget(mine, many, [mine], vendors(), CARDS, NOON, 300)
     assert found is not None
@@ -64,7 +64,7 @@ def test_only_other_live_placed_pods_take_from_a(other: object, counted: int) ->
 
 
 def test_what_nobody_computed_leaves_the_pod_its_own_charge() -> None:
-    found = budget(books(quota(mem=100)))
+    found = budget(account_of(quota(mem=100)))
     assert found is not None
     assert found.limits == full(mem=5)
 

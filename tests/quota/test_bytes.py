@@ -33,8 +33,8 @@ from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_c
 from hami_webhook.quota.recompute import Times, recompute
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
-from .objects import GPU, LARGE, MEM, NOON, TEAM, books, pod, quota, read_pod
-from .world import World
+from .objects import GPU, LARGE, MEM, NOON, TEAM, account_of, pod, quota, read_pod
+from .quota_env import QuotaEnv
 
 GIB, MIB = 2**30, 2**20
 
@@ -66,7 +66,7 @@ def quota_of(used: object = None, ledger: dict[str, Entry] | None = None, **hard
     made = quota("q", **hard)
     made["metadata"] |= {"resourceVersion": "7", "annotations": {LEDGER: encode(ledger)} if ledger else {}}
     made["status"] = {} if used is None else {"hard": made["spec"]["hard"], "used": {MEM: str(used)}}
-    return books(made, vendors())
+    return account_of(made, vendors())
 
 
 def ask(identity: str, mem: int) -> ChargeRequest:
@@ -95,7 +95,7 @@ def test_a_binary_suffix_means_bytes_and_no_other_does(hard: object, limit: int,
 
 
 def test_a_key_without_the_flag_is_obeyed_literally() -> None:
-    found = books(quota(mem="2Gi"), vendors(Nvidia))
+    found = account_of(quota(mem="2Gi"), vendors(Nvidia))
     assert (found.hard, found.in_bytes, vendors(Nvidia).bytes_per_unit) == ({MEM: 2 * GIB}, frozenset(), {})
 
 
@@ -272,41 +272,41 @@ def pod_with_limits(name: str, **amounts: object) -> JSON:
     return pod(name, gpu=1, uid=f"uid-{name}", **amounts)
 
 
-def written(world: World) -> Any:
-    return world.quota()["status"]["used"][MEM]
+def written(env: QuotaEnv) -> Any:
+    return env.quota()["status"]["used"][MEM]
 
 
 async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
-    async with World(N1, quota(mem="16Gi"), of=vendors()) as world:
-        await world.create(pod_with_limits("a", mem=8))
-        assert (world.mem(), written(world)) == (8 * GIB, "8Gi")
-        await world.create(pod_with_limits("b"))  # the smallest card has 1536 MiB
-        assert written(world) == "9728Mi"
-        refused = await world.refused(pod_with_limits("c", mem=7))
+    async with QuotaEnv(N1, quota(mem="16Gi"), of=vendors()) as env:
+        await env.create(pod_with_limits("a", mem=8))
+        assert (env.mem(), written(env)) == (8 * GIB, "8Gi")
+        await env.create(pod_with_limits("b"))  # the smallest card has 1536 MiB
+        assert written(env) == "9728Mi"
+        refused = await env.refused(pod_with_limits("c", mem=7))
         assert f"requested: {MEM}={7 * GIB}, used: {MEM}={9728 * MIB}, limited: {MEM}={16 * GIB}" in refused.message
-        assert await world.node_of("a") == await world.node_of("b") == "n1"
-        await world.run(2)
-        assert (world.mem(), world.ledger()) == (9728 * MIB, {})
-        await world.delete("a")
-        await world.run(2)
-        assert written(world) == "1536Mi"
-        assert world.events("QuotaUnitSuspicious") == []
+        assert await env.node_of("a") == await env.node_of("b") == "n1"
+        await env.run(2)
+        assert (env.mem(), env.ledger()) == (9728 * MIB, {})
+        await env.delete("a")
+        await env.run(2)
+        assert written(env) == "1536Mi"
+        assert env.events("QuotaUnitSuspicious") == []
 
 
 async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() -> None:
-    async with World(N1, quota(mem="30Gi"), of=vendors()) as world:
-        await world.create(pod_with_limits("small"))
-        await world.create(pod_with_limits("large"))
-        assert written(world) == "3Gi"
-        await world.place("small")
-        await world.place("large")
-        await world.run(2)
-        assert world.mem() == (1536 + LARGE) * MIB
-    async with World(N1, quota(mem="20Gi"), of=vendors()) as world:
-        await world.create(pod_with_limits("small"))
-        await world.create(pod_with_limits("large"))
-        await world.place("small")
-        assert await world.reasons("large") == {"n1": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
+    async with QuotaEnv(N1, quota(mem="30Gi"), of=vendors()) as env:
+        await env.create(pod_with_limits("small"))
+        await env.create(pod_with_limits("large"))
+        assert written(env) == "3Gi"
+        await env.place("small")
+        await env.place("large")
+        await env.run(2)
+        assert env.mem() == (1536 + LARGE) * MIB
+    async with QuotaEnv(N1, quota(mem="20Gi"), of=vendors()) as env:
+        await env.create(pod_with_limits("small"))
+        await env.create(pod_with_limits("large"))
+        await env.place("small")
+        assert await env.reasons("large") == {"n1": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
 
 
 @pytest.mark.parametrize(
@@ -315,28 +315,28 @@ async def test_a_placement_that_costs_more_than_its_floor_is_charged_in_bytes() 
 )
 async def test_hard_rewritten_in_the_other_unit_lets_nobody_in_for_bytes(before: str, after: str, room: int) -> None:
     """4 GiB placed, a floor of 1536 MiB waiting, 2 GiB in flight: 7.5 GiB, or 8 units; then 2 GiB at a time."""
-    async with World(N1, quota(mem=before), of=vendors()) as world:
-        await world.create(pod_with_limits("placed", mem=4))
-        await world.node_of("placed")
-        await world.create(pod_with_limits("waiting"))
-        await world.run(2)
-        await world.admit(pod_with_limits("flying", mem=2))
-        await world.edit_hard(mem=after)
+    async with QuotaEnv(N1, quota(mem=before), of=vendors()) as env:
+        await env.create(pod_with_limits("placed", mem=4))
+        await env.node_of("placed")
+        await env.create(pod_with_limits("waiting"))
+        await env.run(2)
+        await env.admit(pod_with_limits("flying", mem=2))
+        await env.edit_hard(mem=after)
         for number in range(room):
-            await world.admit(pod_with_limits(f"more-{number}", mem=2))
-        assert "exceeded quota" in (await world.refused(pod_with_limits("last", mem=2))).message
-        await world.run(3)
-        assert world.mem() == (7680 * MIB + room * 2 * GIB if is_binary(after) else 8 + 2 * room)
-        await world.run(60)
-        assert world.mem() == (5632 * MIB if is_binary(after) else 6)
+            await env.admit(pod_with_limits(f"more-{number}", mem=2))
+        assert "exceeded quota" in (await env.refused(pod_with_limits("last", mem=2))).message
+        await env.run(3)
+        assert env.mem() == (7680 * MIB + room * 2 * GIB if is_binary(after) else 8 + 2 * room)
+        await env.run(60)
+        assert env.mem() == (5632 * MIB if is_binary(after) else 6)
 
 
 async def test_metrics_tell_used_and_hard_in_one_unit_and_the_smallest_limit_as_written() -> None:
     quotas = (quota("bytes", mem="4Gi"), quota("units", mem="5"))
-    async with World(N1, *quotas, of=vendors()) as world:
-        await world.create(pod_with_limits("a", mem=3))
-        await world.run(1)
-        text = generate_latest(ClusterCollector(world.core, Showback(world.core))).decode()
+    async with QuotaEnv(N1, *quotas, of=vendors()) as env:
+        await env.create(pod_with_limits("a", mem=3))
+        await env.run(1)
+        text = generate_latest(ClusterCollector(env.core, Showback(env.core))).decode()
         labels = f'namespace="{TEAM}",quota='
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 

@@ -17,9 +17,9 @@ from hami_webhook.kubectl.overview import Overview
 from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES, NODE_SELECTOR, CardSelection
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, books, pod, quota
+from .objects import ALLOCATED, GPU, LARGE, MEM, TEAM, account_of, pod, quota
+from .quota_env import QuotaEnv
 from .test_misread import judged
-from .world import World
 
 H100, A10 = "NVIDIA-NVIDIA H100 80GB HBM3", "NVIDIA-NVIDIA A10"
 MEMORY = {H100: 81559, A10: 23028}
@@ -56,7 +56,7 @@ def of_type(name: str, model: str = "", **amounts: object) -> dict[str, Any]:
     ],
 )
 def test_types_are_whole_words(types: str, registered: str, counted: bool) -> None:
-    cards = CardSelection.of(books(counting("q", types, mem=1)).quota)
+    cards = CardSelection.of(account_of(counting("q", types, mem=1)).quota)
     assert cards is not None
     assert cards.admits(registered, {}) is counted
 
@@ -74,7 +74,7 @@ def test_types_are_whole_words(types: str, registered: str, counted: bool) -> No
     ],
 )
 def test_which_cards_are_counted(types: str | None, selector: str | None, admitted: set[str]) -> None:
-    cards = CardSelection.of(books(counting("q", types, selector, mem=1)).quota) or CardSelection()
+    cards = CardSelection.of(account_of(counting("q", types, selector, mem=1)).quota) or CardSelection()
     places = {"hn": (H100, {}), "ht": (H100, {"pool": "train"}), "an": (A10, {}), "at": (A10, {"pool": "train"})}
     assert {name for name, (model, labels) in places.items() if cards.admits(model, labels)} == admitted
 
@@ -103,63 +103,63 @@ def test_types_that_no_card_has_are_told() -> None:
 
 
 async def test_a_pod_that_may_go_elsewhere_is_charged_where_it_lands() -> None:
-    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1, mem=90000)) as world:
-        await world.create(of_type("p", gpu=1, mem=1000))
-        assert world.used("q") == {"gpu": 0, "mem": 0}
-        placed = await world.core.placer.place(world.pod("p"), ["h"])
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1, mem=90000)) as env:
+        await env.create(of_type("p", gpu=1, mem=1000))
+        assert env.used("q") == {"gpu": 0, "mem": 0}
+        placed = await env.core.placer.place(env.pod("p"), ["h"])
         assert isinstance(placed, Placement)
-        await world.drain()
-        assert world.used("q") == {"gpu": 1, "mem": 1000}
-        await world.run(3)
-        assert world.used("q") == {"gpu": 1, "mem": 1000}
-        assert world.ledger("q") == {}
+        await env.drain()
+        assert env.used("q") == {"gpu": 1, "mem": 1000}
+        await env.run(3)
+        assert env.used("q") == {"gpu": 1, "mem": 1000}
+        assert env.ledger("q") == {}
 
 
 async def test_a_pod_that_can_go_nowhere_else_is_charged_while_it_waits_and_refused_at_admission() -> None:
-    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
-        await world.create(of_type("p", "H100", gpu=1, mem=1000))
-        assert world.used("q") == {"gpu": 1}
-        await world.run(10)
-        assert world.used("q") == {"gpu": 1}
-        denial = await world.refused(of_type("q", "H100", gpu=1, mem=1000))
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as env:
+        await env.create(of_type("p", "H100", gpu=1, mem=1000))
+        assert env.used("q") == {"gpu": 1}
+        await env.run(10)
+        assert env.used("q") == {"gpu": 1}
+        denial = await env.refused(of_type("q", "H100", gpu=1, mem=1000))
         assert denial.message.endswith(f"exceeded quota: q, requested: {GPU}=1, used: {GPU}=1, limited: {GPU}=1")
-        await world.create(of_type("r", "A10", gpu=1, mem=1000))
-        await world.run(10)
-        assert world.used("q") == {"gpu": 1}
+        await env.create(of_type("r", "A10", gpu=1, mem=1000))
+        await env.run(10)
+        assert env.used("q") == {"gpu": 1}
 
 
 async def test_a_node_that_comes_moves_nobodys_charge_before_the_pod_is_placed() -> None:
-    async with World(node_of("h", H100), counting("q", "H100", gpu=1)) as world:
-        await world.create(of_type("p", gpu=1, mem=1000))
-        assert world.used("q") == {"gpu": 1}
-        await world.add(node_of("a", A10))
-        await world.run(60)
-        assert world.used("q") == {"gpu": 1}
-        assert world.states("q") == {"uid-p": "waiting"}
-        placed = await world.core.placer.place(world.pod("p"), ["a"])
+    async with QuotaEnv(node_of("h", H100), counting("q", "H100", gpu=1)) as env:
+        await env.create(of_type("p", gpu=1, mem=1000))
+        assert env.used("q") == {"gpu": 1}
+        await env.add(node_of("a", A10))
+        await env.run(60)
+        assert env.used("q") == {"gpu": 1}
+        assert env.states("q") == {"uid-p": "waiting"}
+        placed = await env.core.placer.place(env.pod("p"), ["a"])
         assert isinstance(placed, Placement)
-        await world.run(3)
-        assert world.used("q") == {"gpu": 0}
-        assert world.ledger("q") == {}
+        await env.run(3)
+        assert env.used("q") == {"gpu": 0}
+        assert env.ledger("q") == {}
 
 
 async def test_a_node_selector_of_the_pod_confines_it_too() -> None:
     nodes = node_of("t", A10, pool="train"), node_of("s", A10, pool="serve")
-    async with World(*nodes, counting("q", selector="pool=train", gpu=0)) as world:
-        await world.create(pod("s", gpu=1, mem=1, nodeSelector={"pool": "serve"}))
-        await world.refused(pod("t", gpu=1, mem=1, nodeSelector={"pool": "train"}))
-        await world.create(pod("any", gpu=1, mem=1))
-        assert await world.node_of("any") == "s"
+    async with QuotaEnv(*nodes, counting("q", selector="pool=train", gpu=0)) as env:
+        await env.create(pod("s", gpu=1, mem=1, nodeSelector={"pool": "serve"}))
+        await env.refused(pod("t", gpu=1, mem=1, nodeSelector={"pool": "train"}))
+        await env.create(pod("any", gpu=1, mem=1))
+        assert await env.node_of("any") == "s"
 
 
 async def test_fit_refuses_cards_where_the_quota_would_break() -> None:
-    async with World(node_of("m", H100, A10), counting("q", "H100", gpu=1)) as world:
+    async with QuotaEnv(node_of("m", H100, A10), counting("q", "H100", gpu=1)) as env:
         for name in ("a", "b"):
-            await world.create(of_type(name, gpu=1, mem=15000))
-            assert await world.node_of(name) == "m"
-        assert world.used("q") == {"gpu": 1}
-        await world.create(of_type("c", gpu=1, mem=15000))
-        assert await world.reasons("c") == {"m": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
+            await env.create(of_type(name, gpu=1, mem=15000))
+            assert await env.node_of(name) == "m"
+        assert env.used("q") == {"gpu": 1}
+        await env.create(of_type("c", gpu=1, mem=15000))
+        assert await env.reasons("c") == {"m": "1/2 CardInsufficientMemory, 1/2 ResourceQuotaNotFit"}
 
 
 async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
@@ -169,60 +169,60 @@ async def test_four_h100_twenty_a10_and_200_gib_hold_at_once() -> None:
         counting("a10", "A10", gpu=20),
         counting("all", mem=204800),
     )
-    async with World(*nodes, *quotas) as world:
+    async with QuotaEnv(*nodes, *quotas) as env:
         placed = {}
         for number in range(40):
             name = f"p{number}"
             try:
-                await world.create(of_type(name, ("H100", "A10", "")[number % 3], gpu=1, mem=8000))
+                await env.create(of_type(name, ("H100", "A10", "")[number % 3], gpu=1, mem=8000))
             except Denied:
                 continue
-            found = await world.place(name)
+            found = await env.place(name)
             if isinstance(found, Placement):
                 placed[name] = found.node[0]
-            await world.run(3)
+            await env.run(3)
         on = list(placed.values())
         assert on.count("h") == 4
         assert on.count("a") == 20
-        assert world.used("h100") == {"gpu": 4}
-        assert world.used("a10") == {"gpu": 20}
-        assert world.used("all")["mem"] <= 204800
+        assert env.used("h100") == {"gpu": 4}
+        assert env.used("a10") == {"gpu": 20}
+        assert env.used("all")["mem"] <= 204800
 
 
 async def test_two_extenders_do_not_spend_the_same_room() -> None:
     nodes = node_of("h1", H100), node_of("h2", H100), node_of("a", A10)
-    async with World(*nodes, counting("q", "H100", gpu=1), replicas=2) as world:
+    async with QuotaEnv(*nodes, counting("q", "H100", gpu=1), replicas=2) as env:
         for name in ("p0", "p1"):
-            await world.create(of_type(name, gpu=1, mem=1000))
+            await env.create(of_type(name, gpu=1, mem=1000))
         found = await asyncio.gather(
-            *(core.placer.place(world.pod(f"p{n}"), [f"h{n + 1}"]) for n, core in enumerate(world.cores))
+            *(core.placer.place(env.pod(f"p{n}"), [f"h{n + 1}"]) for n, core in enumerate(env.cores))
         )
-        await world.drain()
+        await env.drain()
         assert [isinstance(each, Placement) for each in found].count(True) == 1
-        assert world.used("q") == {"gpu": 1}
+        assert env.used("q") == {"gpu": 1}
         [refused] = [each for each in found if not isinstance(each, Placement)]
         assert {str(why) for why in refused.failed.values()} == {"1/1 ResourceQuotaNotFit"}
 
 
 async def test_percentages_are_resolved_on_the_card() -> None:
-    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", mem=40779)) as world:
-        await world.create(of_type("any", gpu=1, percent=50))
-        assert world.used("q") == {"mem": 0}
-        placed = await world.core.placer.place(world.pod("any"), ["h"])
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", mem=40779)) as env:
+        await env.create(of_type("any", gpu=1, percent=50))
+        assert env.used("q") == {"mem": 0}
+        placed = await env.core.placer.place(env.pod("any"), ["h"])
         assert isinstance(placed, Placement)
-        await world.drain()
-        assert world.used("q") == {"mem": 40779}
-        await world.refused(of_type("more", "H100", gpu=1, percent=1))
+        await env.drain()
+        assert env.used("q") == {"mem": 40779}
+        await env.refused(of_type("more", "H100", gpu=1, percent=1))
 
 
 async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
-    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=4)) as world:
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=4)) as env:
         for name in ("a", "h"):
-            await world.create(of_type(name, gpu=1, mem=1000))
-            await world.core.placer.place(world.pod(name), [name])
-        await world.create(of_type("waiting", "H100", gpu=2, mem=1))
-        await world.run(3)
-        [shown] = Overview(world.core, world.now).quotas(TEAM)
+            await env.create(of_type(name, gpu=1, mem=1000))
+            await env.core.placer.place(env.pod(name), [name])
+        await env.create(of_type("waiting", "H100", gpu=2, mem=1))
+        await env.run(3)
+        [shown] = Overview(env.core, env.now).quotas(TEAM)
         assert [(key.used, key.waiting, key.placed) for key in shown.keys] == [(3, 2, 1)]
         assert [each.name for each in shown.pods] == ["h", "waiting"]
         assert [each.model for each in (*shown.models, *shown.room)] == [H100, H100]
@@ -230,57 +230,55 @@ async def test_the_overview_shows_what_is_on_the_selected_cards() -> None:
 
 
 async def test_relabelled_nodes_are_recounted() -> None:
-    async with World(node_of("n", A10, pool="train"), counting("q", selector="pool=train", gpu=4)) as world:
-        await world.create(of_type("p", gpu=1, mem=1))
-        assert await world.node_of("p") == "n"
-        await world.run(3)
-        assert world.used("q") == {"gpu": 1}
-        await world.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "serve"}}})
-        await world.run(3)
-        assert world.used("q") == {"gpu": 0}
-        await world.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "train"}}})
-        await world.run(3)
-        assert world.used("q") == {"gpu": 1}
+    async with QuotaEnv(node_of("n", A10, pool="train"), counting("q", selector="pool=train", gpu=4)) as env:
+        await env.create(of_type("p", gpu=1, mem=1))
+        assert await env.node_of("p") == "n"
+        await env.run(3)
+        assert env.used("q") == {"gpu": 1}
+        await env.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "serve"}}})
+        await env.run(3)
+        assert env.used("q") == {"gpu": 0}
+        await env.cluster.patch(Kind.NODES, "n", {"metadata": {"labels": {"pool": "train"}}})
+        await env.run(3)
+        assert env.used("q") == {"gpu": 1}
 
 
 async def test_pods_on_cards_that_are_no_longer_registered_stay_counted_by_their_type() -> None:
     nodes = node_of("h", H100), node_of("a", A10)
-    async with World(*nodes, counting("h100", "H100", gpu=4), counting("a10", "A10", gpu=4)) as world:
-        await world.create(of_type("p", "A10", gpu=1, mem=1))
-        await world.place("p")
-        await world.cluster.patch(
-            Kind.NODES, "a", {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}}
-        )
-        await world.run(3)
-        assert (world.used("h100"), world.used("a10")) == ({"gpu": 0}, {"gpu": 1})
+    async with QuotaEnv(*nodes, counting("h100", "H100", gpu=4), counting("a10", "A10", gpu=4)) as env:
+        await env.create(of_type("p", "A10", gpu=1, mem=1))
+        await env.place("p")
+        await env.cluster.patch(Kind.NODES, "a", {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}})
+        await env.run(3)
+        assert (env.used("h100"), env.used("a10")) == ({"gpu": 0}, {"gpu": 1})
 
 
 async def test_what_is_selected_anew_is_counted_anew_before_anything_is_charged() -> None:
-    async with World(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as world:
-        await world.create(of_type("a", "A10", gpu=1, mem=1))
-        await world.place("a")
-        assert world.used("q") == {"gpu": 0}
-        assert world.quota("q")["metadata"]["annotations"][COUNTED] == "types h100"
+    async with QuotaEnv(node_of("h", H100), node_of("a", A10), counting("q", "H100", gpu=1)) as env:
+        await env.create(of_type("a", "A10", gpu=1, mem=1))
+        await env.place("a")
+        assert env.used("q") == {"gpu": 0}
+        assert env.quota("q")["metadata"]["annotations"][COUNTED] == "types h100"
         patch = {"metadata": {"annotations": {DEVICE_TYPES: "A10"}}}
-        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, TEAM)
-        denial = await world.refused(of_type("b", "A10", gpu=1, mem=1))
+        await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, TEAM)
+        denial = await env.refused(of_type("b", "A10", gpu=1, mem=1))
         assert denial.message.endswith(f"requested: {GPU}=1, used: {GPU}=1, limited: {GPU}=1")
-        await world.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": {DEVICE_TYPES: None}}}, TEAM)
-        await world.run(3)
-        assert world.used("q") == {"gpu": 1}
-        assert COUNTED not in world.quota("q")["metadata"].get("annotations", {})
+        await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", {"metadata": {"annotations": {DEVICE_TYPES: None}}}, TEAM)
+        await env.run(3)
+        assert env.used("q") == {"gpu": 1}
+        assert COUNTED not in env.quota("q")["metadata"].get("annotations", {})
 
 
-def held(world: World, types: tuple[str, ...], pool: str) -> tuple[int, int]:
+def held(env: QuotaEnv, types: tuple[str, ...], pool: str) -> tuple[int, int]:
     """Slots and MiB that placed pods hold of some types in a pool, read off the pods and the nodes alone."""
     slots = memory = 0
-    for item in world.cluster.peek_all(Kind.PODS, TEAM):
+    for item in env.cluster.peek_all(Kind.PODS, TEAM):
         notes = item["metadata"].get("annotations", {})
         for entry in notes.get(ALLOCATED, "").replace(";", ":").split(":"):
             if not entry:
                 continue
             uuid, _, mib, _ = entry.split(",")
-            where = world.cluster.peek(Kind.NODES, uuid.rpartition("-")[0])
+            where = env.cluster.peek(Kind.NODES, uuid.rpartition("-")[0])
             assert where is not None
             model = H100 if uuid.startswith("h") else A10
             if (not types or any(each in model for each in types)) and pool in (
@@ -324,8 +322,8 @@ def waiting(want: Want, types: tuple[str, ...], pool: str) -> tuple[int, int]:
 class Crowd:
     """A namespace with the quotas, whose pods come, are placed and go."""
 
-    def __init__(self, world: World, limits: dict[str, tuple[int, int]]) -> None:
-        self.world = world
+    def __init__(self, env: QuotaEnv, limits: dict[str, tuple[int, int]]) -> None:
+        self.env = env
         self.limits = limits
         self.names: list[str] = []
         self.wants: dict[str, Want] = {}
@@ -338,13 +336,13 @@ class Crowd:
             if name and at_once:
                 await self.place(name)
         elif action == "wait":
-            await self.world.run(what[0])
+            await self.env.run(what[0])
         elif self.names:
             name = self.names[what[0] % len(self.names)]
             if action == "place":
                 await self.place(name)
             else:
-                await self.world.delete(name, grace=0)
+                await self.env.delete(name, grace=0)
                 self.names.remove(name)
 
     async def create(self, want: Want) -> str:
@@ -361,43 +359,43 @@ class Crowd:
             if cost and cost + sum_ > limit
         ]
         with suppress(Denied):
-            await self.world.create(pod(name, container(**amounts), annotations=notes, **spec))
+            await self.env.create(pod(name, container(**amounts), annotations=notes, **spec))
             self.names.append(name)
             self.wants[name] = want
         assert (name in self.wants) == (not over)
         return "" if over else name
 
     async def place(self, name: str) -> None:
-        found = self.world.pod(name)
+        found = self.env.pod(name)
         if found.node_name:
             return
         wanted = (found.node_selector or {}).get("pool", "")
         nodes = [node for node, pool in POOLS.items() if wanted in ("", pool)]
         before = {quota: self.waiting(quota) for quota in QUOTAS}
-        self.placed += isinstance(await self.world.core.placer.place(found, nodes), Placement)
-        await self.world.drain()
+        self.placed += isinstance(await self.env.core.placer.place(found, nodes), Placement)
+        await self.env.drain()
         for each, cards in QUOTAS.items():
-            most = [sum(pair) for pair in zip(held(self.world, *cards), before[each], strict=True)]
+            most = [sum(pair) for pair in zip(held(self.env, *cards), before[each], strict=True)]
             assert all(used <= bound for used, bound in zip(self.used(each), most, strict=True))
 
     def used(self, quota: str) -> tuple[int, int]:
-        used = self.world.used(quota)
+        used = self.env.used(quota)
         return used["gpu"], used["mem"]
 
     def waiting(self, quota: str) -> tuple[int, int]:
         """What the pods that aren't placed cost together."""
-        names = [name for name in self.names if not self.world.pod(name).node_name]
+        names = [name for name in self.names if not self.env.pod(name).node_name]
         costs = [waiting(self.wants[name], *QUOTAS[quota]) for name in names]
         return sum(slots for slots, _ in costs), sum(memory for _, memory in costs)
 
     def expected(self, quota: str) -> tuple[int, int]:
-        (slots, memory), (more, much) = held(self.world, *QUOTAS[quota]), self.waiting(quota)
+        (slots, memory), (more, much) = held(self.env, *QUOTAS[quota]), self.waiting(quota)
         return slots + more, memory + much
 
     async def check(self) -> None:
         for name, limits in self.limits.items():
             assert all(used <= limit for used, limit in zip(self.used(name), limits, strict=True))
-        await self.world.run(3)
+        await self.env.run(3)
         assert {quota: self.used(quota) for quota in QUOTAS} == {quota: self.expected(quota) for quota in QUOTAS}
 
 
@@ -420,8 +418,8 @@ def test_random_pods_are_charged_what_a_count_of_the_cards_says_and_refused_for_
                      gpu=limits[name][0], mem=limits[name][1])
             for name, (types, pool) in QUOTAS.items()
         ]  # fmt: skip
-        async with World(*nodes, *made) as world:
-            crowd = Crowd(world, limits)
+        async with QuotaEnv(*nodes, *made) as env:
+            crowd = Crowd(env, limits)
             for action in actions:
                 await crowd.act(*action)
                 await crowd.check()

@@ -1,4 +1,4 @@
-"""Concurrent charges in any order of their steps: the sum never passes a limit, and the books say who was let in."""
+"""Concurrent charges in any order of their steps: the sum never passes a limit, and the ledger says who was let in."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
-from .objects import MEM, NOON, TEAM, books, full, pod, quota, vendors
+from .objects import MEM, NOON, TEAM, account_of, full, pod, quota, vendors
 
 VENDORS = vendors()
 
 
 @dataclass
-class Stage:
+class Env:
     """Holds every step of every client until the script lets it go, and looks at each write."""
 
     script: list[int]
@@ -63,7 +63,7 @@ class Stage:
         foreign = task is not None and task.get_name() == "foreign"
         for item in self.quotas():
             old = self.before[item["metadata"]["name"]]
-            was, now = books(old, VENDORS), books(item, VENDORS)
+            was, now = account_of(old, VENDORS), account_of(item, VENDORS)
             for key, amount in now.used.items():
                 assert amount >= 0
                 assert amount <= was.used.get(key, 0) or amount <= now.hard[key], (key, amount)
@@ -92,8 +92,8 @@ def rest_of(item: JSON) -> JSON:
 class LaggingCache:
     """Quotas as they were some writes ago, or not known at all."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, env: Env) -> None:
+        self._stage = env
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
         lag = self._stage.draw() % 5
@@ -112,49 +112,49 @@ def ask(name: str, mem: int, **how: object) -> ChargeRequest:
     return ChargeRequest(name, asked, waiting_charge(asked, VENDORS, NoCapacity()), **how)
 
 
-def charger_on(stage: Stage, cache: LaggingCache | None = None) -> AdmissionCharger:
+def charger_on(env: Env, cache: LaggingCache | None = None) -> AdmissionCharger:
     store = QuotaStore(
-        ResourceQuotas(stage.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=stage.hold, jitter=lambda: 0.5
+        ResourceQuotas(env.cluster), VENDORS, clock=lambda: NOON, cache=cache, sleep=env.hold, jitter=lambda: 0.5
     )
-    recomputer = Recomputer(store, stage.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
-    return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=stage.hold, timeout=1e6)
+    recomputer = Recomputer(store, env.cluster, VENDORS, NoCapacity(), clock=lambda: NOON, times=Times())
+    return AdmissionCharger(store, clock=lambda: NOON, recompute=recomputer.inline, sleep=env.hold, timeout=1e6)
 
 
-async def foreign_writer(stage: Stage, count: int) -> None:
+async def foreign_writer(env: Env, count: int) -> None:
     """Kubernetes' own writers: native keys and labels, by compare-and-swap."""
     for number in range(count):
-        read = await stage.cluster.get(Kind.RESOURCE_QUOTAS, "q0", TEAM)
+        read = await env.cluster.get(Kind.RESOURCE_QUOTAS, "q0", TEAM)
         patch = {
             "metadata": {"resourceVersion": read["metadata"]["resourceVersion"], "labels": {"n": str(number)}},
             "status": {"used": {"pods": str(number)}},
         }
         try:
-            await stage.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q0", patch, TEAM)
+            await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q0", patch, TEAM)
         except ClusterError:
             continue
 
 
 async def concurrently(
     hards: list[int], sizes: list[int], clients: int, script: list[int], *, known: bool, foreign: int
-) -> tuple[Stage, list[ChargeRequest], list[Outcome]]:
-    stage = Stage(script)
-    await stage.cluster.ensure_namespace(TEAM)
+) -> tuple[Env, list[ChargeRequest], list[Outcome]]:
+    env = Env(script)
+    await env.cluster.ensure_namespace(TEAM)
     for number, hard in enumerate(hards):
         made = quota(f"q{number}", mem=hard, pods="9")
         made["status"] = {"used": {MEM: "0", "pods": "0"} if known else {"pods": "0"}}
-        await stage.cluster.create(Kind.RESOURCE_QUOTAS, made)
-    stage.history.append(stage.quotas())
-    chargers = [charger_on(stage, LaggingCache(stage)) for _ in range(clients)]
+        await env.cluster.create(Kind.RESOURCE_QUOTAS, made)
+    env.history.append(env.quotas())
+    chargers = [charger_on(env, LaggingCache(env)) for _ in range(clients)]
     with_limits = [ask(f"p{n}", size) for n, size in enumerate(sizes)]
     tasks = [asyncio.create_task(chargers[n % clients].charge(item)) for n, item in enumerate(with_limits)]
-    writer = asyncio.create_task(foreign_writer(stage, foreign), name="foreign")
-    await stage.play([*tasks, writer])
+    writer = asyncio.create_task(foreign_writer(env, foreign), name="foreign")
+    await env.play([*tasks, writer])
     for charger in chargers:
         while charger._workers:
-            await stage.play([asyncio.create_task(asyncio.sleep(0))])
-            if stage.waiting:
-                stage.waiting.pop().set_result(None)
-    return stage, with_limits, [await task for task in tasks]
+            await env.play([asyncio.create_task(asyncio.sleep(0))])
+            if env.waiting:
+                env.waiting.pop().set_result(None)
+    return env, with_limits, [await task for task in tasks]
 
 
 @given(
@@ -168,11 +168,9 @@ async def concurrently(
 def test_charges_in_any_interleaving_keep_the_limits(
     hards: list[int], sizes: list[int], clients: int, script: list[int], known: bool, foreign: int
 ) -> None:
-    stage, with_limits, outcomes = asyncio.run(
-        concurrently(hards, sizes, clients, script, known=known, foreign=foreign)
-    )
-    final = [books(item, VENDORS) for item in stage.quotas()]
-    versions = [[books(item, VENDORS) for item in version] for version in stage.history]
+    env, with_limits, outcomes = asyncio.run(concurrently(hards, sizes, clients, script, known=known, foreign=foreign))
+    final = [account_of(item, VENDORS) for item in env.quotas()]
+    versions = [[account_of(item, VENDORS) for item in version] for version in env.history]
     admitted = {a.identity for a, outcome in zip(with_limits, outcomes, strict=True) if isinstance(outcome, Charged)}
     for read in final:
         assert set(read.ledger) == admitted  # Q5, Q6, Q10
@@ -213,7 +211,7 @@ def test_a_batch_admits_what_single_requests_in_its_order_admit(sizes: list[int]
         else:
             outcomes = [await charger.charge(item) for item in with_limits]
         return [type(outcome) for outcome in outcomes], [
-            books(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)
+            account_of(q, VENDORS) for q in cluster.peek_all(Kind.RESOURCE_QUOTAS)
         ]
 
     together, left = asyncio.run(judged(together=True))
@@ -226,13 +224,13 @@ def test_one_id_through_two_clients_is_charged_once() -> None:
     for script in ([], [1, 0, 1], [0, 1, 1, 0, 2, 1], [3, 2, 1, 0]):
 
         async def main(script: list[int] = script) -> None:
-            stage = Stage(list(script))
-            await stage.cluster.ensure_namespace(TEAM)
-            await stage.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}})
-            stage.history.append(stage.quotas())
-            tasks = [asyncio.create_task(charger_on(stage).charge(ask("p", 6))) for _ in range(2)]
-            await stage.play(tasks)
+            env = Env(list(script))
+            await env.cluster.ensure_namespace(TEAM)
+            await env.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("q0", mem=10), "status": {"used": {MEM: "0"}}})
+            env.history.append(env.quotas())
+            tasks = [asyncio.create_task(charger_on(env).charge(ask("p", 6))) for _ in range(2)]
+            await env.play(tasks)
             assert [await task for task in tasks] == [Charged({"q0": full(mem=6)})] * 2
-            assert books(stage.quotas()[0]).used == full(mem=6)
+            assert account_of(env.quotas()[0]).used == full(mem=6)
 
         asyncio.run(main())

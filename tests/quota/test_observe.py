@@ -20,12 +20,12 @@ from hami_webhook.quota.ledger import Entry, State, decode, encode
 from hami_webhook.scheduling.placer import Placement
 from hami_webhook.server.cluster_metrics import ClusterCollector
 
-from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, books, full, pod, quota
+from .objects import GPU, LARGE, MEM, NOON, SMALL, TEAM, account_of, full, pod, quota
+from .quota_env import QuotaEnv
 from .test_account import ask, read
 from .test_admission_charger import Desk, desk
 from .test_admission_charger import ask as request_of
 from .test_misread import judged
-from .world import World
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 SAID = "quota is observed, not enforced: exceeding resource quota: exceeded quota: "
@@ -37,50 +37,50 @@ def observing(value: str = "observe", name: str = "gpu-quota", **hard: object) -
     return made
 
 
-def annotations(world: World, name: str = "gpu-quota") -> dict[str, str]:
-    return dict(world.quota(name)["metadata"]["annotations"])
+def annotations(env: QuotaEnv, name: str = "gpu-quota") -> dict[str, str]:
+    return dict(env.quota(name)["metadata"]["annotations"])
 
 
-async def set_enforcement(world: World, value: str | None, name: str = "gpu-quota") -> None:
+async def set_enforcement(env: QuotaEnv, value: str | None, name: str = "gpu-quota") -> None:
     patch = {"metadata": {"annotations": {ENFORCEMENT: value}}}
-    await world.cluster.patch(Kind.RESOURCE_QUOTAS, name, patch, TEAM)
+    await env.cluster.patch(Kind.RESOURCE_QUOTAS, name, patch, TEAM)
 
 
 async def test_what_is_over_passes_with_the_refusal_as_a_warning_and_is_charged() -> None:
-    async with World(L, observing(mem=3000)) as world:
-        _, answer = await world.admit(pod("a", gpu=1, mem=2000))
+    async with QuotaEnv(L, observing(mem=3000)) as env:
+        _, answer = await env.admit(pod("a", gpu=1, mem=2000))
         assert answer.warnings == ()
-        _, answer = await world.admit(pod("b", gpu=1, mem=2000))
+        _, answer = await env.admit(pod("b", gpu=1, mem=2000))
         assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=2000, limited: {MEM}=3000",)
-        assert world.mem() == 4000
-        assert annotations(world)[OBSERVED] == "1"
-        await world.drain()
-        [shown] = Overview(world.core, world.now).quotas(TEAM)
+        assert env.mem() == 4000
+        assert annotations(env)[OBSERVED] == "1"
+        await env.drain()
+        [shown] = Overview(env.core, env.now).quotas(TEAM)
         assert "is observed, not enforced; charges that passed without room: 1" in shown.notes
 
 
 @pytest.mark.parametrize("path", ["/validate", "/webhook"])
 async def test_fifty_pass_with_fifty_warnings_and_then_the_next_is_refused(path: str) -> None:
-    async with World(L, observing(gpu=0), replicas=2) as world:
+    async with QuotaEnv(L, observing(gpu=0), replicas=2) as env:
         for number in range(50):
-            stored, answer = await world.admit(
+            stored, answer = await env.admit(
                 pod(f"p{number}", gpu=1, mem=1), uid=f"u{number}", replica=number % 2, path=path
             )
-            await world.cluster.create(Kind.PODS, stored)
+            await env.cluster.create(Kind.PODS, stored)
             assert answer.warnings == (f"{SAID}gpu-quota, requested: {GPU}=1, used: {GPU}={number}, limited: {GPU}=0",)
-        await world.run(12)
-        assert world.used()["gpu"] == 50
-        counted = [event.count for event in world.cluster.events if event.note.reason == "QuotaObserved"]
+        await env.run(12)
+        assert env.used()["gpu"] == 50
+        counted = [event.count for event in env.cluster.events if event.note.reason == "QuotaObserved"]
         assert sum(counted) == 50
-        for core in world.cores:
+        for core in env.cores:
             metric = f'hami_webhook_quota_observed_total{{namespace="{TEAM}",quota="gpu-quota"}} 50.0'
             assert metric in exposition(core)
-        await set_enforcement(world, "enforce")
-        denial = await world.refused(pod("p50", gpu=1, mem=1))  # its cache may lag
+        await set_enforcement(env, "enforce")
+        denial = await env.refused(pod("p50", gpu=1, mem=1))  # its cache may lag
         assert denial.message.endswith(f"requested: {GPU}=1, used: {GPU}=50, limited: {GPU}=0")
-        await world.run(30)
-        assert world.used()["gpu"] == 50
-        assert annotations(world)[OBSERVED] == "50"
+        await env.run(30)
+        assert env.used()["gpu"] == 50
+        assert annotations(env)[OBSERVED] == "50"
 
 
 def exposition(core: object) -> str:
@@ -93,8 +93,8 @@ def exposition(core: object) -> str:
 
 @pytest.mark.parametrize("value", ["enforce", "Observe", "observed", "", "off"])
 async def test_any_other_value_enforces(value: str) -> None:
-    async with World(L, observing(value, mem=1000)) as world:
-        denial = await world.refused(pod(gpu=1, mem=2000))
+    async with QuotaEnv(L, observing(value, mem=1000)) as env:
+        denial = await env.refused(pod(gpu=1, mem=2000))
         assert denial.code == 403
 
 
@@ -106,55 +106,55 @@ def test_an_unknown_value_is_told(value: str, reported: bool) -> None:
 
 
 async def test_an_enforced_quota_beside_it_refuses_and_nothing_is_charged() -> None:
-    async with World(L, observing(name="a", mem=1000), quota("b", mem=3000)) as world:
-        await world.create(pod("p", gpu=1, mem=2000))
-        denial = await world.refused(pod("q", gpu=1, mem=2000))
+    async with QuotaEnv(L, observing(name="a", mem=1000), quota("b", mem=3000)) as env:
+        await env.create(pod("p", gpu=1, mem=2000))
+        denial = await env.refused(pod("q", gpu=1, mem=2000))
         assert "exceeded quota: b" in denial.message
-        await world.run(5)
-        assert (world.mem("a"), world.mem("b")) == (2000, 2000)
-        assert annotations(world, "a")[OBSERVED] == "1"
+        await env.run(5)
+        assert (env.mem("a"), env.mem("b")) == (2000, 2000)
+        assert annotations(env, "a")[OBSERVED] == "1"
 
 
 async def test_a_dry_run_warns_and_counts_nothing() -> None:
-    async with World(L, observing(mem=1000)) as world:
-        _, answer = await world.admit(pod(gpu=1, mem=2000), dry_run=True)
+    async with QuotaEnv(L, observing(mem=1000)) as env:
+        _, answer = await env.admit(pod(gpu=1, mem=2000), dry_run=True)
         assert len(answer.warnings) == 1
-        assert OBSERVED not in annotations(world)
-        assert world.mem() == 0
+        assert OBSERVED not in annotations(env)
+        assert env.mem() == 0
 
 
 async def test_the_same_pod_again_is_warned_again_and_counted_once() -> None:
-    async with World(L, observing(mem=1000)) as world:
+    async with QuotaEnv(L, observing(mem=1000)) as env:
         for _ in range(2):
-            _, answer = await world.admit(pod(gpu=1, mem=2000))
+            _, answer = await env.admit(pod(gpu=1, mem=2000))
             assert answer.warnings == (f"{SAID}gpu-quota, requested: {MEM}=2000, used: {MEM}=0, limited: {MEM}=1000",)
-        assert annotations(world)[OBSERVED] == "1"
-        assert world.mem() == 2000
+        assert annotations(env)[OBSERVED] == "1"
+        assert env.mem() == 2000
 
 
 async def test_a_placement_is_refused_no_card_and_counted_where_it_costs_more_than_was_charged() -> None:
-    async with World(L, observing(mem=10000)) as world:
-        await world.create(pod("half", gpu=1, percent=50))  # charged 12288: over
-        assert annotations(world)[OBSERVED] == "1"
-        assert await world.node_of("half") == "n1"
-    async with World(L, S, observing(mem=9000)) as world:
-        await world.create(pod("half", gpu=1, percent=50))
-        assert OBSERVED not in annotations(world)
-        placed = await world.core.placer.place(world.pod("half"), ["n1"])
+    async with QuotaEnv(L, observing(mem=10000)) as env:
+        await env.create(pod("half", gpu=1, percent=50))  # charged 12288: over
+        assert annotations(env)[OBSERVED] == "1"
+        assert await env.node_of("half") == "n1"
+    async with QuotaEnv(L, S, observing(mem=9000)) as env:
+        await env.create(pod("half", gpu=1, percent=50))
+        assert OBSERVED not in annotations(env)
+        placed = await env.core.placer.place(env.pod("half"), ["n1"])
         assert isinstance(placed, Placement)
-        assert world.mem() == LARGE // 2
-        assert annotations(world)[OBSERVED] == "1"
-        await set_enforcement(world, None)
-        await world.run(5)
-        assert (await world.refused(pod("next", gpu=1, mem=1))).code == 403
+        assert env.mem() == LARGE // 2
+        assert annotations(env)[OBSERVED] == "1"
+        await set_enforcement(env, None)
+        await env.run(5)
+        assert (await env.refused(pod("next", gpu=1, mem=1))).code == 403
 
 
 async def test_an_enforced_quota_refuses_cards_that_one_beside_it_observes() -> None:
-    async with World(L, observing(name="a", mem=1000), quota("b", mem=10000), S) as world:
-        await world.create(pod("half", gpu=1, percent=50))
-        assert await world.node_of("half") == "n2"
-        await world.run(5)
-        assert (world.mem("a"), world.mem("b")) == (SMALL // 2, SMALL // 2)
+    async with QuotaEnv(L, observing(name="a", mem=1000), quota("b", mem=10000), S) as env:
+        await env.create(pod("half", gpu=1, percent=50))
+        assert await env.node_of("half") == "n2"
+        await env.run(5)
+        assert (env.mem("a"), env.mem("b")) == (SMALL // 2, SMALL // 2)
 
 
 @desk({})
@@ -194,7 +194,7 @@ def test_the_ledger_says_which_charges_had_no_room() -> None:
 def test_a_count_that_can_not_be_read_is_none(written: str) -> None:
     made = quota(mem=1)
     made["metadata"]["annotations"] = {OBSERVED: written}
-    assert books(made).observed == 0
+    assert account_of(made).observed == 0
 
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=12)

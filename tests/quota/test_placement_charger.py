@@ -16,15 +16,13 @@ from hami_webhook.quota.pricing import Charge
 from hami_webhook.scheduling.placer import Placement
 
 from .objects import LARGE, MEM, NOON, SMALL, TEAM, full, pod, quota
-from .world import World
+from .quota_env import QuotaEnv
 
 L, S = node("n1", card("GPU-L", LARGE)), node("n2", card("GPU-S", SMALL))
 
 
-def committer(world: World) -> PlacementCharger:
-    return PlacementCharger(
-        world.core.quotas, world.vendors, world.core.state, clock=lambda: world.now, placement_ttl=300
-    )
+def committer(env: QuotaEnv) -> PlacementCharger:
+    return PlacementCharger(env.core.quotas, env.vendors, env.core.state, clock=lambda: env.now, placement_ttl=300)
 
 
 def actual(mem: int) -> Charge:
@@ -32,7 +30,7 @@ def actual(mem: int) -> Charge:
 
 
 def committed(
-    message: Callable[[World, Pod], Awaitable[None]],
+    message: Callable[[QuotaEnv, Pod], Awaitable[None]],
     *entries: tuple[str, Entry],
     used: int = 8192,
     hard: int = 20000,
@@ -48,15 +46,15 @@ def committed(
         made["metadata"]["annotations"] = {LEDGER: encode(dict(entries))} if entries else {}
         made["status"] = {"hard": {MEM: str(hard)}, "used": {MEM: str(used)}}
         waiting = pod(gpu=1, percent=50, uid="u", annotations={RESERVATION: "stamp"})
-        async with World(L, S, made, waiting) as world:
-            before = world.quota()
-            await world.cluster.replace(
+        async with QuotaEnv(L, S, made, waiting) as env:
+            before = env.quota()
+            await env.cluster.replace(
                 Kind.RESOURCE_QUOTAS,
                 {**before, "metadata": {**before["metadata"], **made["metadata"]}, "status": made["status"]},
             )
             if seen:
-                await world.drain()
-            await message(world, world.pod("p"))
+                await env.drain()
+            await message(env, env.pod("p"))
 
     asyncio.run(run())
 
@@ -85,11 +83,11 @@ PLACED = e(State.PLACING, 12288, 12288)
 def test_what_a_placement_costs_more_is_charged_first(
     before: tuple[tuple[str, Entry], ...], mem: int, after: dict[str, Entry], used: int
 ) -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        commitment = await committer(world).commit(waiting, actual(mem))
-        assert (world.ledger(), world.mem()) == (after, used)
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        commitment = await committer(env).commit(waiting, actual(mem))
+        assert (env.ledger(), env.mem()) == (after, used)
         await commitment.undo()
-        assert (world.ledger(), world.mem()) == (dict(before), 8192)
+        assert (env.ledger(), env.mem()) == (dict(before), 8192)
 
     committed(message, *before)
 
@@ -106,74 +104,74 @@ def test_what_a_placement_costs_more_is_charged_first(
 def test_what_the_cache_does_not_show_yet_is_read_after_a_conflict(
     entries: tuple[tuple[str, Entry], ...], mem: int, used: int, steps: list[str]
 ) -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        taken = noted(world)
-        await committer(world).commit(waiting, actual(mem))
-        assert (world.mem(), taken) == (used, steps)
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        taken = noted(env)
+        await committer(env).commit(waiting, actual(mem))
+        assert (env.mem(), taken) == (used, steps)
 
     committed(message, *entries, seen=False)
 
 
-def noted(world: World) -> list[str]:
+def noted(env: QuotaEnv) -> list[str]:
     """The steps that the cluster takes from now on."""
     steps: list[str] = []
 
     async def note(step: str) -> None:
         steps.append(step)
 
-    world.cluster.pause = note
+    env.cluster.pause = note
     return steps
 
 
 async def test_a_namespace_without_quotas_costs_no_call() -> None:
-    async with World(L, pod(gpu=1, percent=50, uid="u")) as world:
-        steps = noted(world)
-        world.now += 50  # the watch is silent
-        charge = await committer(world).commit(world.pod("p"), actual(12288))
+    async with QuotaEnv(L, pod(gpu=1, percent=50, uid="u")) as env:
+        steps = noted(env)
+        env.now += 50  # the watch is silent
+        charge = await committer(env).commit(env.pod("p"), actual(12288))
         await charge.undo()
         assert steps == []
 
 
 @pytest.mark.parametrize(("silent", "steps"), [(1.9, []), (2.1, ["get:before"])])
 def test_an_entry_that_makes_a_write_needless_is_read_if_the_watch_is_silent(silent: float, steps: list[str]) -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        taken = noted(world)
-        world.now += silent
-        await committer(world).commit(waiting, actual(12288))
-        assert (world.mem(), taken) == (12288, steps)
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        taken = noted(env)
+        env.now += silent
+        await committer(env).commit(waiting, actual(12288))
+        assert (env.mem(), taken) == (12288, steps)
 
     committed(message, ("u", e(State.WAITING, 12288)), used=12288)
 
 
 def test_no_room_no_write() -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        before = world.quota()
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        before = env.quota()
         with pytest.raises(QuotaChanged):
-            await committer(world).commit(waiting, actual(12288))
-        assert world.quota() == before
+            await committer(env).commit(waiting, actual(12288))
+        assert env.quota() == before
 
     committed(message, hard=12287)
 
 
 async def test_what_nobody_computed_has_no_room() -> None:
-    async with World(L) as world:
-        world.cluster.pause = None
-        await world.add(quota(mem=90000))
-        await world.drain()
-        waiting = await world.add(pod(gpu=1, percent=50, uid="u"))
+    async with QuotaEnv(L) as env:
+        env.cluster.pause = None
+        await env.add(quota(mem=90000))
+        await env.drain()
+        waiting = await env.add(pod(gpu=1, percent=50, uid="u"))
         with pytest.raises(QuotaChanged):
-            await committer(world).commit(Pod.from_object(waiting), actual(99999))
+            await committer(env).commit(Pod.from_object(waiting), actual(99999))
 
 
 def test_a_second_quota_that_refuses_undoes_the_first() -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        await world.add(quota("small", mem=9000))
-        await world.run(2)
-        before = (world.ledger(), world.mem())
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        await env.add(quota("small", mem=9000))
+        await env.run(2)
+        before = (env.ledger(), env.mem())
         with pytest.raises(QuotaChanged):
-            await committer(world).commit(waiting, actual(12288))
-        assert (world.ledger(), world.mem()) == before
-        assert world.mem("small") == 8192
+            await committer(env).commit(waiting, actual(12288))
+        assert (env.ledger(), env.mem()) == before
+        assert env.mem("small") == 8192
 
     committed(message)
 
@@ -189,7 +187,7 @@ def test_a_write_that_fails(
     if when == "after" and failure is not Unavailable:
         return
 
-    async def message(world: World, waiting: Pod) -> None:
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
         left = [times]
 
         async def fail(step: str) -> None:
@@ -197,39 +195,39 @@ def test_a_write_that_fails(
                 left[0] -= 1
                 raise failure("no")
 
-        world.cluster.pause = fail
+        env.cluster.pause = fail
         if outcome is None:
-            await committer(world).commit(waiting, actual(12288))
-            assert world.mem() == 12288
+            await committer(env).commit(waiting, actual(12288))
+            assert env.mem() == 12288
             return
         with pytest.raises(outcome):
-            await committer(world).commit(waiting, actual(12288))
-        assert (world.ledger(), world.mem()) == ({}, 8192)
+            await committer(env).commit(waiting, actual(12288))
+        assert (env.ledger(), env.mem()) == ({}, 8192)
 
     committed(message)
 
 
 def test_a_quota_that_is_deleted_meanwhile_no_longer_counts() -> None:
-    async def message(world: World, waiting: Pod) -> None:
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
         async def drop(step: str) -> None:
             if step == "patch_status:before":
-                world.cluster.pause = None
-                await world.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+                env.cluster.pause = None
+                await env.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
 
-        world.cluster.pause = drop
-        commitment = await committer(world).commit(waiting, actual(12288))
+        env.cluster.pause = drop
+        commitment = await committer(env).commit(waiting, actual(12288))
         assert [writes.swaps for _, _, writes in commitment.writes] == [[]]
 
     committed(message)
 
 
 def test_the_undo_touches_only_its_own_entry() -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        commitment: PlacementCharge = await committer(world).commit(waiting, actual(12288))
-        world.now += 5
-        await committer(world).commit(waiting, actual(13000))
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        commitment: PlacementCharge = await committer(env).commit(waiting, actual(12288))
+        env.now += 5
+        await committer(env).commit(waiting, actual(13000))
         await commitment.undo()
-        assert world.mem() == 13000
+        assert env.mem() == 13000
 
     committed(message)
 
@@ -241,9 +239,9 @@ def test_the_undo_touches_only_its_own_entry() -> None:
 def test_a_failed_binding_gives_its_charge_back_unless_it_may_have_arrived(
     step: str, failure: type[ClusterError], placed: bool, mem: int
 ) -> None:
-    async def message(world: World, waiting: Pod) -> None:
-        await world.cluster.delete(Kind.NODES, "n2")
-        await world.drain()
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
+        await env.cluster.delete(Kind.NODES, "n2")
+        await env.drain()
 
         lost: list[str] = []
 
@@ -252,53 +250,53 @@ def test_a_failed_binding_gives_its_charge_back_unless_it_may_have_arrived(
                 lost.append(at)
                 raise failure("no")
 
-        world.cluster.pause = lose
+        env.cluster.pause = lose
         with pytest.raises(failure):
-            await world.core.placer.place(waiting)
-        world.cluster.pause = None
-        assert ("hami.io/vgpu-node" in world.pod("p").annotations) is placed
-        assert world.mem() == mem
+            await env.core.placer.place(waiting)
+        env.cluster.pause = None
+        assert ("hami.io/vgpu-node" in env.pod("p").annotations) is placed
+        assert env.mem() == mem
 
     committed(message, ("u", e(State.WAITING, 8192)))
 
 
 def test_the_next_best_node_is_taken_when_room_went_meanwhile() -> None:
-    async def message(world: World, waiting: Pod) -> None:
+    async def message(env: QuotaEnv, waiting: Pod) -> None:
         async def take(step: str) -> None:
             if step == "patch_status:before":
-                world.cluster.pause = None
-                await world.admit(pod("other", gpu=1, mem=11000))
+                env.cluster.pause = None
+                await env.admit(pod("other", gpu=1, mem=11000))
 
-        world.cluster.pause = take
-        placed = await world.core.placer.place(waiting)
+        env.cluster.pause = take
+        placed = await env.core.placer.place(waiting)
         assert isinstance(placed, Placement)
         assert placed.node == "n2"
         assert str(placed.failed["n1"]) == "1/1 ResourceQuotaNotFit"
-        assert world.mem() == 19192
+        assert env.mem() == 19192
 
     committed(message, ("u", e(State.WAITING, 8192)))
 
 
 @pytest.mark.parametrize(("hard", "placed"), [(20480, 1), (20479, 0), (24576, 2)])
 async def test_two_extenders_do_not_spend_the_same_room(hard: int, placed: int) -> None:
-    async with World(L, S, node("n3", card("GPU-3", LARGE)), quota(mem=hard), replicas=2) as world:
-        pods = [await world.create(pod(name, gpu=1, percent=50)) for name in "ab"]
-        await world.cluster.delete(Kind.NODES, "n2")
-        await world.run(2)
-        assert world.mem() == 16384
-        done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(world.cores, pods, strict=True)))
+    async with QuotaEnv(L, S, node("n3", card("GPU-3", LARGE)), quota(mem=hard), replicas=2) as env:
+        pods = [await env.create(pod(name, gpu=1, percent=50)) for name in "ab"]
+        await env.cluster.delete(Kind.NODES, "n2")
+        await env.run(2)
+        assert env.mem() == 16384
+        done = await asyncio.gather(*(c.placer.place(p) for c, p in zip(env.cores, pods, strict=True)))
         assert sum(isinstance(result, Placement) for result in done) == placed
-        assert world.mem() == 16384 + 4096 * placed
+        assert env.mem() == 16384 + 4096 * placed
 
 
 async def test_placements_of_one_process_that_are_charged_at_once_meet_no_conflict() -> None:
     """kube-scheduler binds side by side."""
     waiting = [pod(f"p{number}", gpu=1, percent=50, uid=f"u{number}") for number in range(12)]
-    async with World(L, S, quota(mem=12 * 12288), *waiting) as world:
-        await world.run(2)
-        assert world.mem() == 12 * 8192
-        steps = noted(world)
-        charger = committer(world)
-        await asyncio.gather(*(charger.commit(world.pod(f"p{number}"), actual(12288)) for number in range(12)))
-        assert world.mem() == 12 * 12288
+    async with QuotaEnv(L, S, quota(mem=12 * 12288), *waiting) as env:
+        await env.run(2)
+        assert env.mem() == 12 * 8192
+        steps = noted(env)
+        charger = committer(env)
+        await asyncio.gather(*(charger.commit(env.pod(f"p{number}"), actual(12288)) for number in range(12)))
+        assert env.mem() == 12 * 12288
         assert steps == ["patch_status:before", "patch_status:after"] * 12

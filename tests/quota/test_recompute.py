@@ -12,7 +12,21 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
 from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
 
-from .objects import ALLOCATED, CORES, LARGE, MEM, NOON, SMALL, allocation, books, full, pod, quota, read_pod, vendors
+from .objects import (
+    ALLOCATED,
+    CORES,
+    LARGE,
+    MEM,
+    NOON,
+    SMALL,
+    account_of,
+    allocation,
+    full,
+    pod,
+    quota,
+    read_pod,
+    vendors,
+)
 from .test_account import read
 from .test_pricing import state
 
@@ -117,7 +131,7 @@ def test_a_reservation_is_matched_once_and_never_by_an_id() -> None:
 
 
 def test_pods_out_of_scope_or_ended_do_not_count() -> None:
-    one = books({**quota(mem=9), "spec": {"hard": {MEM: "9"}, "scopes": ["Terminating"]}})
+    one = account_of({**quota(mem=9), "spec": {"hard": {MEM: "9"}, "scopes": ["Terminating"]}})
     pods = [derivable("a"), derivable("b", activeDeadlineSeconds=5)]
     assert recompute(one, pods, vendors(), CARDS, NOON, TIMES).after.used == full(mem=2000)
     leaving = pod("p", gpu=1, mem=2000, uid="p")

@@ -17,20 +17,20 @@ from hami_webhook.quota.recompute import Recomputer, Times
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import QuotaStore
 
-from .objects import MEM, NOON, TEAM, books, pod, quota
-from .test_interleavings import VENDORS, Stage, ask
+from .objects import MEM, NOON, TEAM, account_of, pod, quota
+from .test_interleavings import VENDORS, Env, ask
 
 
 @dataclass
-class Watched(Stage):
-    """A stage on which pods that were let in are created, and seen some time after that."""
+class Watched(Env):
+    """A env on which pods that were let in are created, and seen some time after that."""
 
     created: dict[str, int] = field(default_factory=dict)
 
     def look(self) -> None:
         super().look()
         for item in self.quotas():
-            assert books(item, VENDORS).used[MEM] >= sum(self.created.values())
+            assert account_of(item, VENDORS).used[MEM] >= sum(self.created.values())
 
     def shows(self, quota: QuotaAccount, identity: str, entry: Entry) -> bool:
         return identity in self.created and self.draw() % 2 == 0
@@ -67,26 +67,25 @@ class Watched(Stage):
 
 
 async def played(hard: int, sizes: list[int], clients: int, recomputes: int, script: list[int]) -> Watched:
-    stage = Watched(script)
-    await stage.cluster.ensure_namespace(TEAM)
-    await stage.cluster.create(Kind.RESOURCE_QUOTAS, quota("q0", mem=hard) | {"status": {"used": {MEM: "0"}}})
-    chargers = [stage.charger() for _ in range(clients)]
+    env = Watched(script)
+    await env.cluster.ensure_namespace(TEAM)
+    await env.cluster.create(Kind.RESOURCE_QUOTAS, quota("q0", mem=hard) | {"status": {"used": {MEM: "0"}}})
+    chargers = [env.charger() for _ in range(clients)]
     tasks = [
-        asyncio.create_task(stage.client(chargers[n % clients], ask(f"p{n}", size), size))
-        for n, size in enumerate(sizes)
+        asyncio.create_task(env.client(chargers[n % clients], ask(f"p{n}", size), size)) for n, size in enumerate(sizes)
     ]
-    await stage.play([*tasks, asyncio.create_task(stage.recompute(recomputes))])
+    await env.play([*tasks, asyncio.create_task(env.recompute(recomputes))])
     for task in tasks:
         await task
     for charger in chargers:
         while charger._workers:
-            await stage.play([asyncio.create_task(asyncio.sleep(0))])
-            if stage.waiting:
-                stage.waiting.pop().set_result(None)
-    last = asyncio.create_task(stage.recompute(1))
-    await stage.play([last])
+            await env.play([asyncio.create_task(asyncio.sleep(0))])
+            if env.waiting:
+                env.waiting.pop().set_result(None)
+    last = asyncio.create_task(env.recompute(1))
+    await env.play([last])
     await last
-    return stage
+    return env
 
 
 @given(
@@ -99,7 +98,7 @@ async def played(hard: int, sizes: list[int], clients: int, recomputes: int, scr
 def test_in_any_interleaving_used_never_falls_below_what_exists(
     hard: int, sizes: list[int], clients: int, recomputes: int, script: list[int]
 ) -> None:
-    stage = asyncio.run(played(hard, sizes, clients, recomputes, script))
-    (final,) = [books(item, VENDORS) for item in stage.quotas()]
-    assert final.used[MEM] == sum(stage.created.values()) <= hard
+    env = asyncio.run(played(hard, sizes, clients, recomputes, script))
+    (final,) = [account_of(item, VENDORS) for item in env.quotas()]
+    assert final.used[MEM] == sum(env.created.values()) <= hard
     assert not final.ledger

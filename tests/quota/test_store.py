@@ -19,14 +19,14 @@ from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.sources import ResourceQuotas
 from hami_webhook.quota.store import Accounts, NotListed, QuotaStore, Retries, Snapshot, Swap, Writes
 
-from .objects import MEM, NOON, TEAM, books, full, quota, vendors
+from .objects import MEM, NOON, TEAM, account_of, full, quota, vendors
 
 RETRIES = Retries(attempts=3, first=0.01, longest=0.02)
 ENTRY = Entry(State.ADMITTED, int(NOON), full(mem=5))
 LIST, GET, PATCH = "list", "get", "patch_status"
 
 
-class Stage:
+class Env:
     """Quotas `a` and `b` of 10 each, a store on them, and somebody else who writes in between."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Stage:
     def account(self, name: str) -> QuotaAccount:
         item = self.cluster.peek(Kind.RESOURCE_QUOTAS, name, TEAM)
         assert item is not None
-        return books(item)
+        return account_of(item)
 
     def used(self, name: str) -> int:
         return self.account(name).used[MEM]
@@ -171,184 +171,184 @@ RACES: dict[str, Row] = {
 @pytest.mark.parametrize("race", RACES)
 async def test_races(race: str) -> None:
     shown, plan, calls, ends, state = RACES[race]
-    stage = Stage()
-    await stage.start(shown)
+    env = Env()
+    await env.start(shown)
 
     async def happens(what: str) -> None:
         words = what.split()
         if words[0] == "take":
-            await stage.take(words[1], int(words[2]))
+            await env.take(words[1], int(words[2]))
         elif words[0] == "delete":
-            await stage.delete(words[1])
+            await env.delete(words[1])
         else:
             raise {"lose": Unavailable, "forbid": Forbidden}[words[0]]("no answer")
 
-    stage.plan = {step: partial(happens, what) for step, what in plan.items()}
+    env.plan = {step: partial(happens, what) for step, what in plan.items()}
     writes = Writes()
     if isinstance(ends, type):
         with pytest.raises(ends):
-            await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+            await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
     else:
-        assert await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes) == ends
-    assert (stage.calls, stage.state()) == (calls, state)
+        assert await env.store.update(TEAM, charge, retries=RETRIES, writes=writes) == ends
+    assert (env.calls, env.state()) == (calls, state)
     # whatever was written, or may have been, can be taken back
-    assert stage.plan == {}
+    assert env.plan == {}
     others = {name: (used - 5 * len(ids), []) for name, (used, ids) in state.items()}
-    await stage.store.undo(TEAM, writes, revert, RETRIES)
-    assert stage.state() == others
+    await env.store.undo(TEAM, writes, revert, RETRIES)
+    assert env.state() == others
 
 
 async def test_a_rejection_is_final_only_for_what_was_read_live() -> None:
-    stage = Stage()
-    await stage.start("none")
-    await stage.take("b", 6)
-    stage.show()
-    await stage.take("b", -6)
-    stage.calls.clear()
-    assert await stage.store.update(TEAM, charge, retries=RETRIES) == ["a", "b"]
-    assert stage.calls == [GET, GET, PATCH, PATCH]
+    env = Env()
+    await env.start("none")
+    await env.take("b", 6)
+    env.show()
+    await env.take("b", -6)
+    env.calls.clear()
+    assert await env.store.update(TEAM, charge, retries=RETRIES) == ["a", "b"]
+    assert env.calls == [GET, GET, PATCH, PATCH]
 
 
 async def test_a_rejection_of_what_was_read_live_is_the_updates_end() -> None:
-    stage = Stage()
-    await stage.start("stale")
-    await stage.take("b", 5)
-    stage.calls.clear()
+    env = Env()
+    await env.start("stale")
+    await env.take("b", 5)
+    env.calls.clear()
     with pytest.raises(Rejected, match="b"):
-        await stage.store.update(TEAM, charge, retries=RETRIES)
-    assert stage.state()["b"] == (6, [])
+        await env.store.update(TEAM, charge, retries=RETRIES)
+    assert env.state()["b"] == (6, [])
 
 
 async def test_a_change_that_depends_on_quotas_that_the_cache_may_lack_has_them_listed() -> None:
-    stage = Stage()
-    await stage.start("none", "a")
-    stage.show()
-    stage.current = False
-    await stage.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("b", mem=10), "status": {"used": {MEM: "0"}}})
-    stage.calls.clear()
+    env = Env()
+    await env.start("none", "a")
+    env.show()
+    env.current = False
+    await env.cluster.create(Kind.RESOURCE_QUOTAS, {**quota("b", mem=10), "status": {"used": {MEM: "0"}}})
+    env.calls.clear()
 
     def all_of_them(snapshot: Snapshot) -> tuple[Accounts, list[str]]:
         if not snapshot.current:
             raise NotListed
         return charge(snapshot)
 
-    assert await stage.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
-    assert stage.calls == [LIST, PATCH, PATCH]
-    stage.calls.clear()
-    assert await stage.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
-    assert stage.calls == []  # the list is good for two seconds
-    stage.now += 2
-    assert await stage.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
-    assert stage.calls == [LIST]
+    assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
+    assert env.calls == [LIST, PATCH, PATCH]
+    env.calls.clear()
+    assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
+    assert env.calls == []  # the list is good for two seconds
+    env.now += 2
+    assert await env.store.update(TEAM, all_of_them, retries=RETRIES) == ["a", "b"]
+    assert env.calls == [LIST]
 
 
 async def test_pauses_between_attempts_grow_to_a_bound() -> None:
-    stage = Stage()
-    await stage.start("fresh", "a")
+    env = Env()
+    await env.start("fresh", "a")
     used = [0]
 
     async def other() -> None:
         used[0] += 1
         patch = {"metadata": {"labels": {"n": str(used[0])}}}
-        await stage.cluster.patch_status(Kind.RESOURCE_QUOTAS, "a", patch, TEAM)
+        await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "a", patch, TEAM)
 
-    stage.plan = dict.fromkeys(("patch_status:before 1", "patch_status:before 2"), other)
+    env.plan = dict.fromkeys(("patch_status:before 1", "patch_status:before 2"), other)
     writes = Writes()
-    await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
-    assert stage.slept == [0.02, 0.02]
+    await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    assert env.slept == [0.02, 0.02]
     assert (writes.counts.writes, writes.counts.conflicts) == (3, 2)
 
 
 async def test_a_write_that_is_broken_off_can_be_taken_back() -> None:
-    stage = Stage()
-    await stage.start("fresh")
+    env = Env()
+    await env.start("fresh")
 
     async def forever() -> None:
         await asyncio.Event().wait()
 
-    stage.plan = {"patch_status:after 1": forever}
+    env.plan = {"patch_status:after 1": forever}
     writes = Writes()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
-    assert stage.state()["a"] == (5, ["u"])
-    await stage.store.undo(TEAM, writes, revert, RETRIES)
-    assert stage.state() == NOTHING
+            await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    assert env.state()["a"] == (5, ["u"])
+    await env.store.undo(TEAM, writes, revert, RETRIES)
+    assert env.state() == NOTHING
 
 
 async def test_an_api_server_that_drops_the_ledger_is_an_error() -> None:
-    stage = Stage()
-    await stage.start("fresh", "a")
-    patch = stage.cluster.patch_status
+    env = Env()
+    await env.start("fresh", "a")
+    patch = env.cluster.patch_status
 
     async def dropping(kind: Kind, name: str, patch_: dict[str, object], namespace: str = "") -> dict[str, object]:
         answer = await patch(kind, name, patch_, namespace)
         return {**answer, "metadata": {**answer["metadata"], "annotations": {}}}
 
-    stage.cluster.patch_status = dropping  # type: ignore[method-assign, assignment]  # only for this test
+    env.cluster.patch_status = dropping  # type: ignore[method-assign, assignment]  # only for this test
     writes = Writes()
     with pytest.raises(ClusterError, match="didn't keep the ledger"):
-        await stage.store.update(TEAM, charge, retries=RETRIES, writes=writes)
-    await stage.store.undo(TEAM, writes, revert, RETRIES)
-    assert stage.state() == {"a": (0, [])}
+        await env.store.update(TEAM, charge, retries=RETRIES, writes=writes)
+    await env.store.undo(TEAM, writes, revert, RETRIES)
+    assert env.state() == {"a": (0, [])}
 
 
 async def test_updates_pause_while_somebody_else_writes_too() -> None:
-    stage = Stage()
-    await stage.start("none", "a")
+    env = Env()
+    await env.start("none", "a")
     number = [0]
 
     async def takes_time() -> None:
-        stage.now += 0.02
+        env.now += 0.02
 
     async def pauses(*, raced: bool) -> list[float]:
         """Make a change, with another's write just before or not; the pauses before it."""
         number[0] += 1
         if raced:
-            await stage.take("a", 0)
-            await stage.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"metadata": {"labels": {"n": str(number[0])}}}, TEAM)
-        stage.show()
-        stage.slept.clear()
+            await env.take("a", 0)
+            await env.cluster.patch(Kind.RESOURCE_QUOTAS, "a", {"metadata": {"labels": {"n": str(number[0])}}}, TEAM)
+        env.show()
+        env.slept.clear()
         entry = Entry(State.ADMITTED, number[0], full(mem=1))
-        stage.calls.clear()
-        stage.plan = {"patch_status:after 1": takes_time}
-        async with stage.store.turn(TEAM):
-            await stage.store.update(
+        env.calls.clear()
+        env.plan = {"patch_status:after 1": takes_time}
+        async with env.store.turn(TEAM):
+            await env.store.update(
                 TEAM,
                 lambda s: ({name: account.with_entry("u", entry) for name, account in s.accounts.items()}, None),
                 retries=RETRIES,
             )
-        return stage.slept
+        return env.slept
 
     assert await pauses(raced=False) == []
     assert await pauses(raced=True) == []
     assert await pauses(raced=True) == [pytest.approx(0.06)]
     assert await pauses(raced=False) == [pytest.approx(0.06)]
     assert await pauses(raced=False) == [pytest.approx(0.048)]
-    stage.now += 0.25
+    env.now += 0.25
     assert await pauses(raced=False) == []
 
 
 async def test_a_turn_that_is_cancelled_while_it_pauses_is_over() -> None:
-    stage = Stage()
-    await stage.start("fresh", "a")
-    stage.plan = {"patch_status:before 1": lambda: stage.take("a", 1), "patch_status:after 2": lambda: later(stage)}
+    env = Env()
+    await env.start("fresh", "a")
+    env.plan = {"patch_status:before 1": lambda: env.take("a", 1), "patch_status:after 2": lambda: later(env)}
 
-    async def later(stage: Stage) -> None:
-        stage.now += 0.02
+    async def later(env: Env) -> None:
+        env.now += 0.02
 
     async def forever(seconds: float) -> None:
         await asyncio.Event().wait()
 
-    await stage.store.update(TEAM, charge, retries=RETRIES)
-    stage.store._sleep = forever
-    pausing = asyncio.create_task(stage.store.turn(TEAM).__aenter__())
+    await env.store.update(TEAM, charge, retries=RETRIES)
+    env.store._sleep = forever
+    pausing = asyncio.create_task(env.store.turn(TEAM).__aenter__())
     await asyncio.sleep(0)
-    next_one = stage.store.turn(TEAM)
+    next_one = env.store.turn(TEAM)
     waiting = asyncio.create_task(next_one.__aenter__())
     await asyncio.sleep(0)
     pausing.cancel()
-    stage.now += 1  # nothing has to pause any more
+    env.now += 1  # nothing has to pause any more
     await asyncio.wait_for(waiting, 0.4)
     await next_one.__aexit__(None, None, None)
     with pytest.raises(asyncio.CancelledError):

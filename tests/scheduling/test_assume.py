@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, VENDORS, amounts
+from .placer_env import ALLOCATED, NOW, VENDORS, amounts
 
 CARDS = ("G", "H")
 UIDS = ("1", "2")

@@ -19,8 +19,8 @@ from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies as Defaults
 from hami_webhook.scheduling.placer import evaluate
 
-from .front import MODES, Front, args
-from .scenery import ALLOCATED, NOW, VENDORS, Scene
+from .extender_env import MODES, ExtenderEnv, args
+from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
 from .test_cluster_cache import read_node
 
 USE, NOUSE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -66,72 +66,72 @@ TAMPERED = {
 }
 
 
-async def scheduled(front: Front, mode: str) -> str:
+async def scheduled(env: ExtenderEnv, mode: str) -> str:
     """Filter and bind the pod `p`: what it was allocated."""
-    assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
-    assert await front.bind("p", "n") == ""
-    return front.read("p").annotations[ALLOCATED].partition(",")[0]
+    assert (await env.filter("p", "n"))["NodeNames"] == ["n"]
+    assert await env.bind("p", "n") == ""
+    return env.read("p").annotations[ALLOCATED].partition(",")[0]
 
 
 @both
 async def test_without_policy_the_pod_gets_the_card(mode: str) -> None:
-    front = Front(mode)
-    await front.add(NODE, pod("p", gpu=1, mem=1000))
-    assert await scheduled(front, mode) == "B"
+    env = ExtenderEnv(mode)
+    await env.add(NODE, pod("p", gpu=1, mem=1000))
+    assert await scheduled(env, mode) == "B"
 
 
 @both
 @pytest.mark.parametrize("tampered", TAMPERED)
 @pytest.mark.parametrize("denied", DENIED_B)
 async def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str, denied: str, tampered: str) -> None:
-    front = Front(mode)
-    front.rules, front.namespaces["default"] = DENIED_B[denied]
-    await front.add(NODE, pod("p", gpu=1, mem=1000, annotations=TAMPERED[tampered]))
-    assert await scheduled(front, mode) == "A"
+    env = ExtenderEnv(mode)
+    env.rules, env.namespaces["default"] = DENIED_B[denied]
+    await env.add(NODE, pod("p", gpu=1, mem=1000, annotations=TAMPERED[tampered]))
+    assert await scheduled(env, mode) == "A"
 
 
 @both
 async def test_what_the_pod_denies_itself_still_holds(mode: str) -> None:
-    front = Front(mode)
-    front.rules = rules("no-c", deny_uuids=("C",))
+    env = ExtenderEnv(mode)
+    env.rules = rules("no-c", deny_uuids=("C",))
     cards = [card(uuid, 8000) for uuid in "ABC"]
-    await front.add(node("n", *cards), pod("p", gpu=1, mem=1000, annotations={NOUSE: "B"}))
-    assert await scheduled(front, mode) == "A"
+    await env.add(node("n", *cards), pod("p", gpu=1, mem=1000, annotations={NOUSE: "B"}))
+    assert await scheduled(env, mode) == "A"
 
 
 @both
 @pytest.mark.parametrize("own", [None, "binpack"])
 async def test_an_enforced_node_policy_holds_and_is_written(mode: str, own: str | None) -> None:
-    front = Front(mode)
-    front.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
+    env = ExtenderEnv(mode)
+    env.rules = PolicyRules((Rule("spread-out", enforce={NODE_POLICY: "spread"}),))
     notes = {} if own is None else {NODE_POLICY: own}
-    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("before", gpu=1, mem=1000))
-    await front.filter("before", "a")
-    assert await front.bind("before", "a") == ""
-    await front.add(pod("p", gpu=1, mem=1000, annotations=notes))
-    answer = await front.filter("p", "a", "b")
+    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("before", gpu=1, mem=1000))
+    await env.filter("before", "a")
+    assert await env.bind("before", "a") == ""
+    await env.add(pod("p", gpu=1, mem=1000, annotations=notes))
+    answer = await env.filter("p", "a", "b")
     if mode == "single":
         assert answer["NodeNames"] == ["b"]
     else:
-        grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["a", "b"]}))
+        grades = await env.extender.prioritize(args({"Pod": env.raw("p"), "NodeNames": ["a", "b"]}))
         assert dict(grades) == {"a": 0, "b": 10}
-    assert await front.bind("p", "b") == ""
-    assert front.read("p").annotations[NODE_POLICY] == "spread"
+    assert await env.bind("p", "b") == ""
+    assert env.read("p").annotations[NODE_POLICY] == "spread"
 
 
 @both
 async def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None:
     """A device plugin reads the mode that Fit read; a default doesn't replace the pod's own value."""
-    front = Front(mode)
-    front.rules = PolicyRules(
+    env = ExtenderEnv(mode)
+    env.rules = PolicyRules(
         (
             Rule("core", enforce={MODE: "hami-core"}, default={NODE_POLICY: "spread"}),
             *rules("b", deny_uuids=("B",)).rules,
         )
     )
-    await front.add(NODE, pod("p", gpu=1, mem=1000, annotations={MODE: "mig", NODE_POLICY: "binpack"}))
-    assert await scheduled(front, mode) == "A"
-    notes = front.read("p").annotations
+    await env.add(NODE, pod("p", gpu=1, mem=1000, annotations={MODE: "mig", NODE_POLICY: "binpack"}))
+    assert await scheduled(env, mode) == "A"
+    notes = env.read("p").annotations
     assert (notes[MODE], notes[NODE_POLICY], notes[NOUSE]) == ("hami-core", "binpack", "B")
 
 
@@ -155,29 +155,29 @@ async def test_what_policy_sets_is_written_with_the_placement(mode: str) -> None
 async def test_a_pod_that_policy_leaves_nothing_fits_nowhere_and_reads_which_policy(
     mode: str, policies: PolicyRules, notes: dict[str, str], reason: str
 ) -> None:
-    front = Front(mode)
-    await front.add(NODE, node("m", card("A2", 8000)), pod("p", gpu=1, mem=1000, annotations=notes))
-    front.rules = policies
-    answer = await front.filter("p", "m", "n")
+    env = ExtenderEnv(mode)
+    await env.add(NODE, node("m", card("A2", 8000)), pod("p", gpu=1, mem=1000, annotations=notes))
+    env.rules = policies
+    answer = await env.filter("p", "m", "n")
     assert (answer["NodeNames"], answer["FailedNodes"]) == (None, {"m": reason, "n": reason})
-    assert front.events("p") == [
+    assert env.events("p") == [
         ("Warning", "FilteringFailed", "no available node, 2 nodes do not meet"),
         ("Warning", "FilteringFailed", reason),
     ]
-    error = await front.bind("p", "n")
+    error = await env.bind("p", "n")
     assert error == f"node n can't take the pod any longer: {reason}"
-    assert front.read("p").node_name == ""
-    assert ALLOCATED not in front.read("p").annotations
+    assert env.read("p").node_name == ""
+    assert ALLOCATED not in env.read("p").annotations
 
 
 @both
 async def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
-    front = Front(mode)
-    front.rules = rules("no-b", deny_uuids=("B",))
-    await front.add(node("n", card("B", 8000)), pod("p", gpu=1, mem=1000))
-    answer = await front.filter("p", "n")
+    env = ExtenderEnv(mode)
+    env.rules = rules("no-b", deny_uuids=("B",))
+    await env.add(node("n", card("B", 8000)), pod("p", gpu=1, mem=1000))
+    answer = await env.filter("p", "n")
     assert answer["FailedNodes"] == {"n": "1/1 CardUuidMismatch"}
-    assert [message for _, _, message in front.events("p")] == [
+    assert [message for _, _, message in env.events("p")] == [
         "1 nodes CardUuidMismatch(n)",
         "no available node, 1 nodes do not meet",
         f"{NOUSE} set to B by policy no-b",
@@ -186,50 +186,50 @@ async def test_who_finds_no_node_reads_what_policy_changed(mode: str) -> None:
 
 @both
 async def test_a_pod_whose_namespace_is_not_known_waits(mode: str) -> None:
-    front = Front(mode)
-    await front.add(NODE, pod("p", gpu=1, mem=1000))
-    front.namespaces["default"] = None
+    env = ExtenderEnv(mode)
+    await env.add(NODE, pod("p", gpu=1, mem=1000))
+    env.namespaces["default"] = None
     error = "namespace default isn't known yet, nor what it allows its pods; try again"
-    assert await front.filter("p", "n") == {
+    assert await env.filter("p", "n") == {
         "Nodes": None, "NodeNames": None, "FailedNodes": None, "FailedAndUnresolvableNodes": None, "Error": error
     }  # fmt: skip
     if mode == "cooperative":
-        assert await front.bind("p", "n") == error
-    del front.namespaces["default"]
-    assert await scheduled(front, mode) == "B"
+        assert await env.bind("p", "n") == error
+    del env.namespaces["default"]
+    assert await scheduled(env, mode) == "B"
 
 
 @both
 async def test_policy_that_changes_between_filter_and_bind_holds_at_bind(mode: str) -> None:
     """In single mode the placement was decided and written before."""
-    front = Front(mode)
-    await front.add(NODE, pod("p", gpu=1, mem=1000))
-    await front.filter("p", "n")
-    front.rules = rules("no-b", deny_uuids=("B",))
-    assert await front.bind("p", "n") == ""
-    given = front.read("p").annotations[ALLOCATED].partition(",")[0]
+    env = ExtenderEnv(mode)
+    await env.add(NODE, pod("p", gpu=1, mem=1000))
+    await env.filter("p", "n")
+    env.rules = rules("no-b", deny_uuids=("B",))
+    assert await env.bind("p", "n") == ""
+    given = env.read("p").annotations[ALLOCATED].partition(",")[0]
     assert given == ("B" if mode == "single" else "A")
 
 
 @both
 async def test_the_autoscalers_dry_run_is_bounded_too(mode: str) -> None:
-    front = Front(mode)
-    front.rules = rules("no-b", deny_uuids=("B",))
-    await front.add(pod("p", gpu=1, mem=1000))
+    env = ExtenderEnv(mode)
+    env.rules = rules("no-b", deny_uuids=("B",))
+    await env.add(pod("p", gpu=1, mem=1000))
     named = [node("a", card("A", 8000)), node("b", card("B", 8000))]
-    answer = await front.ask({"Pod": front.raw("p"), "Nodes": {"items": named}, "NodeNames": None})
+    answer = await env.ask({"Pod": env.raw("p"), "Nodes": {"items": named}, "NodeNames": None})
     assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["a"]
     assert answer["FailedNodes"] == {"b": "1/1 CardUuidMismatch"}
 
 
 async def test_a_place_that_was_found_before_policy_changed_is_not_remembered() -> None:
-    scene = Scene()
-    await scene.add(NODE)
-    assert (await scene.placed(pod("p", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("B,")
-    scene.rules = rules("no-b", deny_uuids=("B",))
-    assert (await scene.placed(pod("q", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("A,")
-    scene.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
-    assert await scene.refused(pod("r", gpu=1, mem=1000)) == {"n": "2/2 CardUuidMismatch"}
+    env = PlacerEnv()
+    await env.add(NODE)
+    assert (await env.placed(pod("p", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("B,")
+    env.rules = rules("no-b", deny_uuids=("B",))
+    assert (await env.placed(pod("q", gpu=1, mem=1000))).annotations[ALLOCATED].startswith("A,")
+    env.namespaces["default"] = Namespace("default", {}, {NOUSE: "A"})
+    assert await env.refused(pod("r", gpu=1, mem=1000)) == {"n": "2/2 CardUuidMismatch"}
 
 
 def test_rules_match_by_the_labels_of_namespace_and_pod() -> None:

@@ -14,7 +14,7 @@ from hami_webhook.cluster.api import JSON
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts
+from .placer_env import ALLOCATED, NOW, REGISTER, VENDORS, amounts
 
 MIG_CARD = card(
     "M",

@@ -17,12 +17,12 @@ from hami_webhook.devices.model import NodeView, Usage
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import ALLOCATED, NOW, REGISTER, VENDORS, amounts
+from .placer_env import ALLOCATED, NOW, REGISTER, VENDORS, amounts
 from .test_cluster_cache import IN_SLICE, MIG_CARD, MIG_NOTE, TERMINATED, read_node, read_pod
 
 
 @dataclass
-class World:
+class CacheEnv:
     """The objects as they are, and the state that was told of every change."""
 
     now: float
@@ -73,34 +73,32 @@ changes = st.lists(
 )
 
 
-def apply(world: World, change: tuple[Any, ...], version: int) -> None:
+def apply(env: CacheEnv, change: tuple[Any, ...], version: int) -> None:
     match change:
         case ("node", name, registration, age):
             if registration == len(REGISTRATIONS):
-                view = world.state.view(name)
+                view = env.state.view(name)
                 if view is not None and view.inventories:
                     return  # it would keep its cards, which a rebuild can't know
                 raw = node(name, capacity={"nvidia.com/gpu": "0"})
                 raw["metadata"]["annotations"][REGISTER] = "broken"
             else:
                 raw = node(name, *REGISTRATIONS[registration], capacity={"nvidia.com/gpu": "0"})
-            raw["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_" + stamp(world.now - age)
-            world.nodes[name] = read_node(raw, version)
-            world.state.set_node(world.nodes[name], world.now)
+            raw["metadata"]["annotations"]["hami.io/node-handshake"] = "Requesting_" + stamp(env.now - age)
+            env.nodes[name] = read_node(raw, version)
+            env.state.set_node(env.nodes[name], env.now)
         case ("node gone", name):
-            world.nodes.pop(name, None)
-            world.state.remove_node(name)
+            env.nodes.pop(name, None)
+            env.state.remove_node(name)
         case ("pod", uid, where, text, how, phase, init_over, recorded):
-            world.pods[uid] = read_pod(
-                a_pod(world.now, uid, where, text, how, phase, init_over, recorded), uid, version
-            )
-            world.state.set_pod(world.pods[uid], world.now)
+            env.pods[uid] = read_pod(a_pod(env.now, uid, where, text, how, phase, init_over, recorded), uid, version)
+            env.state.set_pod(env.pods[uid], env.now)
         case ("pod gone", uid):
-            world.pods.pop(uid, None)
-            world.state.remove_pod(uid)
+            env.pods.pop(uid, None)
+            env.state.remove_pod(uid)
         case ("time", seconds):
-            world.now += seconds
-            world.state.tick(world.now)
+            env.now += seconds
+            env.state.tick(env.now)
 
 
 def stamp(at: float) -> str:
@@ -151,25 +149,25 @@ def test_the_state_is_what_a_rebuild_would_make_it_in_any_order_of_events(
     steps: list[tuple[Any, ...]], seed: int
 ) -> None:
 
-    world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
+    env = CacheEnv(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
     shown: list[tuple[NodeView, str]] = []
     for version, step in enumerate(steps):
-        before = {view.name: view for view in world.state.views()}
-        apply(world, step, version)
-        for view in world.state.views():
+        before = {view.name: view for view in env.state.views()}
+        apply(env, step, version)
+        for view in env.state.views():
             earlier = before.get(view.name)
             if earlier is not None:
                 changed = contents(earlier) != contents(view)
                 assert (view.generation > earlier.generation) is changed, step
             shown.append((view, repr(view)))
     rebuilt = ClusterCache(VENDORS, zone=UTC)
-    objects: list[Node | Pod] = [*world.nodes.values(), *world.pods.values()]
+    objects: list[Node | Pod] = [*env.nodes.values(), *env.pods.values()]
     random.Random(seed).shuffle(objects)
     for obj in objects:
         if isinstance(obj, Pod):
-            rebuilt.set_pod(obj, world.now)
+            rebuilt.set_pod(obj, env.now)
         else:
-            rebuilt.set_node(obj, world.now)
-    world.state.tick(world.now)
-    assert message(world.state) == message(rebuilt)
+            rebuilt.set_node(obj, env.now)
+    env.state.tick(env.now)
+    assert message(env.state) == message(rebuilt)
     assert all(repr(view) == text for view, text in shown), "a view was changed"

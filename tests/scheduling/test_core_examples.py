@@ -15,18 +15,18 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import SchedulingPolicies
 
-from .scenery import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, Scene
+from .placer_env import ALLOCATED, CORES, GPU, MEM, NOW, VENDORS, PlacerEnv
 
 
-async def two_nodes(policies: SchedulingPolicies) -> Scene:
-    scene = Scene(policies)
-    await scene.add(
+async def two_nodes(policies: SchedulingPolicies) -> PlacerEnv:
+    env = PlacerEnv(policies)
+    await env.add(
         node("node1", card("device1", 8000), card("device2", 8000)),
         node("node2", card("device3", 8000), card("device4", 8000)),
         bound_pod("a", "node1", "device1,NVIDIA,2000,25:;"),
         bound_pod("b", "node2", "device4,NVIDIA,6000,75:;"),
     )
-    return scene
+    return env
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ async def two_nodes(policies: SchedulingPolicies) -> Scene:
 async def test_a_node_and_card_follow_their_policies(
     nodes: str, cards: str, chosen: str, device: str, reported: str
 ) -> None:
-    scene = await two_nodes(SchedulingPolicies(nodes, cards))
-    placement = await scene.placed(pod("p", gpu=1, mem=1000, cores=20))
+    env = await two_nodes(SchedulingPolicies(nodes, cards))
+    placement = await env.placed(pod("p", gpu=1, mem=1000, cores=20))
     assert placement.node == chosen
     assert placement.score == pytest.approx({"node1": 3.0, "node2": 8.0}[chosen])
     assert placement.annotations == {
@@ -53,23 +53,23 @@ async def test_a_node_and_card_follow_their_policies(
     }
     message = f"find fit node({chosen}), 0 nodes not fit, 2 nodes fit({reported})"
     bound = f"Successfully binding node [{chosen}] to default/p"
-    assert scene.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
+    assert env.events("p") == [("Normal", "FilteringSucceed", message), ("Normal", "BindingSucceed", bound)]
 
 
 async def test_b_nothing_fits_and_the_events_say_why() -> None:
-    scene = Scene()
-    await scene.add(
+    env = PlacerEnv()
+    await env.add(
         node("node1", card("a0", 500), card("a1", 500)),
         node("node2", card("b0", 500), card("b1", 8000)),
         node("node3"),
         bound_pod("busy", "node2", "b1,NVIDIA,100,90:;"),
     )
-    assert await scene.refused(pod("p", gpu=1, mem=1000, cores=20), ["node1", "node2", "node3"]) == {
+    assert await env.refused(pod("p", gpu=1, mem=1000, cores=20), ["node1", "node2", "node3"]) == {
         "node1": "2/2 CardInsufficientMemory",
         "node2": "1/2 CardInsufficientCore, 1/2 CardInsufficientMemory",
         "node3": "node unregistered",
     }
-    assert scene.events("p") == [
+    assert env.events("p") == [
         ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
         ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
         ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
@@ -77,105 +77,105 @@ async def test_b_nothing_fits_and_the_events_say_why() -> None:
 
 
 async def test_c_containers_without_cards_keep_their_slots() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("GPU-1", 32768)))
-    placement = await scene.placed(pod("p", container(), container(gpu=1, mem=3000, cores=30), init=[container()]))
+    env = PlacerEnv()
+    await env.add(node("n", card("GPU-1", 32768)))
+    placement = await env.placed(pod("p", container(), container(gpu=1, mem=3000, cores=30), init=[container()]))
     assert placement.annotations[ALLOCATED] == ";;GPU-1,NVIDIA,3000,30:;"
 
 
-async def finish_init(scene: Scene, name: str, *containers: str) -> None:
+async def finish_init(env: PlacerEnv, name: str, *containers: str) -> None:
     done = [{"name": container, "state": {"terminated": {"exitCode": 0}}} for container in containers]
-    stored = await scene.cluster.set_phase("default", name, "Pending", initContainerStatuses=done)
-    scene.state.set_pod(Pod.from_object(stored), scene.now)
+    stored = await env.cluster.set_phase("default", name, "Pending", initContainerStatuses=done)
+    env.state.set_pod(Pod.from_object(stored), env.now)
 
 
-def debit_of(scene: Scene, name: str) -> int:
-    return charge_of(scene.read(name), VENDORS, scene.state, scene.now).amounts[MEM]
+def debit_of(env: PlacerEnv, name: str) -> int:
+    return charge_of(env.read(name), VENDORS, env.state, env.now).amounts[MEM]
 
 
 async def test_d_an_init_container_holds_its_peak_until_it_is_over() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
-    placement = await scene.placed(
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
+    placement = await env.placed(
         pod("p", gpu=1, mem=4000, cores=20, init=[container("init", gpu=1, mem=5000, cores=20)])
     )
     assert placement.annotations[ALLOCATED] == "G,NVIDIA,5000,20:;G,NVIDIA,4000,20:;"
-    assert scene.used("n", "G") == (1, 5000, 20)
-    assert debit_of(scene, "p") == 5000
-    await finish_init(scene, "p", "init")
-    assert scene.used("n", "G") == (1, 4000, 20)
-    assert debit_of(scene, "p") == 4000
+    assert env.used("n", "G") == (1, 5000, 20)
+    assert debit_of(env, "p") == 5000
+    await finish_init(env, "p", "init")
+    assert env.used("n", "G") == (1, 4000, 20)
+    assert debit_of(env, "p") == 4000
 
 
 @pytest.mark.parametrize(
     ("sidecar_first", "peak"), [(True, 22000), (False, 20000)], ids=["sidecar before init", "init before sidecar"]
 )
 async def test_e_a_sidecar_counts_beside_the_init_containers_after_it(sidecar_first: bool, peak: int) -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 24000)))
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 24000)))
     sidecar, init = (
         container("sidecar", gpu=1, mem=2000, cores=1, sidecar=True),
         container("init", gpu=1, mem=20000, cores=1),
     )
     inits = [sidecar, init] if sidecar_first else [init, sidecar]
-    await scene.placed(pod("p", gpu=1, mem=10000, cores=1, init=inits))
-    assert scene.used("n", "G")[1] == debit_of(scene, "p") == peak
-    await finish_init(scene, "p", "init")
-    assert scene.used("n", "G")[1] == debit_of(scene, "p") == 12000
+    await env.placed(pod("p", gpu=1, mem=10000, cores=1, init=inits))
+    assert env.used("n", "G")[1] == debit_of(env, "p") == peak
+    await finish_init(env, "p", "init")
+    assert env.used("n", "G")[1] == debit_of(env, "p") == 12000
 
 
 FOUR = node("n", card("m2", 2000), card("m8", 8000), card("m4", 4000), card("m6", 6000))
 
 
-async def admitted(scene: Scene, raw: dict[str, Any]) -> None:
+async def admitted(env: PlacerEnv, raw: dict[str, Any]) -> None:
     """Send the pod through `/validate`; raises `Denied`."""
-    core = Core(scene.cluster, VENDORS, Options(), clock=lambda: scene.now)
+    core = Core(env.cluster, VENDORS, Options(), clock=lambda: env.now)
     for kind in (Kind.NAMESPACES, Kind.NODES):
-        for obj in scene.cluster.peek_all(kind):
+        for obj in env.cluster.peek_all(kind):
             core.caches.put(kind, obj)
     await core.admission.validate(creation("p", raw, namespace="default"))
 
 
 async def test_f_a_pod_within_quota_is_admitted_placed_and_debited_by_the_product() -> None:
-    scene = Scene()
-    await scene.add(FOUR, quota("q", cores=200, mem=4000, used={}))
+    env = PlacerEnv()
+    await env.add(FOUR, quota("q", cores=200, mem=4000, used={}))
     fitting, too_large = pod("p", gpu=2, mem=2000, cores=100), pod("q", gpu=2, mem=3000, cores=60)
     with pytest.raises(Denied) as refusal:
-        await admitted(scene, too_large)
+        await admitted(env, too_large)
     assert refusal.value.code == 403
     assert refusal.value.message == (
         "exceeding resource quota: exceeded quota: q, requested: limits.nvidia.com/gpumem=6000, "
         "used: limits.nvidia.com/gpumem=0, limited: limits.nvidia.com/gpumem=4000"
     )
-    await scene.placed(fitting)
-    assert dict(charge_of(scene.read("p"), VENDORS, scene.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
+    await env.placed(fitting)
+    assert dict(charge_of(env.read("p"), VENDORS, env.state, NOW).amounts) == {GPU: 2, MEM: 4000, CORES: 200}
 
 
 async def test_f_a_whole_card_goes_only_where_the_quota_reaches() -> None:
-    scene = Scene()
-    await scene.add(FOUR, quota("q", cores=100, mem=2000, used={}))
-    placement = await scene.placed(pod("p", gpu=1, cores=100))
+    env = PlacerEnv()
+    await env.add(FOUR, quota("q", cores=100, mem=2000, used={}))
+    placement = await env.placed(pod("p", gpu=1, cores=100))
     assert placement.annotations[ALLOCATED] == "m2,NVIDIA,2000,100:;"
 
 
 async def test_f_a_whole_card_beyond_any_quota_is_refused_by_every_card() -> None:
-    scene = Scene()
-    await scene.add(FOUR, quota("q", cores=100, mem=1500, used={}))
+    env = PlacerEnv()
+    await env.add(FOUR, quota("q", cores=100, mem=1500, used={}))
     with pytest.raises(Denied, match=r"gpumem=2000 \(smallest eligible card\), used"):
-        await admitted(scene, pod("p", gpu=1, cores=100))
-    assert await scene.refused(pod("p", gpu=1, cores=100)) == {"n": "4/4 ResourceQuotaNotFit"}
+        await admitted(env, pod("p", gpu=1, cores=100))
+    assert await env.refused(pod("p", gpu=1, cores=100)) == {"n": "4/4 ResourceQuotaNotFit"}
 
 
 async def test_g_the_slots_of_a_card_are_its_app_containers() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000, count=3)), bound_pod("full", "n", "G,NVIDIA,10,1:;" * 3))
-    assert await scene.refused(pod("p", gpu=1, mem=10, cores=1)) == {"n": "1/1 CardTimeSlicingExhausted"}
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000, count=3)), bound_pod("full", "n", "G,NVIDIA,10,1:;" * 3))
+    assert await env.refused(pod("p", gpu=1, mem=10, cores=1)) == {"n": "1/1 CardTimeSlicingExhausted"}
 
 
 async def test_g_two_init_containers_and_an_app_take_one_slot() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000, count=3)))
-    await scene.placed(
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000, count=3)))
+    await env.placed(
         pod("p", gpu=1, mem=10, cores=1, init=[container(gpu=1, mem=10, cores=1), container(gpu=1, mem=10, cores=1)])
     )
-    assert scene.used("n", "G") == (1, 10, 1)
+    assert env.used("n", "G") == (1, 10, 1)

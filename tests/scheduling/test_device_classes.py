@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami_webhook.devices.model import Device
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import NOW, VENDORS
+from .placer_env import NOW, VENDORS
 from .test_cluster_cache import read_node, read_pod
 
 NVIDIA = VENDORS["NVIDIA"]

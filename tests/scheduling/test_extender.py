@@ -23,8 +23,8 @@ from hami_webhook.scheduling.protocol import (
 )
 from hami_webhook.scheduling.protocol import Filtered as Answer
 
-from .front import MODES, MUTEX, Front, args, turns
-from .scenery import ALLOCATED, MEM, NOW
+from .extender_env import MODES, MUTEX, ExtenderEnv, args, turns
+from .placer_env import ALLOCATED, MEM, NOW
 
 both = pytest.mark.parametrize("mode", MODES)
 EXAMPLE_A = (
@@ -48,41 +48,41 @@ EXAMPLE_A = (
 async def test_example_a_node_and_card(
     mode: str, node_policy: str, card_policy: str, node_name: str, device: str
 ) -> None:
-    front = Front(mode, SchedulingPolicies(node_policy, card_policy))
-    await front.add(*EXAMPLE_A, pod("p", container(gpu=1, mem=1000, cores=20), container()))
-    answer = await front.filter("p", "node1", "node2")
-    grades = await front.extender.prioritize(args({"Pod": front.raw("p"), "NodeNames": ["node1", "node2"]}))
+    env = ExtenderEnv(mode, SchedulingPolicies(node_policy, card_policy))
+    await env.add(*EXAMPLE_A, pod("p", container(gpu=1, mem=1000, cores=20), container()))
+    answer = await env.filter("p", "node1", "node2")
+    grades = await env.extender.prioritize(args({"Pod": env.raw("p"), "NodeNames": ["node1", "node2"]}))
     if mode == "single":
         assert answer["NodeNames"] == [node_name]
         others = ["node1", "node2"] if node_name == "node2" else ["node2", "node1"]
         scores = {"node1": "3.00", "node2": "8.00"}
         reported = ",".join(f"{name}:{scores[name]}" for name in others)
         message = f"find fit node({node_name}), 0 nodes not fit, 2 nodes fit({reported})"
-        assert front.events("p") == [("Normal", "FilteringSucceed", message)]
+        assert env.events("p") == [("Normal", "FilteringSucceed", message)]
     else:
         assert answer["NodeNames"] == ["node1", "node2"]
         assert dict(grades) == {"node1": 0, "node2": 0, node_name: 10}
-        assert front.events("p") == []
-        assert ALLOCATED not in front.read("p").annotations, "nothing is decided yet"
-    assert await front.bind("p", node_name) == ""
-    assert front.read("p").annotations[ALLOCATED] == f"{device},NVIDIA,1000,20:;;"
-    assert front.read("p").annotations["hami.io/bind-phase"] == "allocating"
-    assert front.read("p").annotations["hami.io/bind-time"] == str(int(NOW))
-    assert front.read("p").node_name == node_name
+        assert env.events("p") == []
+        assert ALLOCATED not in env.read("p").annotations, "nothing is decided yet"
+    assert await env.bind("p", node_name) == ""
+    assert env.read("p").annotations[ALLOCATED] == f"{device},NVIDIA,1000,20:;;"
+    assert env.read("p").annotations["hami.io/bind-phase"] == "allocating"
+    assert env.read("p").annotations["hami.io/bind-time"] == str(int(NOW))
+    assert env.read("p").node_name == node_name
     told_last = ("Normal", "BindingSucceed", f"Successfully binding node [{node_name}] to default/p")
-    assert front.events("p")[-1] == told_last
-    assert front.settled[-1] == front.read("p").uid
+    assert env.events("p")[-1] == told_last
+    assert env.settled[-1] == env.read("p").uid
 
 
 @both
 async def test_example_b_nothing_fits(mode: str) -> None:
-    front = Front(mode)
-    await front.add(
+    env = ExtenderEnv(mode)
+    await env.add(
         *(node("node1", card("a", 100), card("b", 100)), node("node2", card("c", 100), card("d", 8000))),
         bound_pod("busy", "node2", "d,NVIDIA,10,90:;"),
         pod("p", gpu=1, mem=1000, cores=20),
     )
-    assert await front.filter("p", "node1", "node2", "node3") == {
+    assert await env.filter("p", "node1", "node2", "node3") == {
         "Nodes": None,
         "NodeNames": None,
         "FailedNodes": {
@@ -93,38 +93,38 @@ async def test_example_b_nothing_fits(mode: str) -> None:
         "FailedAndUnresolvableNodes": {"node3": "node unregistered"},
         "Error": "",
     }
-    assert front.events("p") == [
+    assert env.events("p") == [
         ("Warning", "FilteringFailed", "1 nodes CardInsufficientCore(node2)"),
         ("Warning", "FilteringFailed", "2 nodes CardInsufficientMemory(node1,node2)"),
         ("Warning", "FilteringFailed", "no available node, 3 nodes do not meet"),
     ]
-    assert front.refusals == [front.read("p").uid]
+    assert env.refusals == [env.read("p").uid]
 
 
 @both
 async def test_example_f_quota(mode: str) -> None:
-    front = Front(mode)
+    env = ExtenderEnv(mode)
     cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
-    await front.add(node("n", *cards), quota("q", cores=100, mem=2000, used={}))
-    assert await front.scheduled(pod("small", gpu=1), "n") == ""
-    assert front.read("small").annotations[ALLOCATED] == "G2000,NVIDIA,2000,0:;"
+    await env.add(node("n", *cards), quota("q", cores=100, mem=2000, used={}))
+    assert await env.scheduled(pod("small", gpu=1), "n") == ""
+    assert env.read("small").annotations[ALLOCATED] == "G2000,NVIDIA,2000,0:;"
     other = quota("q", cores=100, mem=1500, namespace="b", used={})
-    await front.add(other, pod("p", gpu=1, namespace="b"))
+    await env.add(other, pod("p", gpu=1, namespace="b"))
     cards_again = node("m", *[card(f"H{memory}", memory) for memory in (2000, 8000, 4000, 6000)])
-    await front.add(cards_again)
-    failed = (await front.filter("p", "m", namespace="b"))["FailedNodes"]
+    await env.add(cards_again)
+    failed = (await env.filter("p", "m", namespace="b"))["FailedNodes"]
     assert failed == {"m": "4/4 ResourceQuotaNotFit"}
 
 
 @both
 async def test_example_f_two_cards_within_the_quota(mode: str) -> None:
-    front = Front(mode)
+    env = ExtenderEnv(mode)
     cards = [card(f"G{memory}", memory) for memory in (2000, 8000, 4000, 6000)]
-    await front.add(node("n", *cards), quota("q", cores=200, mem=4000, used={}))
-    assert await front.scheduled(pod("p", gpu=2, mem=2000, cores=100), "n") == ""
-    assert front.read("p").annotations[ALLOCATED].count(",NVIDIA,2000,100:") == 2
-    await front.add(pod("q", gpu=1, mem=1))
-    assert "ResourceQuotaNotFit" in (await front.filter("q", "n"))["FailedNodes"]["n"], "4000 MiB are taken"
+    await env.add(node("n", *cards), quota("q", cores=200, mem=4000, used={}))
+    assert await env.scheduled(pod("p", gpu=2, mem=2000, cores=100), "n") == ""
+    assert env.read("p").annotations[ALLOCATED].count(",NVIDIA,2000,100:") == 2
+    await env.add(pod("q", gpu=1, mem=1))
+    assert "ResourceQuotaNotFit" in (await env.filter("q", "n"))["FailedNodes"]["n"], "4000 MiB are taken"
 
 
 LOCKED = "2026-01-02T15:04:05Z,a,p1"
@@ -143,31 +143,31 @@ AT_1506 = 1_767_366_360.0
     ids=["held", "holder gone", "five minutes", "older"],
 )
 async def test_example_h_lock(mode: str, seconds: int, holder_lives: bool, error: str, lock: str) -> None:
-    front = Front(mode, patience=0)
-    front.now = AT_1506 + seconds
-    await front.add(node("n", card("G", 8000)), pod("p2", gpu=1, mem=1000, namespace="b"))
+    env = ExtenderEnv(mode, patience=0)
+    env.now = AT_1506 + seconds
+    await env.add(node("n", card("G", 8000)), pod("p2", gpu=1, mem=1000, namespace="b"))
     if holder_lives:
-        await front.add(pod("p1", namespace="a"))
-    await front.filter("p2", "n", namespace="b")
-    await front.lock("n", LOCKED)
-    assert await front.bind("p2", "n", namespace="b") == error
-    assert front._lock("n") == lock
+        await env.add(pod("p1", namespace="a"))
+    await env.filter("p2", "n", namespace="b")
+    await env.lock("n", LOCKED)
+    assert await env.bind("p2", "n", namespace="b") == error
+    assert env._lock("n") == lock
     if error:
-        assert front.events("p2")[-1] == ("Warning", "BindingFailed", error)
-        assert front.read("p2", "b").node_name == ""
+        assert env.events("p2")[-1] == ("Warning", "BindingFailed", error)
+        assert env.read("p2", "b").node_name == ""
         kept = (1, 1000, 0) if mode == "single" else (0, 0, 0)  # the latter held nothing before the bind
-        assert front.used("n", "G") == kept
+        assert env.used("n", "G") == kept
 
 
 @both
 async def test_example_h_a_lock_of_ones_own_is_no_hindrance(mode: str) -> None:
-    front = Front(mode, patience=0)
-    front.now = AT_1506
-    await front.add(node("n", card("G", 8000)), pod("p1", gpu=1, mem=1000, namespace="a"))
-    await front.filter("p1", "n", namespace="a")
-    await front.lock("n", LOCKED)
-    assert await front.bind("p1", "n", namespace="a") == ""
-    assert front._lock("n") == LOCKED
+    env = ExtenderEnv(mode, patience=0)
+    env.now = AT_1506
+    await env.add(node("n", card("G", 8000)), pod("p1", gpu=1, mem=1000, namespace="a"))
+    await env.filter("p1", "n", namespace="a")
+    await env.lock("n", LOCKED)
+    assert await env.bind("p1", "n", namespace="a") == ""
+    assert env._lock("n") == LOCKED
 
 
 @pytest.mark.parametrize(
@@ -264,50 +264,50 @@ def test_an_empty_answer_has_every_key() -> None:
 
 @both
 async def test_null_lists_are_an_error_for_our_pods_and_echoed_for_others(mode: str) -> None:
-    front = Front(mode)
-    await front.add(pod("ours", gpu=1), pod("other"))
+    env = ExtenderEnv(mode)
+    await env.add(pod("ours", gpu=1), pod("other"))
     nothing: JSON = {"Nodes": None, "NodeNames": None}
-    assert (await front.ask({"Pod": front.raw("ours"), **nothing}))["Error"] == "extender args missing nodes"
-    answer = await front.ask({"Pod": front.raw("other"), **nothing})
+    assert (await env.ask({"Pod": env.raw("ours"), **nothing}))["Error"] == "extender args missing nodes"
+    answer = await env.ask({"Pod": env.raw("other"), **nothing})
     assert (answer["Nodes"], answer["NodeNames"], answer["Error"]) == (None, None, "")
     nodes = {"metadata": {}, "items": [node("x")]}
-    answer = await front.ask({"Pod": front.raw("other"), "Nodes": nodes, "NodeNames": ["x", "gone"]})
+    answer = await env.ask({"Pod": env.raw("other"), "Nodes": nodes, "NodeNames": ["x", "gone"]})
     assert (answer["Nodes"], answer["NodeNames"], answer["FailedNodes"]) == (nodes, ["x", "gone"], None)
-    assert front.events("other") == []
-    assert front.refusals == []
+    assert env.events("other") == []
+    assert env.refusals == []
 
 
 @both
 async def test_a_pod_that_is_not_ours_is_bound_without_waiting_for_anybody(mode: str) -> None:
-    front = Front(mode, patience=0)
-    await front.add(node("n", card("G", 8000)), pod("holder", namespace="a"))
-    await front.lock("n", "2026-01-01T00:00:00Z,a,holder")
-    async with front.locks.turn("n"):
-        assert await front.scheduled(pod("p"), "n") == ""
-    assert front.read("p").node_name == "n"
-    assert front._lock("n") == "2026-01-01T00:00:00Z,a,holder"
+    env = ExtenderEnv(mode, patience=0)
+    await env.add(node("n", card("G", 8000)), pod("holder", namespace="a"))
+    await env.lock("n", "2026-01-01T00:00:00Z,a,holder")
+    async with env.locks.turn("n"):
+        assert await env.scheduled(pod("p"), "n") == ""
+    assert env.read("p").node_name == "n"
+    assert env._lock("n") == "2026-01-01T00:00:00Z,a,holder"
 
 
 @both
 async def test_a_pod_that_cannot_be_read_is_told(mode: str) -> None:
-    front = Front(mode)
-    reported = (await front.ask({"Pod": {"metadata": "x"}, "NodeNames": ["n"]}))["Error"]
+    env = ExtenderEnv(mode)
+    reported = (await env.ask({"Pod": {"metadata": "x"}, "NodeNames": ["n"]}))["Error"]
     assert reported.startswith("the pod can't be read: ")
-    assert await front.extender.prioritize(args({"Pod": {"metadata": "x"}, "NodeNames": ["n"]})) == [("n", 0)]
+    assert await env.extender.prioritize(args({"Pod": {"metadata": "x"}, "NodeNames": ["n"]})) == [("n", 0)]
     odd: JSON = {"Pod": {}, "Nodes": {"items": [{"metadata": None}, {}]}}
-    assert await front.extender.prioritize(args(odd)) == [("", 0), ("", 0)]
+    assert await env.extender.prioritize(args(odd)) == [("", 0), ("", 0)]
 
 
 @both
 async def test_a_bad_weight_ends_the_call(mode: str) -> None:
-    front = Front(mode)
+    env = ExtenderEnv(mode)
     key = "hami.io/device-scoring-weights"
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, annotations={key: "slot=1"}))
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, annotations={key: "slot=1"}))
     why = "expected slot, core, and memory weights for pod p"
     reported = f'calcScore failed invalid {key} annotation "slot=1": {why}'
-    assert await front.filter("p", "n") == encode_filtered(Answer(error=reported))
-    assert front.events("p") == [("Warning", "FilteringFailed", reported)]
-    assert await front.bind("p", "n") != ""
+    assert await env.filter("p", "n") == encode_filtered(Answer(error=reported))
+    assert env.events("p") == [("Warning", "FilteringFailed", reported)]
+    assert await env.bind("p", "n") != ""
 
 
 @pytest.mark.parametrize(
@@ -324,81 +324,79 @@ async def test_a_bad_weight_ends_the_call(mode: str) -> None:
 )
 async def test_what_no_preemption_would_change_is_told(wants: JSON, failed: str, unresolvable: bool) -> None:
     for mode in MODES:
-        front = Front(mode)
-        await front.add(node("n", card("G", 8000), card("H", 8000)), pod("p", wants))
-        answer = await front.filter("p", "n")
+        env = ExtenderEnv(mode)
+        await env.add(node("n", card("G", 8000), card("H", 8000)), pod("p", wants))
+        answer = await env.filter("p", "n")
         assert answer["FailedNodes"] == {"n": failed}
         assert answer["FailedAndUnresolvableNodes"] == ({"n": failed} if unresolvable else None)
 
 
 async def test_pure_mismatches_of_type_and_uuid_are_unresolvable_mixed_ones_are_not() -> None:
-    front = Front("single")
-    await front.add(node("n", card("G", 8000), card("H", 8000)))
-    await front.add(pod("p", gpu=1, mem=10, annotations={"nvidia.com/use-gpuuuid": "X"}))
-    answer = await front.filter("p", "n")
+    env = ExtenderEnv("single")
+    await env.add(node("n", card("G", 8000), card("H", 8000)))
+    await env.add(pod("p", gpu=1, mem=10, annotations={"nvidia.com/use-gpuuuid": "X"}))
+    answer = await env.filter("p", "n")
     assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"] == {"n": "2/2 CardUuidMismatch"}
-    await front.add(pod("q", gpu=1, mem=9000, annotations={"nvidia.com/use-gpuuuid": "G"}))
-    answer = await front.filter("q", "n")
+    await env.add(pod("q", gpu=1, mem=9000, annotations={"nvidia.com/use-gpuuuid": "G"}))
+    answer = await env.filter("q", "n")
     assert answer["FailedNodes"] == {"n": "1/2 CardInsufficientMemory, 1/2 CardUuidMismatch"}
     assert answer["FailedAndUnresolvableNodes"] is None
 
 
 @both
 async def test_whole_nodes_are_a_dry_run(mode: str) -> None:
-    front = Front(mode)
-    await front.add(
-        node("b", card("G", 8000)), bound_pod("full", "b", "G,NVIDIA,8000,100:;"), pod("p", gpu=1, mem=8000)
-    )
+    env = ExtenderEnv(mode)
+    await env.add(node("b", card("G", 8000)), bound_pod("full", "b", "G,NVIDIA,8000,100:;"), pod("p", gpu=1, mem=8000))
     given = [node("z", card("Z", 8000)), node("b", card("G", 8000)), node("a"), node("s", card("S", 10))]
-    version = front.raw("p")["metadata"]["resourceVersion"]
-    body = {"Pod": front.raw("p"), "Nodes": {"metadata": {}, "items": given}, "NodeNames": ["ignored"]}
-    answer = await front.ask(body)
+    version = env.raw("p")["metadata"]["resourceVersion"]
+    body = {"Pod": env.raw("p"), "Nodes": {"metadata": {}, "items": given}, "NodeNames": ["ignored"]}
+    answer = await env.ask(body)
     assert answer["Nodes"] == {"metadata": {}, "items": given[:2]}, "every fitting one, in the order asked"
     assert answer["NodeNames"] is None
     assert answer["FailedNodes"] == {"a": "node unregistered", "s": "1/1 CardInsufficientMemory"}
     assert answer["FailedAndUnresolvableNodes"] == {"a": "node unregistered"}
-    assert front.events("p") == []
-    assert front.refusals == []
-    assert front.raw("p")["metadata"]["resourceVersion"] == version
+    assert env.events("p") == []
+    assert env.refusals == []
+    assert env.raw("p")["metadata"]["resourceVersion"] == version
     body["Nodes"] = {"metadata": {}, "items": None}
-    assert (await front.ask(body))["Error"] == "", "Go writes an empty list as null"
+    assert (await env.ask(body))["Error"] == "", "Go writes an empty list as null"
 
 
 async def test_a_dry_run_tells_what_is_wrong_with_the_pod_and_judges_its_quota_by_the_real_pods() -> None:
-    front = Front("cooperative")
+    env = ExtenderEnv("cooperative")
     nodes = {"items": [node("z", card("Z", 8000))]}
-    await front.add(pod("bad", gpu=-1), quota("q", mem=6000, used={MEM: 1000}))
-    answer = await front.ask({"Pod": front.raw("bad"), "Nodes": nodes})
+    await env.add(pod("bad", gpu=-1), quota("q", mem=6000, used={MEM: 1000}))
+    answer = await env.ask({"Pod": env.raw("bad"), "Nodes": nodes})
     assert list(answer["FailedNodes"]) == ["z"]
     assert answer["Nodes"]["items"] == []
     # `used` says less than the pods hold: the pods count
-    await front.add(node("n", card("G", 8000)), bound_pod("r", "n", "G,NVIDIA,5000,0:;"), pod("p", gpu=1, mem=2000))
-    assert (await front.ask({"Pod": front.raw("p"), "Nodes": nodes}))["FailedNodes"] == {"z": "1/1 ResourceQuotaNotFit"}
+    await env.add(node("n", card("G", 8000)), bound_pod("r", "n", "G,NVIDIA,5000,0:;"), pod("p", gpu=1, mem=2000))
+    assert (await env.ask({"Pod": env.raw("p"), "Nodes": nodes}))["FailedNodes"] == {"z": "1/1 ResourceQuotaNotFit"}
 
 
 @both
 async def test_filter_waits_for_the_caches(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1), pod("other"))
-    front.synced.clear()
-    assert (await front.filter("other", "n"))["NodeNames"] == ["n"], "not ours: answered at once"
-    asked = asyncio.create_task(front.filter("p", "n"))
+    env = ExtenderEnv(mode)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1), pod("other"))
+    env.synced.clear()
+    assert (await env.filter("other", "n"))["NodeNames"] == ["n"], "not ours: answered at once"
+    asked = asyncio.create_task(env.filter("p", "n"))
     await turns()
     assert not asked.done()
-    front.synced.set()
+    env.synced.set()
     assert (await asked)["NodeNames"] == ["n"]
 
 
 async def test_a_bind_that_decides_waits_for_the_caches() -> None:
     """Right after a start the pods that hold the cards aren't known yet."""
-    front = Front("cooperative")
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000))
-    front.synced.clear()
-    asked = asyncio.create_task(front.bind("p", "n"))
+    env = ExtenderEnv("cooperative")
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000))
+    env.synced.clear()
+    asked = asyncio.create_task(env.bind("p", "n"))
     await turns()
     assert not asked.done()
-    await front.add(bound_pod("r", "n", "G,NVIDIA,8000,0:;"))
-    front.synced.set()
+    await env.add(bound_pod("r", "n", "G,NVIDIA,8000,0:;"))
+    env.synced.set()
     assert "CardInsufficientMemory" in await asked
 
 
@@ -408,9 +406,9 @@ async def test_a_cluster_that_fails_is_the_error_of_the_answer() -> None:
             raise ClusterError("down")
 
     for mode in MODES:
-        front = Front(mode, pause=pause)
-        await front.add(node("n", card("G", 8000)), pod("p", gpu=1))
-        assert (await front.filter("p", "n"))["Error"] == "down"
+        env = ExtenderEnv(mode, pause=pause)
+        await env.add(node("n", card("G", 8000)), pod("p", gpu=1))
+        assert (await env.filter("p", "n"))["Error"] == "down"
 
 
 def test_the_lock_is_hamis() -> None:

@@ -13,44 +13,44 @@ from builders import bound_pod, card, container, node, pod
 from hami_webhook.cluster.api import JSON, Conflict, Kind, Unavailable
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
-from .front import MODES, Front, turns
-from .scenery import ALLOCATED, VENDORS
+from .extender_env import MODES, ExtenderEnv, turns
+from .placer_env import ALLOCATED, VENDORS
 
 both = pytest.mark.parametrize("mode", MODES)
 
 
 @both
 async def test_a_bound_pod_keeps_its_place(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)))
-    assert await front.scheduled(pod("p", gpu=1, mem=1000), "a") == ""
-    before = front.raw("p")
-    front.hear("p")
-    assert (await front.filter("p", "b", "a"))["NodeNames"] == ["a"]
+    env = ExtenderEnv(mode)
+    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)))
+    assert await env.scheduled(pod("p", gpu=1, mem=1000), "a") == ""
+    before = env.raw("p")
+    env.hear("p")
+    assert (await env.filter("p", "b", "a"))["NodeNames"] == ["a"]
     unbound = {**before, "spec": {k: v for k, v in before["spec"].items() if k != "nodeName"}}
-    late = await front.ask({"Pod": unbound, "NodeNames": ["b", "a"]})
+    late = await env.ask({"Pod": unbound, "NodeNames": ["b", "a"]})
     assert late["NodeNames"] == ["a"], "even if kube-scheduler doesn't know yet"
-    assert await front.bind("p", "a") == "", "bound there already"
-    assert await front.bind("p", "b") == "pod default/p is bound to a already"
-    assert front.raw("p") == before
-    assert front.used("a", "A") == (1, 1000, 0)
+    assert await env.bind("p", "a") == "", "bound there already"
+    assert await env.bind("p", "b") == "pod default/p is bound to a already"
+    assert env.raw("p") == before
+    assert env.used("a", "A") == (1, 1000, 0)
 
 
 def a_bind_that_changes_nothing(sent: JSON, error: str) -> None:
     async def story() -> None:
         for mode in MODES:
-            front = Front(mode)
-            await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
-            await front.filter("p", "a")
-            front.hear("p")
-            before = (front.raw("p"), front.used("a", "A"), front.used("b", "B"))
-            mine: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": front.read("p").uid, "Node": "a"}
+            env = ExtenderEnv(mode)
+            await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
+            await env.filter("p", "a")
+            env.hear("p")
+            before = (env.raw("p"), env.used("a", "A"), env.used("b", "B"))
+            mine: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": env.read("p").uid, "Node": "a"}
             binding = decode_binding({**mine, **sent})
             assert isinstance(binding, Binding)
-            assert (await front.extender.bind(binding)).startswith(error)
-            assert (front.raw("p"), front.used("a", "A"), front.used("b", "B")) == before
-            assert front._lock("a") is None
-            assert front.freed == 0
+            assert (await env.extender.bind(binding)).startswith(error)
+            assert (env.raw("p"), env.used("a", "A"), env.used("b", "B")) == before
+            assert env._lock("a") is None
+            assert env.freed == 0
 
     asyncio.run(story())
 
@@ -68,45 +68,45 @@ def test_a_forged_bind_changes_nothing(sent: JSON, error: str) -> None:
 
 
 async def test_a_bind_to_another_node_than_was_decided_is_refused() -> None:
-    front = Front("single")
-    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
+    env = ExtenderEnv("single")
+    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
     message = "pod default/p was placed on a, not on b"
-    assert await front.bind("p", "b") == message
-    assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
-    assert await front.bind("p", "ghost") == 'node "ghost" not found'
-    assert front.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
-    assert await front.bind("p", "a") == ""
+    assert await env.bind("p", "b") == message
+    assert env.events("p")[-1] == ("Warning", "BindingFailed", message)
+    assert await env.bind("p", "ghost") == 'node "ghost" not found'
+    assert env.used("a", "A") == (1, 1000, 0), "another node's absence frees nothing"
+    assert await env.bind("p", "a") == ""
 
 
 @both
 async def test_a_pod_that_is_gone_holds_nothing_any_longer(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
-    uid = front.read("p").uid
-    await front.cluster.delete(Kind.PODS, "p", "default")
-    assert await front.bind("p", "a", uid=uid) == 'pod "p" not found'
-    assert front.used("a", "A") == (0, 0, 0)
-    assert front.freed == 1
+    env = ExtenderEnv(mode)
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    uid = env.read("p").uid
+    await env.cluster.delete(Kind.PODS, "p", "default")
+    assert await env.bind("p", "a", uid=uid) == 'pod "p" not found'
+    assert env.used("a", "A") == (0, 0, 0)
+    assert env.freed == 1
 
 
 @both
 async def test_a_node_that_is_gone_is_told_and_one_the_cache_lacks_is_asked_for(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
-    front.state.remove_node("a")
-    error = await front.bind("p", "a")
+    env = ExtenderEnv(mode)
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    env.state.remove_node("a")
+    error = await env.bind("p", "a")
     assert error == "" if mode == "single" else "node unregistered" in error
-    await front.add(node("b", card("B", 8000)), pod("q", gpu=1, mem=1000))
-    await front.filter("q", "b")
-    front.state.remove_node("b")
-    await front.cluster.delete(Kind.NODES, "b")
-    assert await front.bind("q", "b") == 'node "b" not found'
-    assert front.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
-    await front.add(node("b", card("B", 8000)))
-    assert front.used("b", "B") == (0, 0, 0)
+    await env.add(node("b", card("B", 8000)), pod("q", gpu=1, mem=1000))
+    await env.filter("q", "b")
+    env.state.remove_node("b")
+    await env.cluster.delete(Kind.NODES, "b")
+    assert await env.bind("q", "b") == 'node "b" not found'
+    assert env.events("q")[-1] == ("Warning", "BindingFailed", "failed to get node b")
+    await env.add(node("b", card("B", 8000)))
+    assert env.used("b", "B") == (0, 0, 0)
 
 
 @both
@@ -117,76 +117,76 @@ async def test_a_card_that_another_scheduler_took_meanwhile_is_not_given_twice(
 ) -> None:
     if not locked:
         monkeypatch.setattr(VENDORS["NVIDIA"], "lock", None)
-    front = Front(mode)
-    await front.add(node("a", card("A", 8000), card("B", 500)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
+    env = ExtenderEnv(mode)
+    await env.add(node("a", card("A", 8000), card("B", 500)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
     taken = bound_pod("r", "a", theirs)
-    await front.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
+    await env.cluster.create(Kind.PODS, taken)  # the watch hasn't told of it yet
     message = "card A of node a was taken by another scheduler meanwhile"
-    assert await front.bind("p", "a") == ("" if bound else message)
-    assert front.read("p").node_name == ("a" if bound else "")
+    assert await env.bind("p", "a") == ("" if bound else message)
+    assert env.read("p").node_name == ("a" if bound else "")
     if not bound:
-        assert front._lock("a") is None
-        assert front.events("p")[-1] == ("Warning", "BindingFailed", message)
-        front.hear("r")
-        front.hear("p")
-        assert (await front.filter("p", "a"))["NodeNames"] is None
+        assert env._lock("a") is None
+        assert env.events("p")[-1] == ("Warning", "BindingFailed", message)
+        env.hear("r")
+        env.hear("p")
+        assert (await env.filter("p", "a"))["NodeNames"] is None
 
 
 @both
 async def test_a_bind_that_nothing_was_decided_for_decides(mode: str) -> None:
     """As after a restart between filter and bind."""
-    front = Front(mode)
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000), pod("q", gpu=1, mem=5000))
-    assert await front.bind("p", "a") == ""
-    assert front.used("a", "A") == (1, 5000, 0)
-    assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await front.bind("q", "a")
+    env = ExtenderEnv(mode)
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000), pod("q", gpu=1, mem=5000))
+    assert await env.bind("p", "a") == ""
+    assert env.used("a", "A") == (1, 5000, 0)
+    assert "can't take the pod any longer: 1/1 CardInsufficientMemory" in await env.bind("q", "a")
 
 
 @both
 async def test_a_pod_that_changed_meanwhile_is_bound_as_it_is_now(mode: str) -> None:
-    front = Front(mode)
-    await front.add(
+    env = ExtenderEnv(mode)
+    await env.add(
         node("n", card("G", 8000), card("H", 8000)),
         pod("p", gpu=1, mem=1000, annotations={"nvidia.com/use-gpuuuid": "G"}),
     )
-    await front.filter("p", "n")
+    await env.filter("p", "n")
     changed = {"metadata": {"annotations": {"nvidia.com/use-gpuuuid": "H"}}}
-    await front.cluster.patch(Kind.PODS, "p", changed, "default")  # the watch hasn't told of it yet
-    assert await front.bind("p", "n") == ""
-    assert front.read("p").annotations[ALLOCATED] == "H,NVIDIA,1000,0:;"
-    assert (front.used("n", "G"), front.used("n", "H")) == ((0, 0, 0), (1, 1000, 0))
+    await env.cluster.patch(Kind.PODS, "p", changed, "default")  # the watch hasn't told of it yet
+    assert await env.bind("p", "n") == ""
+    assert env.read("p").annotations[ALLOCATED] == "H,NVIDIA,1000,0:;"
+    assert (env.used("n", "G"), env.used("n", "H")) == ((0, 0, 0), (1, 1000, 0))
 
 
 @both
 async def test_a_former_allocation_is_removed_by_its_annotations(mode: str) -> None:
-    front = Front(mode)
+    env = ExtenderEnv(mode)
     former = {"hami.io/dcu-devices-allocated": "D,DCU,1,1:;", "hami.io/vgpu-node": "n", "hami.io/vgpu-time": "1"}
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000, annotations=former))
-    await front.filter("p", "n")
-    assert await front.bind("p", "n") == ""
-    assert "hami.io/dcu-devices-allocated" not in front.read("p").annotations
-    assert front.read("p").annotations[ALLOCATED] == "G,NVIDIA,1000,0:;"
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000, annotations=former))
+    await env.filter("p", "n")
+    assert await env.bind("p", "n") == ""
+    assert "hami.io/dcu-devices-allocated" not in env.read("p").annotations
+    assert env.read("p").annotations[ALLOCATED] == "G,NVIDIA,1000,0:;"
 
 
 async def test_a_placement_that_is_too_old_is_not_bound() -> None:
-    front = Front("single")
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
-    front.now += 300
-    assert "too old to be bound" in await front.bind("p", "a")
-    assert front.read("p").node_name == ""
+    env = ExtenderEnv("single")
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    env.now += 300
+    assert "too old to be bound" in await env.bind("p", "a")
+    assert env.read("p").node_name == ""
 
 
 async def test_a_placement_that_was_given_up_is_not_bound() -> None:
-    front = Front("single")
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000))
-    await front.filter("p", "a")
-    await front.add(bound_pod("r", "a", "A,NVIDIA,8000,0:;"))
-    assert (await front.filter("p", "a"))["NodeNames"] is None
-    front.hear("p")
-    assert front.used("a", "A") == (1, 8000, 0)
-    assert "too old to be bound" in await front.bind("p", "a")
+    env = ExtenderEnv("single")
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=5000))
+    await env.filter("p", "a")
+    await env.add(bound_pod("r", "a", "A,NVIDIA,8000,0:;"))
+    assert (await env.filter("p", "a"))["NodeNames"] is None
+    env.hear("p")
+    assert env.used("a", "A") == (1, 8000, 0)
+    assert "too old to be bound" in await env.bind("p", "a")
 
 
 @both
@@ -198,28 +198,28 @@ async def test_the_lock_is_let_go_by_whom_fails_and_kept_by_whom_is_bound(mode: 
             fails.pop()
             raise Conflict("no")
 
-    front = Front(mode, pause=pause)
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "n")
-    assert await front.bind("p", "n") == "no"
-    assert front._lock("n") is None
-    assert front.events("p")[-1] == ("Warning", "BindingFailed", "no")
-    front.hear("p")
-    assert front.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
-    assert front.freed == (0 if mode == "single" else 1)
-    await front.filter("p", "n")
-    assert await front.bind("p", "n") == ""
-    assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
-    front.hear("p")
-    assert front.used("n", "G") == (1, 1000, 0)
+    env = ExtenderEnv(mode, pause=pause)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "n")
+    assert await env.bind("p", "n") == "no"
+    assert env._lock("n") is None
+    assert env.events("p")[-1] == ("Warning", "BindingFailed", "no")
+    env.hear("p")
+    assert env.used("n", "G") == ((1, 1000, 0) if mode == "single" else (0, 0, 0))
+    assert env.freed == (0 if mode == "single" else 1)
+    await env.filter("p", "n")
+    assert await env.bind("p", "n") == ""
+    assert env._lock("n") == "2026-01-01T00:00:00Z,default,p"
+    env.hear("p")
+    assert env.used("n", "G") == (1, 1000, 0)
 
 
 @both
 async def test_pods_with_init_containers_only_lock_too(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("n", card("G", 8000)))
-    assert await front.scheduled(pod("p", init=[container(gpu=1, mem=1000)]), "n") == ""
-    assert front._lock("n") == "2026-01-01T00:00:00Z,default,p"
+    env = ExtenderEnv(mode)
+    await env.add(node("n", card("G", 8000)))
+    assert await env.scheduled(pod("p", init=[container(gpu=1, mem=1000)]), "n") == ""
+    assert env._lock("n") == "2026-01-01T00:00:00Z,default,p"
 
 
 @both
@@ -229,13 +229,13 @@ async def test_a_bind_whose_answer_is_lost_is_looked_after(mode: str, effect: bo
         if step == ("bind:after" if effect else "bind:before"):
             raise Unavailable("lost")
 
-    front = Front(mode, pause=pause)
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
-    await front.filter("p", "n")
-    assert await front.bind("p", "n") == ("" if effect else "lost")
-    assert front.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
-    assert (await front.filter("q", "n"))["NodeNames"] is None
-    assert (front._lock("n") is None) is not effect
+    env = ExtenderEnv(mode, pause=pause)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
+    await env.filter("p", "n")
+    assert await env.bind("p", "n") == ("" if effect else "lost")
+    assert env.used("n", "G") == (1, 8000, 0), "who knows: nobody else gets the card"
+    assert (await env.filter("q", "n"))["NodeNames"] is None
+    assert (env._lock("n") is None) is not effect
 
 
 @both
@@ -247,50 +247,50 @@ async def test_a_placement_whose_answer_is_lost_holds_its_cards(mode: str) -> No
             lost.pop()
             raise Unavailable("lost")
 
-    front = Front(mode, pause=pause)
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
-    await front.filter("p", "n")
-    assert await front.bind("p", "n") == "lost"
-    assert (await front.filter("q", "n"))["NodeNames"] is None
-    front.hear("p")
-    assert front.used("n", "G") == (1, 8000, 0)
-    assert (await front.filter("p", "n"))["NodeNames"] == ["n"]
-    assert await front.bind("p", "n") == ""
-    assert front.used("n", "G") == (1, 8000, 0)
+    env = ExtenderEnv(mode, pause=pause)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
+    await env.filter("p", "n")
+    assert await env.bind("p", "n") == "lost"
+    assert (await env.filter("q", "n"))["NodeNames"] is None
+    env.hear("p")
+    assert env.used("n", "G") == (1, 8000, 0)
+    assert (await env.filter("p", "n"))["NodeNames"] == ["n"]
+    assert await env.bind("p", "n") == ""
+    assert env.used("n", "G") == (1, 8000, 0)
 
 
 @both
 async def test_a_pod_that_is_being_bound_is_neither_placed_anew_nor_bound_twice(mode: str) -> None:
-    front = Front(mode)
-    await front.add(
+    env = ExtenderEnv(mode)
+    await env.add(
         node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000)
     )
-    await front.filter("p", "n")
-    async with front.locks.turn("n"):
-        under_way = asyncio.create_task(front.bind("p", "n"))
+    await env.filter("p", "n")
+    async with env.locks.turn("n"):
+        under_way = asyncio.create_task(env.bind("p", "n"))
         await turns()
-        assert (await front.filter("p", "m", "n"))["Error"] == "pod default/p is being bound to node n"
-        assert await front.bind("p", "n") == "pod default/p is being bound already"
-        assert await front.bind("p", "gone") == "pod default/p is being bound already"
-        assert await front.bind("nobody", "n", uid=front.read("p").uid) != ""
-        assert front.used("n", "G") == (1, 8000, 0)
-        assert (await front.filter("q", "n"))["NodeNames"] is None
+        assert (await env.filter("p", "m", "n"))["Error"] == "pod default/p is being bound to node n"
+        assert await env.bind("p", "n") == "pod default/p is being bound already"
+        assert await env.bind("p", "gone") == "pod default/p is being bound already"
+        assert await env.bind("nobody", "n", uid=env.read("p").uid) != ""
+        assert env.used("n", "G") == (1, 8000, 0)
+        assert (await env.filter("q", "n"))["NodeNames"] is None
     assert await under_way == ""
-    assert front.read("p").annotations["hami.io/vgpu-node"] == front.read("p").node_name == "n"
+    assert env.read("p").annotations["hami.io/vgpu-node"] == env.read("p").node_name == "n"
 
 
 async def test_a_bind_that_waited_refuses_a_placement_that_another_scheduler_replaced() -> None:
-    front = Front("single")
-    await front.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=8000))
-    await front.filter("p", "n")
-    async with front.locks.turn("n"):
-        under_way = asyncio.create_task(front.bind("p", "n"))
+    env = ExtenderEnv("single")
+    await env.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=8000))
+    await env.filter("p", "n")
+    async with env.locks.turn("n"):
+        under_way = asyncio.create_task(env.bind("p", "n"))
         await turns()
         other = {"metadata": {"annotations": {"hami.io/vgpu-node": "m", ALLOCATED: "M,NVIDIA,8000,0:;"}}}
-        await front.cluster.patch(Kind.PODS, "p", other, "default")
+        await env.cluster.patch(Kind.PODS, "p", other, "default")
     assert await under_way == "pod default/p was placed on m, not on n"
-    assert front.read("p").node_name == ""
-    assert front._lock("n") is None
+    assert env.read("p").node_name == ""
+    assert env._lock("n") is None
 
 
 @both
@@ -300,35 +300,35 @@ async def test_two_binds_at_once_never_get_the_same_card(mode: str) -> None:
     async def pause(step: str) -> None:
         await turns()
 
-    front = Front(mode, pause=pause)
+    env = ExtenderEnv(mode, pause=pause)
     notes = {"hami.io/gpu-scheduler-policy": "fastest"}
-    await front.add(node("n", card("G", 8000)), *(pod(f"p{i}", gpu=1, mem=8000, annotations=notes) for i in range(4)))
-    answers = await asyncio.gather(*(front.filter(f"p{i}", "n") for i in range(4)))
+    await env.add(node("n", card("G", 8000)), *(pod(f"p{i}", gpu=1, mem=8000, annotations=notes) for i in range(4)))
+    answers = await asyncio.gather(*(env.filter(f"p{i}", "n") for i in range(4)))
     left = [i for i, answer in enumerate(answers) if answer["NodeNames"]]
-    errors = await asyncio.gather(*(front.bind(f"p{i}", "n") for i in left))
+    errors = await asyncio.gather(*(env.bind(f"p{i}", "n") for i in left))
     assert errors.count("") == 1
-    assert sum(bool(front.read(f"p{i}").node_name) for i in range(4)) == 1
+    assert sum(bool(env.read(f"p{i}").node_name) for i in range(4)) == 1
 
 
 async def test_who_does_not_fit_any_longer_learns_it_without_the_lock() -> None:
-    front = Front("cooperative")
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
-    await asyncio.gather(front.filter("p", "n"), front.filter("q", "n"))
-    async with front.locks.turn("n"):
-        first = asyncio.create_task(front.bind("p", "n"))
+    env = ExtenderEnv("cooperative")
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
+    await asyncio.gather(env.filter("p", "n"), env.filter("q", "n"))
+    async with env.locks.turn("n"):
+        first = asyncio.create_task(env.bind("p", "n"))
         await turns()
         message = "node n can't take the pod any longer: 1/1 CardInsufficientMemory"
-        assert await front.bind("q", "n") == message
+        assert await env.bind("q", "n") == message
     assert await first == ""
-    assert front.refusals == [front.read("q").uid]
+    assert env.refusals == [env.read("q").uid]
 
 
 @both
 async def test_a_uid_that_is_another_pods_is_refused_at_filter(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
-    await front.filter("p", "n")
-    held = front.used("n", "G")
-    forged = {**front.raw("q"), "metadata": {**front.raw("q")["metadata"], "uid": front.read("p").uid}}
-    assert "isn't the one with the UID" in (await front.ask({"Pod": forged, "NodeNames": ["n"]}))["Error"]
-    assert front.used("n", "G") == held
+    env = ExtenderEnv(mode)
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=8000), pod("q", gpu=1, mem=8000))
+    await env.filter("p", "n")
+    held = env.used("n", "G")
+    forged = {**env.raw("q"), "metadata": {**env.raw("q")["metadata"], "uid": env.read("p").uid}}
+    assert "isn't the one with the UID" in (await env.ask({"Pod": forged, "NodeNames": ["n"]}))["Error"]
+    assert env.used("n", "G") == held

@@ -8,34 +8,34 @@ from builders import card, node, pod
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 
-from .front import MODES, Front
+from .extender_env import MODES, ExtenderEnv
 
 PREFIX = "hami_webhook_"
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_pod_is_counted_from_filter_to_binding(mode: str) -> None:
-    front = Front(mode)
-    await front.add(node("n", card("d", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "n")
-    front.now += 7
-    assert await front.bind("p", "n") == ""
-    value = front.registry.get_sample_value
+    env = ExtenderEnv(mode)
+    await env.add(node("n", card("d", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "n")
+    env.now += 7
+    assert await env.bind("p", "n") == ""
+    value = env.registry.get_sample_value
     assert value(f"{PREFIX}extender_filtered_total") == 1
     assert value(f"{PREFIX}extender_bound_total") == 1
-    assert value(f"{PREFIX}pod_binding_seconds_sum") == front.now - front.read("p").created
+    assert value(f"{PREFIX}pod_binding_seconds_sum") == env.now - env.read("p").created
     assert value(f"{PREFIX}node_lock_wait_seconds_count") == 1
-    front.hear("p")
-    assert await front.bind("p", "n") == "", "kube-scheduler asks again"
+    env.hear("p")
+    assert await env.bind("p", "n") == "", "kube-scheduler asks again"
     assert value(f"{PREFIX}pod_binding_seconds_count") == 1
 
 
 async def test_a_refused_pod_is_counted_once_for_each_reason() -> None:
-    front = Front("cooperative")
-    await front.add(node("small", card("a", 8000), card("b", 8000)), node("sick", card("c", 8000, health=False)))
-    await front.add(pod("p", gpu=1, mem=99999))
-    await front.filter("p", "small", "sick")
-    value = front.registry.get_sample_value
+    env = ExtenderEnv("cooperative")
+    await env.add(node("small", card("a", 8000), card("b", 8000)), node("sick", card("c", 8000, health=False)))
+    await env.add(pod("p", gpu=1, mem=99999))
+    await env.filter("p", "small", "sick")
+    value = env.registry.get_sample_value
     assert value(f"{PREFIX}extender_refused_total") == 1
     assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardInsufficientMemory"}) == 1
     assert value(f"{PREFIX}extender_refusals_total", {"reason": "CardNotHealth"}) == 1

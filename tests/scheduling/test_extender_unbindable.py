@@ -17,14 +17,14 @@ from hami_webhook.cluster.api import JSON, Kind
 from hami_webhook.kube.objects import is_subdomain
 from hami_webhook.scheduling.protocol import Binding, decode_binding
 
-from .front import MODES, Front, turns
-from .scenery import ALLOCATED
+from .extender_env import MODES, ExtenderEnv, turns
+from .placer_env import ALLOCATED
 
 both = pytest.mark.parametrize("mode", MODES)
 
 
-class Recorded(Front):
-    """A front that notes every write but events."""
+class Recorded(ExtenderEnv):
+    """A env that notes every write but events."""
 
     def __init__(self, mode: str) -> None:
         super().__init__(mode, pause=self._note)
@@ -39,29 +39,29 @@ class Recorded(Front):
                 self.writes.append(call)
 
 
-async def delete(front: Recorded) -> None:
-    await front.cluster.delete(Kind.PODS, "p", "default", grace=30)
+async def delete(env: Recorded) -> None:
+    await env.cluster.delete(Kind.PODS, "p", "default", grace=30)
 
 
-async def end(front: Recorded) -> None:
-    await front.cluster.patch_status(Kind.PODS, "p", {"status": {"phase": "Failed"}}, "default")
+async def end(env: Recorded) -> None:
+    await env.cluster.patch_status(Kind.PODS, "p", {"status": {"phase": "Failed"}}, "default")
 
 
-async def gate(front: Recorded) -> None:
+async def gate(env: Recorded) -> None:
     gates = {"spec": {"schedulingGates": [{"name": "example.com/wait"}]}}
-    await front.cluster.patch(Kind.PODS, "p", gates, "default")
+    await env.cluster.patch(Kind.PODS, "p", gates, "default")
 
 
-async def bind_elsewhere(front: Recorded) -> None:
-    await front.cluster.bind("default", "p", front.read("p").uid, "b")
+async def bind_elsewhere(env: Recorded) -> None:
+    await env.cluster.bind("default", "p", env.read("p").uid, "b")
 
 
-async def place_elsewhere(front: Recorded) -> None:
+async def place_elsewhere(env: Recorded) -> None:
     notes = {"hami.io/vgpu-node": "b", ALLOCATED: "B,NVIDIA,1000,0:;"}
-    await front.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, "default")
+    await env.cluster.patch(Kind.PODS, "p", {"metadata": {"annotations": notes}}, "default")
 
 
-async def leave(front: Recorded) -> None:
+async def leave(env: Recorded) -> None:
     pass
 
 
@@ -88,11 +88,11 @@ CASES: dict[str, tuple[Change, JSON, str]] = {
 async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mode: str) -> None:
     """Before anything is written, if it is known by then; else the binding is refused, and the lock let go."""
     change, sent, error = CASES[case]
-    front = Recorded(mode)
-    front.extender._schedulers = lambda: {"hami-scheduler"}
+    env = Recorded(mode)
+    env.extender._schedulers = lambda: {"hami-scheduler"}
     mine = pod("p", gpu=1, mem=1000, schedulerName="hami-scheduler")
     theirs = pod("theirs", gpu=1, mem=1000, schedulerName="volcano")
-    await front.add(
+    await env.add(
         node("a", card("A", 8000)),
         node("b", card("B", 8000)),
         quota("q", used={}, **{"limits.nvidia.com/gpu": 5}),
@@ -100,57 +100,57 @@ async def test_a_pod_that_can_not_be_bound_is_refused(case: str, known: bool, mo
         theirs,
     )
     name = sent.get("PodName", "p")
-    uid = front.read("theirs" if name == "theirs" else "p").uid
-    await front.filter("p", "a")
-    await change(front)
+    uid = env.read("theirs" if name == "theirs" else "p").uid
+    await env.filter("p", "a")
+    await change(env)
     if known:
-        front.hear("p")
+        env.hear("p")
     asked: JSON = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "a", **sent}
     binding = decode_binding(asked)
     assert isinstance(binding, Binding)
-    del front.writes[:]
-    assert (await front.extender.bind(binding)).startswith(error)
-    assert front.writes == [] or (not known and front.writes == ["patch", "bind", "patch"])
-    assert front.read("p").node_name in ("", "b")
-    assert ALLOCATED not in front.read("p").annotations
-    assert front._lock("a") is None
+    del env.writes[:]
+    assert (await env.extender.bind(binding)).startswith(error)
+    assert env.writes == [] or (not known and env.writes == ["patch", "bind", "patch"])
+    assert env.read("p").node_name in ("", "b")
+    assert ALLOCATED not in env.read("p").annotations
+    assert env._lock("a") is None
 
 
 @both
 async def test_a_gate_that_is_gone_before_the_watch_tells_is_no_obstacle(mode: str) -> None:
-    front = Recorded(mode)
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
-    await gate(front)
-    front.hear("p")
-    await front.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
-    await front.filter("p", "a")
-    assert await front.bind("p", "a") == ""
-    assert front.read("p").node_name == "a"
+    env = Recorded(mode)
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await gate(env)
+    env.hear("p")
+    await env.cluster.patch(Kind.PODS, "p", {"spec": {"schedulingGates": None}}, "default")
+    await env.filter("p", "a")
+    assert await env.bind("p", "a") == ""
+    assert env.read("p").node_name == "a"
 
 
 async def test_in_single_mode_a_pod_that_was_placed_elsewhere_is_refused_before_anything_is_written() -> None:
-    front = Recorded("single")
-    await front.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
-    await place_elsewhere(front)
-    front.hear("p")
-    del front.writes[:]
-    assert await front.bind("p", "a") == "pod default/p was placed on b, not on a"
-    assert front.writes == []
+    env = Recorded("single")
+    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), pod("p", gpu=1, mem=1000))
+    await place_elsewhere(env)
+    env.hear("p")
+    del env.writes[:]
+    assert await env.bind("p", "a") == "pod default/p was placed on b, not on a"
+    assert env.writes == []
 
 
 async def test_in_cooperative_mode_a_pod_that_no_longer_fits_is_refused_before_anything_is_written() -> None:
-    front = Recorded("cooperative")
-    await front.add(node("a", card("A", 500)), pod("p", gpu=1, mem=1000))
-    assert "can't take the pod any longer" in await front.bind("p", "a")
-    assert front.writes == []
+    env = Recorded("cooperative")
+    await env.add(node("a", card("A", 500)), pod("p", gpu=1, mem=1000))
+    assert "can't take the pod any longer" in await env.bind("p", "a")
+    assert env.writes == []
 
 
 @both
 async def test_any_scheduler_is_served_where_admission_sets_no_name(mode: str) -> None:
-    front = Recorded(mode)
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000, schedulerName="mine"))
-    await front.filter("p", "a")
-    assert await front.bind("p", "a") == ""
+    env = Recorded(mode)
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000, schedulerName="mine"))
+    await env.filter("p", "a")
+    assert await env.bind("p", "a") == ""
     await turns()
 
 
@@ -191,14 +191,14 @@ def test_a_binding_that_is_read_names_objects_that_can_be(sent: JSON) -> None:
 
 
 async def test_the_lock_of_a_node_costs_no_list_whatever_is_in_it() -> None:
-    front = Recorded("single")
-    await front.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
-    await front.filter("p", "a")
-    await front.lock("a", "2026-01-01T00:00:00Z,,")
-    del front.calls[:]
-    assert "can't be read" in await front.bind("p", "a")
-    assert "list" not in front.calls
-    assert front.naps == 0
-    front.now += 301
-    await front.filter("p", "a")
-    assert await asyncio.wait_for(front.bind("p", "a"), 5) == ""
+    env = Recorded("single")
+    await env.add(node("a", card("A", 8000)), pod("p", gpu=1, mem=1000))
+    await env.filter("p", "a")
+    await env.lock("a", "2026-01-01T00:00:00Z,,")
+    del env.calls[:]
+    assert "can't be read" in await env.bind("p", "a")
+    assert "list" not in env.calls
+    assert env.naps == 0
+    env.now += 301
+    await env.filter("p", "a")
+    assert await asyncio.wait_for(env.bind("p", "a"), 5) == ""

@@ -20,9 +20,9 @@ from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 from hami_webhook.scheduling.scoring import best_first, node_rank
 
-from .scenery import CORES, GPU, MEM, NOW, VENDORS
+from .placer_env import CORES, GPU, MEM, NOW, VENDORS
 from .test_cluster_cache import read_node
-from .test_cluster_cache_any_order import World, apply, changes
+from .test_cluster_cache_any_order import CacheEnv, apply, changes
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 ASKING = (
@@ -85,21 +85,21 @@ def check(
 
 @given(st.lists(st.one_of(changes.map(tuple), questions, questions), max_size=25), st.sampled_from((1, 6, 1000)))
 def test_the_memory_answers_as_the_nodes_would_now(steps: list[Any], most: int) -> None:
-    world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
-    memory = FilterCache(world.state, VENDORS, "binpack", most)
+    env = CacheEnv(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
+    memory = FilterCache(env.state, VENDORS, "binpack", most)
     version = 0
     for step in steps:
         if step and step[0] == "ask":
             _, which, limits, names = step
-            check(memory, world.state, ask_of(ASKING[which]), limits, names)
+            check(memory, env.state, ask_of(ASKING[which]), limits, names)
             continue
         for change in step:
             version += 1
-            apply(world, change, version)
+            apply(env, change, version)
     for raw in ASKING:
         ask = ask_of(raw)
         for limits in (None, *({MEM: limit} for limit in (3, 1, 2, 0, 4)), *({GPU: limit} for limit in (1, 0, 2))):
-            check(memory, world.state, ask, limits, [*NAMES])
+            check(memory, env.state, ask, limits, [*NAMES])
 
 
 # what is asked anew, and what isn't

@@ -12,7 +12,7 @@ from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeV
 from hami_webhook.kube.objects import Node, Pod
 from hami_webhook.scheduling.fit import PodRequest, fit_pod, read_pod_request
 
-from .scenery import ALLOCATED, MEM, VENDORS, Scene
+from .placer_env import ALLOCATED, MEM, VENDORS, PlacerEnv
 
 Outcome = str
 """The allocated annotation, or the reason."""
@@ -20,9 +20,9 @@ Outcome = str
 
 def fitted(raw: JSON, *cards: JSON, hard: dict[str, int] | None = None) -> Outcome:
     async def scenario() -> Outcome:
-        scene = Scene()
-        await scene.add(node("n", *cards), *([quota("q", used={}, **hard)] if hard else []))
-        found = await scene.place(raw)
+        env = PlacerEnv()
+        await env.add(node("n", *cards), *([quota("q", used={}, **hard)] if hard else []))
+        found = await env.place(raw)
         assert found is not None
         return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
 
@@ -69,10 +69,10 @@ def test_containers_are_fitted_in_their_order_and_by_their_kind(
 
 
 async def test_a_failed_init_container_leaves_nothing_on_the_node() -> None:
-    scene = Scene()
-    await scene.add(node("n", A))
-    await scene.refused(pod("p", gpu=1, mem=9000, init=[container(gpu=1, mem=8000, cores=100)]))
-    assert scene.used("n", "a") == (0, 0, 0)
+    env = PlacerEnv()
+    await env.add(node("n", A))
+    await env.refused(pod("p", gpu=1, mem=9000, init=[container(gpu=1, mem=8000, cores=100)]))
+    assert env.used("n", "a") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_quota_counts_the_peak_per_card_and_init_shares_the_apps_cards(
 
 def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() -> None:
     async def scenario(hard: int) -> Outcome:
-        scene = Scene()
-        await scene.add(
+        env = PlacerEnv()
+        await env.add(
             node("n", A, B), quota("q", mem=hard, used={}), bound_pod("x", "n", "b,NVIDIA,2000,0:;", namespace="other")
         )
         # binpack sends init to b, where the app has no room: 5000 on b and 7000 on a
@@ -109,7 +109,7 @@ def test_apps_are_fitted_first_where_the_quota_leaves_init_only_their_cards() ->
             init=[container(gpu=1, mem=5000)],
             annotations={"hami.io/gpu-scheduler-policy": "binpack"},
         )
-        found = await scene.place(wants)
+        found = await env.place(wants)
         assert found is not None
         return getattr(found, "annotations", {}).get(ALLOCATED) or str(found.failed["n"])
 

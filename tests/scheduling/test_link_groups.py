@@ -21,7 +21,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
 
-from .scenery import ALLOCATED, NOW, VENDORS, Scene
+from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 REQUIRED = {**TOPOLOGY, "nvidia.com/require-nvlink": "true"}
@@ -51,10 +51,10 @@ def placed(gpus: int, *objects: JSON, notes: dict[str, str] = TOPOLOGY) -> tuple
     """The node that takes the pod, and its cards there by position."""
 
     async def scenario() -> tuple[str, set[int]]:
-        scene = Scene()
-        await scene.add(*objects)
-        placement = await scene.placed(pod("p", gpu=gpus, mem=1024, annotations=notes))
-        text = scene.read("p").annotations[ALLOCATED]
+        env = PlacerEnv()
+        await env.add(*objects)
+        placement = await env.placed(pod("p", gpu=gpus, mem=1024, annotations=notes))
+        text = env.read("p").annotations[ALLOCATED]
         uuids = [entry.split(",")[0] for entry in text.rstrip(";").rstrip(":").split(":")]
         return placement.node, {int(uuid.removeprefix(placement.node)) for uuid in uuids}
 
@@ -204,22 +204,22 @@ def test_the_log_has_the_documents_line_on_the_chosen_cards(
 
 
 async def test_a_required_link_refuses_the_nodes_without_and_an_event_names_them() -> None:
-    scene = Scene()
-    await scene.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
+    env = PlacerEnv()
+    await env.add(grouped("pairs", 2, 2), grouped("pcie", 1, 1, 1, 1), node("blind", *map(card, "abcd")))
     wants = pod("p", gpu=4, mem=1024, annotations=REQUIRED)
-    assert await scene.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
-    messages = [message for _, reason, message in scene.events("p") if reason == "FilteringFailed"]
+    assert await env.refused(wants) == dict.fromkeys(("pairs", "pcie", "blind"), "4/4 NVLinkNotFit")
+    messages = [message for _, reason, message in env.events("p") if reason == "FilteringFailed"]
     assert "3 nodes NVLinkNotFit(blind,pairs,pcie)" in messages
     assert any("hami.io/node-nvidia-score, which isn't on blind" in message for message in messages), messages
-    await scene.add(grouped("nvlink", 4))
-    assert (await scene.placed(wants)).node == "nvlink"
+    await env.add(grouped("nvlink", 4))
+    assert (await env.placed(wants)).node == "nvlink"
 
 
 @pytest.mark.parametrize("part", ["default", "enforce"])
 async def test_policy_can_require_links(part: str) -> None:
-    scene = Scene()
+    env = PlacerEnv()
     rule = f"policies: [{{name: training, {part}: {{nvidia.com/require-nvlink: 'true'}}}}]"
-    scene.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
-    await scene.add(grouped("pcie", 1, 1, 1, 1))
+    env.rules = PolicyFile.parse(rule, "policy.yaml", VENDORS)
+    await env.add(grouped("pcie", 1, 1, 1, 1))
     own = {**TOPOLOGY, "nvidia.com/require-nvlink": "false"} if part == "enforce" else TOPOLOGY
-    assert await scene.refused(pod("p", gpu=4, mem=1024, annotations=own)) == {"pcie": "4/4 NVLinkNotFit"}
+    assert await env.refused(pod("p", gpu=4, mem=1024, annotations=own)) == {"pcie": "4/4 NVLinkNotFit"}

@@ -15,11 +15,11 @@ from hami_webhook.devices.lock_annotations import NodeLock
 from hami_webhook.kube.objects import Pod, format_time, parse_time
 from hami_webhook.scheduling.node_locks import LOCK, LockContended, LockValue, NodeLocks
 
-from .front import turns
-from .scenery import NOW
+from .extender_env import turns
+from .placer_env import NOW
 
 
-class Yard:
+class LockEnv:
     """Locks of two nodes, `n` and `m`, as one process has them; `at_nap` is awaited in every wait."""
 
     def __init__(self, patience: float = 28.0, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -110,11 +110,11 @@ MINE = f"{at(0)},b,p"
     ids=["free", "own", "own, old", "holder gone", "old", "old, bare time", "a longer name that is gone"],
 )
 async def test_a_lock_that_may_be_had_is_had(value: str | None, after: str) -> None:
-    yard = Yard()
-    await yard.open(value, "lives")
-    await yard.take(a_pod("p"))
-    assert yard.value() == after
-    assert yard.naps == []
+    env = LockEnv()
+    await env.open(value, "lives")
+    await env.take(a_pod("p"))
+    assert env.value() == after
+    assert env.naps == []
 
 
 @pytest.mark.parametrize("value", [f"{at(-300)},a,lives", f"{at(-300)}"], ids=["held", "bare time"])
@@ -129,38 +129,38 @@ async def test_a_lock_that_may_be_had_is_had(value: str | None, after: str) -> N
 async def test_somebody_elses_lock_is_waited_for_as_long_as_there_is_patience(
     value: str, patience: float, error: str
 ) -> None:
-    yard = Yard(patience)
+    env = LockEnv(patience)
     held = value.replace(at(-300), at(0))
-    await yard.open(held, "lives")
+    await env.open(held, "lives")
     with pytest.raises(LockContended) as caught:
-        await yard.take(a_pod("p"))
+        await env.take(a_pod("p"))
     assert str(caught.value) == error
-    assert yard.value() == held
-    assert patience <= yard.now - NOW < patience + 1.1
+    assert env.value() == held
+    assert patience <= env.now - NOW < patience + 1.1
 
 
 async def test_a_lock_that_grows_old_while_one_waits_is_taken_over() -> None:
-    yard = Yard()
-    await yard.open(f"{at(-290)},a,lives", "lives")
-    await yard.take(a_pod("p"))
-    since = parse_time(str(yard.value()).partition(",")[0])
+    env = LockEnv()
+    await env.open(f"{at(-290)},a,lives", "lives")
+    await env.take(a_pod("p"))
+    since = parse_time(str(env.value()).partition(",")[0])
     assert 10 < since - NOW + 1 < 12.1
 
 
 async def test_a_lock_that_is_let_go_while_one_waits_is_had_soon() -> None:
-    yard = Yard()
-    await yard.open(f"{at(0)},a,lives", "lives")
-    yard.shown = yard.value()
+    env = LockEnv()
+    await env.open(f"{at(0)},a,lives", "lives")
+    env.shown = env.value()
 
-    taking = asyncio.create_task(yard.take(a_pod("p")))
-    yard.endless_naps = True
+    taking = asyncio.create_task(env.take(a_pod("p")))
+    env.endless_naps = True
     await turns()
     assert not taking.done()
-    await yard.write(None)
-    yard.shown = None
-    yard.locks.node_changed("n")
+    await env.write(None)
+    env.shown = None
+    env.locks.node_changed("n")
     await taking
-    assert yard.now == NOW, "as soon as the cache shows it"
+    assert env.now == NOW, "as soon as the cache shows it"
 
 
 async def test_while_the_cache_shows_the_lock_the_api_server_is_asked_every_five_seconds() -> None:
@@ -169,64 +169,64 @@ async def test_while_the_cache_shows_the_lock_the_api_server_is_asked_every_five
     async def pause(step: str) -> None:
         gets[0] += step == "get:before"
 
-    yard = Yard(10, pause)
-    await yard.open(f"{at(0)},a,lives", "lives")
-    yard.shown = yard.value()
+    env = LockEnv(10, pause)
+    await env.open(f"{at(0)},a,lives", "lives")
+    env.shown = env.value()
     with pytest.raises(LockContended):
-        await yard.take(a_pod("p"))
+        await env.take(a_pod("p"))
     assert gets[0] <= 2 * 2, "the node and the holder"
 
 
 async def test_first_come_first_served() -> None:
-    yard = Yard()
-    await yard.open()
+    env = LockEnv()
+    await env.open()
     served: list[str] = []
 
     async def bind(name: str) -> None:
-        async with yard.locks.turn("n") as deadline:
-            await yard.locks.take("n", a_pod(name), deadline)
+        async with env.locks.turn("n") as deadline:
+            await env.locks.take("n", a_pod(name), deadline)
             served.append(name)
             await asyncio.sleep(0)
-            await yard.locks.release("n", a_pod(name))
+            await env.locks.release("n", a_pod(name))
 
     names = [f"p{number}" for number in range(20)]
     await asyncio.gather(*(bind(name) for name in names))
     assert served == names
-    assert not yard.locks._queues
-    assert not yard.locks._waiting
+    assert not env.locks._queues
+    assert not env.locks._waiting
 
 
 async def test_one_that_gives_up_waiting_holds_up_nobody_behind() -> None:
-    yard = Yard()
-    await yard.open()
-    async with yard.locks.turn("n"):
-        waiting = [asyncio.create_task(yard.take(a_pod(name))) for name in ("p", "q")]
+    env = LockEnv()
+    await env.open()
+    async with env.locks.turn("n"):
+        waiting = [asyncio.create_task(env.take(a_pod(name))) for name in ("p", "q")]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
     await waiting[1]
-    assert yard.value() == f"{at(0)},b,q"
+    assert env.value() == f"{at(0)},b,q"
     assert waiting[0].cancelled()
 
 
 async def test_whose_turn_does_not_come_in_time_is_told() -> None:
-    yard = Yard(0.01)
-    await yard.open()
-    async with yard.locks.turn("n"):
+    env = LockEnv(0.01)
+    await env.open()
+    async with env.locks.turn("n"):
         with pytest.raises(LockContended) as caught:
-            await yard.take(a_pod("p"))
+            await env.take(a_pod("p"))
     message = "timed out after 10ms waiting for node n to be unlocked: node lock contention"
     assert str(caught.value) == message
-    await yard.take(a_pod("p"))
+    await env.take(a_pod("p"))
 
 
 async def test_pods_for_another_node_never_wait() -> None:
-    yard = Yard(0)
-    await yard.open(f"{at(0)},a,lives", "lives")
-    async with yard.locks.turn("n"):
-        await yard.take(a_pod("p"), "m")
-    assert yard.value("m") == MINE
-    assert yard.naps == []
+    env = LockEnv(0)
+    await env.open(f"{at(0)},a,lives", "lives")
+    async with env.locks.turn("n"):
+        await env.take(a_pod("p"), "m")
+    assert env.value("m") == MINE
+    assert env.naps == []
 
 
 async def test_a_conflict_is_tried_again_five_times_in_all() -> None:
@@ -237,31 +237,31 @@ async def test_a_conflict_is_tried_again_five_times_in_all() -> None:
             left[0] -= 1
             raise Conflict("changed")
 
-    yard = Yard(pause=pause)
-    await yard.open()
+    env = LockEnv(pause=pause)
+    await env.open()
     left[0] = 4
-    await yard.take(a_pod("p"))
-    assert yard.naps == pytest.approx([0.075, 0.15, 0.3, 0.6])
-    await yard.locks.release("n", a_pod("p"))
+    await env.take(a_pod("p"))
+    assert env.naps == pytest.approx([0.075, 0.15, 0.3, 0.6])
+    await env.locks.release("n", a_pod("p"))
     left[0] = 5
     with pytest.raises(Conflict):
-        await yard.take(a_pod("p"))
-    assert yard.value() is None
+        await env.take(a_pod("p"))
+    assert env.value() is None
 
 
 async def test_of_two_processes_one_has_the_lock() -> None:
-    yard = Yard(0)
-    await yard.open(None, "lives")
+    env = LockEnv(0)
+    await env.open(None, "lives")
 
     async def another(step: str) -> None:
         if step == "patch:before":
-            yard.cluster.pause = None
-            await yard.write(f"{at(0)},a,lives")
+            env.cluster.pause = None
+            await env.write(f"{at(0)},a,lives")
 
-    yard.cluster.pause = another
+    env.cluster.pause = another
     with pytest.raises(LockContended):
-        await yard.take(a_pod("p"))
-    assert yard.value() == f"{at(0)},a,lives"
+        await env.take(a_pod("p"))
+    assert env.value() == f"{at(0)},a,lives"
 
 
 async def test_whether_the_holder_lives_must_be_known() -> None:
@@ -272,11 +272,11 @@ async def test_whether_the_holder_lives_must_be_known() -> None:
         if gets[0] == 2:
             raise Unavailable("down")
 
-    yard = Yard(pause=pause)
-    await yard.open(f"{at(0)},a,gone")
+    env = LockEnv(pause=pause)
+    await env.open(f"{at(0)},a,gone")
     with pytest.raises(Unavailable):
-        await yard.take(a_pod("p"))
-    assert yard.value() == f"{at(0)},a,gone"
+        await env.take(a_pod("p"))
+    assert env.value() == f"{at(0)},a,gone"
 
 
 @pytest.mark.parametrize(
@@ -292,30 +292,30 @@ async def test_whether_the_holder_lives_must_be_known() -> None:
     ids=["free", "own", "longer name", "longer namespace", "other namespace", "bare time"],
 )
 async def test_only_its_owner_lets_a_lock_go(value: str | None, after: str | None) -> None:
-    yard = Yard()
-    await yard.open(value)
-    await yard.locks.release("n", a_pod("p"))
-    assert yard.value() == after
+    env = LockEnv()
+    await env.open(value)
+    await env.locks.release("n", a_pod("p"))
+    assert env.value() == after
 
 
 async def test_a_node_that_is_gone_is_an_error() -> None:
-    yard = Yard()
-    await yard.open()
-    await yard.cluster.delete(Kind.NODES, "n")
+    env = LockEnv()
+    await env.open()
+    await env.cluster.delete(Kind.NODES, "n")
     with pytest.raises(ClusterError, match='nodes "n" not found'):
-        await yard.take(a_pod("p"))
+        await env.take(a_pod("p"))
 
 
 async def test_a_pod_that_has_the_lock_from_before_does_not_queue_behind_those_who_wait_for_it() -> None:
     """Its bind broke off when the extender was killed; everybody else waits for just this pod."""
-    yard = Yard()
-    await yard.open(f"{at(-5)},a,first", "first")
-    yard.shown = yard.value()
-    others = asyncio.ensure_future(yard.take(a_pod("second")))
+    env = LockEnv()
+    await env.open(f"{at(-5)},a,first", "first")
+    env.shown = env.value()
+    others = asyncio.ensure_future(env.take(a_pod("second")))
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        async with yard.locks.turn("n", a_pod("first", "a")) as deadline:
-            await yard.locks.take("n", a_pod("first", "a"), deadline)
+        async with env.locks.turn("n", a_pod("first", "a")) as deadline:
+            await env.locks.take("n", a_pod("first", "a"), deadline)
     others.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await others
@@ -323,16 +323,16 @@ async def test_a_pod_that_has_the_lock_from_before_does_not_queue_behind_those_w
 
 @pytest.mark.parametrize("where", ["bound", "placed"])
 async def test_the_lock_of_a_pod_that_went_elsewhere_is_taken_over(where: str) -> None:
-    yard = Yard()
-    await yard.open(f"{at(-5)},a,moved", "moved")
+    env = LockEnv()
+    await env.open(f"{at(-5)},a,moved", "moved")
     if where == "bound":
-        moved = yard.cluster.peek(Kind.PODS, "moved", "a")
+        moved = env.cluster.peek(Kind.PODS, "moved", "a")
         assert moved is not None
-        await yard.cluster.bind("a", "moved", moved["metadata"]["uid"], "m")
+        await env.cluster.bind("a", "moved", moved["metadata"]["uid"], "m")
     else:
-        await yard.cluster.patch(Kind.PODS, "moved", {"metadata": {"annotations": {"hami.io/vgpu-node": "m"}}}, "a")
-    await yard.take(a_pod("p"))
-    assert yard.value() == MINE
+        await env.cluster.patch(Kind.PODS, "moved", {"metadata": {"annotations": {"hami.io/vgpu-node": "m"}}}, "a")
+    await env.take(a_pod("p"))
+    assert env.value() == MINE
 
 
 MLU = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
@@ -345,74 +345,74 @@ MLU = NodeLock("cambricon.com/dsmlu.lock", 120.0, names_holder=False)
 )
 async def test_the_lock_of_cambricon_is_a_bare_time_and_lasts_two_minutes(value: str | None, had: bool) -> None:
     """Example 11 of its page."""
-    yard = Yard(patience=0)
-    await yard.open()
-    await yard.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {MLU.annotation: value}}})
+    env = LockEnv(patience=0)
+    await env.open()
+    await env.cluster.patch(Kind.NODES, "n", {"metadata": {"annotations": {MLU.annotation: value}}})
 
     def shown() -> str | None:
-        found = yard.cluster.peek(Kind.NODES, "n")
+        found = env.cluster.peek(Kind.NODES, "n")
         assert found is not None
         text: str | None = found["metadata"].get("annotations", {}).get(MLU.annotation)
         return text
 
-    async with yard.locks.turn("n") as deadline:
+    async with env.locks.turn("n") as deadline:
         if not had:
             with pytest.raises(LockContended, match="node n has been locked within 2 minutes"):
-                await yard.locks.take("n", a_pod("p"), deadline, MLU)
-            await yard.locks.release("n", a_pod("p"), MLU)
+                await env.locks.take("n", a_pod("p"), deadline, MLU)
+            await env.locks.release("n", a_pod("p"), MLU)
             assert shown() == value
             return
-        await yard.locks.take("n", a_pod("p"), deadline, MLU)
+        await env.locks.take("n", a_pod("p"), deadline, MLU)
         assert shown() == at(0)
-        await yard.locks.release("n", a_pod("other"), MLU)
+        await env.locks.release("n", a_pod("other"), MLU)
 
 
 async def test_only_who_took_the_bare_lock_lets_it_go() -> None:
-    yard = Yard()
-    await yard.open()
-    async with yard.locks.turn("n") as deadline:
-        await yard.locks.take("n", a_pod("p"), deadline, MLU)
-    await yard.locks.release("n", a_pod("other"), MLU)
-    await yard.locks.release("n", a_pod("p"), MLU)
-    found = yard.cluster.peek(Kind.NODES, "n")
+    env = LockEnv()
+    await env.open()
+    async with env.locks.turn("n") as deadline:
+        await env.locks.take("n", a_pod("p"), deadline, MLU)
+    await env.locks.release("n", a_pod("other"), MLU)
+    await env.locks.release("n", a_pod("p"), MLU)
+    found = env.cluster.peek(Kind.NODES, "n")
     assert found is not None
     assert MLU.annotation not in found["metadata"].get("annotations", {})
 
 
 async def test_a_node_is_busy_while_a_pod_waits_there_or_the_cache_shows_a_lock() -> None:
-    yard = Yard()
-    assert yard.locks.busy == set()
-    async with yard.locks.turn("n"):
-        assert yard.locks.busy == {"n"}
-    yard.shown = f"{at(0)},a,lives"
-    yard.locks.node_changed("m")
-    assert yard.locks.busy == {"m"}
-    yard.shown = None
-    yard.locks.node_changed("m")
-    assert yard.locks.busy == set()
+    env = LockEnv()
+    assert env.locks.busy == set()
+    async with env.locks.turn("n"):
+        assert env.locks.busy == {"n"}
+    env.shown = f"{at(0)},a,lives"
+    env.locks.node_changed("m")
+    assert env.locks.busy == {"m"}
+    env.shown = None
+    env.locks.node_changed("m")
+    assert env.locks.busy == set()
 
 
 async def test_only_locks_that_were_not_taken_here_make_the_cache_of_pods_doubtful() -> None:
     """What `take` returns is the version of the node up to which others may have bound pods to it."""
-    yard = Yard()
-    await yard.open(None, "lives")
-    yard.version = lambda: str(yard.cluster.peek(Kind.NODES, "n")["metadata"]["resourceVersion"])  # type: ignore[index]  # it is there
+    env = LockEnv()
+    await env.open(None, "lives")
+    env.version = lambda: str(env.cluster.peek(Kind.NODES, "n")["metadata"]["resourceVersion"])  # type: ignore[index]  # it is there
 
     def show() -> None:
-        yard.shown = yard.value()
-        yard.locks.node_changed("n")
+        env.shown = env.value()
+        env.locks.node_changed("n")
 
-    async with yard.locks.turn("n") as deadline:
-        assert await yard.locks.take("n", a_pod("p"), deadline) == 0
+    async with env.locks.turn("n") as deadline:
+        assert await env.locks.take("n", a_pod("p"), deadline) == 0
     show()
-    await yard.write(None)
+    await env.write(None)
     show()
-    async with yard.locks.turn("n") as deadline:
-        assert await yard.locks.take("n", a_pod("q"), deadline) == 0, "only this process was there"
-    await yard.write(f"{at(0)},a,lives")
+    async with env.locks.turn("n") as deadline:
+        assert await env.locks.take("n", a_pod("q"), deadline) == 0, "only this process was there"
+    await env.write(f"{at(0)},a,lives")
     show()
-    theirs = int(yard.version())
-    await yard.write(None)
+    theirs = int(env.version())
+    await env.write(None)
     show()
-    async with yard.locks.turn("n") as deadline:
-        assert await yard.locks.take("n", a_pod("r"), deadline) == theirs
+    async with env.locks.turn("n") as deadline:
+        assert await env.locks.take("n", a_pod("r"), deadline) == theirs

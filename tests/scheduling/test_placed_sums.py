@@ -16,8 +16,8 @@ from hami_webhook.quota.budget import placed_by_others
 from hami_webhook.quota.pricing import Charge, charge_of
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 
-from .scenery import GPU, MEM, NOW, VENDORS
-from .test_cluster_cache_any_order import World, apply, changes
+from .placer_env import GPU, MEM, NOW, VENDORS
+from .test_cluster_cache_any_order import CacheEnv, apply, changes
 
 SCOPES: tuple[dict[str, Any], ...] = (
     {},
@@ -44,7 +44,7 @@ more = st.lists(
 )
 
 
-def add(world: World, change: tuple[Any, ...]) -> None:
+def add(env: CacheEnv, change: tuple[Any, ...]) -> None:
     _, uid, priority, deadline, phase, leaves, namespace = change
     raw = bound_pod(f"p{uid}", "a", "G1,NVIDIA,700,3:;", namespace=namespace, priorityClassName=priority)
     raw["metadata"]["uid"] = uid
@@ -53,32 +53,32 @@ def add(world: World, change: tuple[Any, ...]) -> None:
         raw["spec"]["activeDeadlineSeconds"] = deadline
     if leaves:
         raw["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": leaves}
-    world.pods[uid] = Pod.from_object(raw)
-    world.state.set_pod(world.pods[uid], world.now)
+    env.pods[uid] = Pod.from_object(raw)
+    env.state.set_pod(env.pods[uid], env.now)
 
 
-def check(world: World) -> None:
-    state = world.state
+def check(env: CacheEnv) -> None:
+    state = env.state
     incoming = [Pod.from_object(pod("new", gpu=1, mem=1, namespace=space)) for space in ("default", "other")]
     for one in (*incoming, *state.pods()):
-        for books in QUOTAS:
+        for account in QUOTAS:
             others = state.pods_in(one.namespace)
-            summed = placed_by_others(books, one, others, VENDORS, state, world.now, 300.0)
-            assert state.placed_besides(one, books, world.now) == summed
+            summed = placed_by_others(account, one, others, VENDORS, state, env.now, 300.0)
+            assert state.placed_besides(one, account, env.now) == summed
 
 
 @given(st.lists(st.one_of(changes, more), max_size=5))
 def test_the_sums_are_what_adding_up_gives(steps: list[list[tuple[Any, ...]]]) -> None:
-    world = World(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
+    env = CacheEnv(NOW, ClusterCache(VENDORS, zone=UTC), {}, {})
     version = 0
     for step in steps:
         for change in step:
             version += 1
             if change[0] == "more":
-                add(world, change)
+                add(env, change)
             else:
-                apply(world, change, version)
-        check(world)
+                apply(env, change, version)
+        check(env)
 
 
 def test_settled_pods_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

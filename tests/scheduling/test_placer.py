@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.scheduling.placement_metadata import stale_metadata
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .scenery import ALLOCATED, GPU, MEM, NOW, Scene
+from .placer_env import ALLOCATED, GPU, MEM, NOW, PlacerEnv
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 LONG = "n" * 70
@@ -22,11 +22,11 @@ LONG = "n" * 70
 
 async def test_the_log_names_what_nodes_lack_of_a_vendor_that_none_has(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    scene = Scene()
+    env = PlacerEnv()
     names = [f"n{i:02}" for i in range(12)]
-    await scene.add(*(node(name, card(f"G-{name}", 8000)) for name in names), node("bare"))
+    await env.add(*(node(name, card(f"G-{name}", 8000)) for name in names), node("bare"))
     chip = {"name": "main", "image": "x", "resources": {"limits": {"iluvatar.ai/BI-V150-vgpu": 1}}}
-    refused = await scene.refused(pod("p", chip))
+    refused = await env.refused(pod("p", chip))
     assert refused == {"bare": "node unregistered"} | dict.fromkeys(names, "NodeInsufficientDevice")
     first = ", ".join(["bare", *(f"n{i:02}" for i in range(9))])
     (logged,) = [record.__dict__ for record in caplog.records if record.name == "hami_webhook.scheduling.placer"]
@@ -55,10 +55,10 @@ def failing(step: str, error: ClusterError, skip: int = 0) -> Callable[[str], ob
     ids=["short", "63 characters", "64 characters", "70 characters"],
 )
 async def test_the_node_becomes_a_label_only_where_its_name_is_one(name: str, label: str | None) -> None:
-    scene = Scene()
-    await scene.add(node(name, card("G", 8000)))
-    placement = await scene.placed(pod("p", gpu=1, mem=1000))
-    stored = scene.cluster.peek(Kind.PODS, "p", "default")
+    env = PlacerEnv()
+    await env.add(node(name, card("G", 8000)))
+    placement = await env.placed(pod("p", gpu=1, mem=1000))
+    stored = env.cluster.peek(Kind.PODS, "p", "default")
     assert stored is not None
     assert stored["spec"]["nodeName"] == placement.node == name
     assert stored["metadata"].get("labels", {}).get("hami.io/vgpu-node") == label
@@ -92,34 +92,34 @@ def test_what_a_former_placement_wrote_is_removed_and_users_keys_stay() -> None:
 
 
 async def test_a_mig_instance_is_written_with_its_profile_and_place() -> None:
-    scene = Scene()
+    env = PlacerEnv()
     profile = {"name": "2g.10gb", "memoryMB": 10240, "core": 28, "sliceCount": 2}
     places = [{"start": start, "size": 2} for start in (0, 2)]
     mig = card("M", 40960, mode="mig", count=7, migProfiles=[{**profile, "placements": places}])
-    await scene.add(node("n", mig))
-    placement = await scene.placed(pod("p", container(), container(gpu=2, mem=8000)))
+    await env.add(node("n", mig))
+    placement = await env.placed(pod("p", container(), container(gpu=2, mem=8000)))
     assert placement.annotations[ALLOCATED] == ";M,NVIDIA,10240,28:M,NVIDIA,10240,28:;"
     reported = json.loads(placement.annotations["hami.io/vgpu-mig-allocations"])
     assert [(r["containerIndex"], r["deviceIndex"], r["placement"]["start"]) for r in reported] == [
         (1, 0, 0),
         (1, 1, 2),
     ]
-    assert await scene.refused(pod("q", gpu=1, mem=8000)) == {"n": "1/1 CardMigTopologyInfeasible"}
+    assert await env.refused(pod("q", gpu=1, mem=8000)) == {"n": "1/1 CardMigTopologyInfeasible"}
 
 
 async def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
-    assert await scene.place(pod("p")) is None
-    assert scene.events("p") == []
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
+    assert await env.place(pod("p")) is None
+    assert env.events("p") == []
 
 
 async def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
-    scene = Scene()
-    await scene.add(node("n1", card("G", 8000)), node("n2", card("H", 8000)))
+    env = PlacerEnv()
+    await env.add(node("n1", card("G", 8000)), node("n2", card("H", 8000)))
     reported = "invalid nvidia.com/gpu value -1 in container main: must be an integer between 0 and 2147483647"
-    assert await scene.refused(pod("p", gpu=-1), ["n1", "n2", "gone"]) == dict.fromkeys(("n1", "n2", "gone"), reported)
-    assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
+    assert await env.refused(pod("p", gpu=-1), ["n1", "n2", "gone"]) == dict.fromkeys(("n1", "n2", "gone"), reported)
+    assert env.events("p") == [("Warning", "FilteringFailed", "no available node, 3 nodes do not meet")]
 
 
 @pytest.mark.parametrize(
@@ -135,180 +135,178 @@ async def test_a_bad_amount_fails_on_every_node_with_its_sentence() -> None:
     ],
 )
 async def test_bad_weights_end_the_call_and_are_told(weights: str, why: str) -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
     notes = {"hami.io/device-scoring-weights": weights}
     reported = f'calcScore failed invalid hami.io/device-scoring-weights annotation "{weights}": {why} for pod p'
-    assert await scene.place(pod("p", gpu=1, annotations=notes)) == Unschedulable(error=reported)
-    assert scene.events("p") == [("Warning", "FilteringFailed", reported)]
+    assert await env.place(pod("p", gpu=1, annotations=notes)) == Unschedulable(error=reported)
+    assert env.events("p") == [("Warning", "FilteringFailed", reported)]
 
 
 async def test_only_the_candidates_given_are_asked_and_unknown_ones_are_unregistered() -> None:
-    scene = Scene()
-    await scene.add(node("a", card("A", 8000)), node("b", card("B", 8000)), node("empty"))
-    placement = await scene.placed(pod("p", gpu=1, mem=10), ["b", "empty", "gone"])
+    env = PlacerEnv()
+    await env.add(node("a", card("A", 8000)), node("b", card("B", 8000)), node("empty"))
+    placement = await env.placed(pod("p", gpu=1, mem=10), ["b", "empty", "gone"])
     assert placement.node == "b"
     assert {n: str(why) for n, why in placement.failed.items()} == dict.fromkeys(("empty", "gone"), "node unregistered")
-    assert scene.events("p")[0][2] == "find fit node(b), 2 nodes not fit, 1 nodes fit(b:0.00)"
+    assert env.events("p")[0][2] == "find fit node(b), 2 nodes not fit, 1 nodes fit(b:0.00)"
 
 
 async def test_without_candidates_nothing_fits() -> None:
-    scene = Scene()
-    assert await scene.refused(pod("p", gpu=1)) == {}
-    assert scene.events("p") == [("Warning", "FilteringFailed", "no available node, 0 nodes do not meet")]
+    env = PlacerEnv()
+    assert await env.refused(pod("p", gpu=1)) == {}
+    assert env.events("p") == [("Warning", "FilteringFailed", "no available node, 0 nodes do not meet")]
 
 
 async def test_a_pod_placed_before_gives_up_its_cards_before_it_is_placed_anew() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
     wants = pod("p", gpu=1, mem=8000, cores=100)
-    await scene.assumed(wants)
-    scene.now += 20
-    placement = await scene.assumed(wants)
+    await env.assumed(wants)
+    env.now += 20
+    placement = await env.assumed(wants)
     assert placement.written["hami.io/vgpu-time"] == str(int(NOW) + 20)
-    assert scene.used("n", "G") == (1, 8000, 100)
-    scene.now += 290
-    scene.state.tick(scene.now)
-    assert scene.used("n", "G") == (1, 8000, 100), "the new placement is young"
+    assert env.used("n", "G") == (1, 8000, 100)
+    env.now += 290
+    env.state.tick(env.now)
+    assert env.used("n", "G") == (1, 8000, 100), "the new placement is young"
 
 
 async def test_a_placement_nobody_binds_frees_its_card_for_the_next_pod() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
-    await scene.assumed(pod("p", gpu=1, mem=8000, cores=100))
-    assert await scene.refused(pod("q", gpu=1, mem=8000, cores=100)) == {"n": "1/1 CardInsufficientMemory"}
-    scene.now += 300
-    await scene.placed(pod("q", gpu=1, mem=8000, cores=100))
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
+    await env.assumed(pod("p", gpu=1, mem=8000, cores=100))
+    assert await env.refused(pod("q", gpu=1, mem=8000, cores=100)) == {"n": "1/1 CardInsufficientMemory"}
+    env.now += 300
+    await env.placed(pod("q", gpu=1, mem=8000, cores=100))
 
 
 async def test_binding_is_told() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)))
-    await scene.placed(pod("p", gpu=1, mem=10))
-    assert scene.read("p").node_name == "n"
-    assert scene.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)))
+    await env.placed(pod("p", gpu=1, mem=10))
+    assert env.read("p").node_name == "n"
+    assert env.events("p")[-1] == ("Normal", "BindingSucceed", "Successfully binding node [n] to default/p")
 
 
 async def test_a_bound_pod_is_never_placed_again() -> None:
-    scene = Scene()
-    await scene.add(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,4000,0:;"))
-    before = scene.read("p")
-    assert await scene.placer.place(before) is None
-    assert scene.read("p") == before
-    assert scene.used("n", "G") == (1, 4000, 0)
+    env = PlacerEnv()
+    await env.add(node("n", card("G", 8000)), bound_pod("p", "n", "G,NVIDIA,4000,0:;"))
+    before = env.read("p")
+    assert await env.placer.place(before) is None
+    assert env.read("p") == before
+    assert env.used("n", "G") == (1, 4000, 0)
 
 
 async def test_words_that_mean_nothing_and_blind_choices_are_told() -> None:
-    scene = Scene()
-    await scene.add(node("a", card("G0", 8000), card("G1", 8000)), node("b", card("H", 8000)))
-    await scene.placed(pod("p", gpu=1, mem=10, annotations={GPU_POLICY: "topology-aware, fastest"}))
-    assert scene.events("p")[:2] == [
+    env = PlacerEnv()
+    await env.add(node("a", card("G0", 8000), card("G1", 8000)), node("b", card("H", 8000)))
+    await env.placed(pod("p", gpu=1, mem=10, annotations={GPU_POLICY: "topology-aware, fastest"}))
+    assert env.events("p")[:2] == [
         ("Warning", "PolicyIgnored", f'{GPU_POLICY}: "fastest" is no card policy and acts as spread'),
         ("Warning", "PolicyIgnored", "topology-aware is blind on 1 nodes without pair scores(a)"),
     ]
 
 
 async def test_a_placement_that_costs_more_than_declared_is_charged_before_it_is_written() -> None:
-    scene = Scene()
+    env = PlacerEnv()
     declared = {GPU: 1, MEM: 4000}
     # another pod's placement on S makes L the fuller node, so binpack prefers it
-    await scene.add(
-        node("l", card("L", 24000)), node("s", card("S", 8000)), quota("q", gpu=4, mem=20000, used=declared)
-    )
-    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
-    placement = await scene.placed(pod("p", gpu=1, percent=50))
+    await env.add(node("l", card("L", 24000)), node("s", card("S", 8000)), quota("q", gpu=4, mem=20000, used=declared))
+    await env.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+    placement = await env.placed(pod("p", gpu=1, percent=50))
     assert placement.node == "l"
-    assert scene.quota_used() == {GPU: "1", MEM: "12k"}
+    assert env.quota_used() == {GPU: "1", MEM: "12k"}
 
 
 async def test_where_the_quota_moved_away_the_next_best_node_is_taken() -> None:
-    scene = Scene()
-    await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
-    await scene.add(quota("q", mem=13000, used={MEM: 4000}))
-    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
+    env = PlacerEnv()
+    await env.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
+    await env.add(quota("q", mem=13000, used={MEM: 4000}))
+    await env.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"))
 
     async def spend(step: str) -> None:
         if step == "patch_status:before":  # before the charge is written somebody took 5000
-            scene.cluster.pause = None
-            await scene.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default")
+            env.cluster.pause = None
+            await env.cluster.patch_status(Kind.RESOURCE_QUOTAS, "q", {"status": {"used": {MEM: "9000"}}}, "default")
 
-    await scene.add(pod("p", gpu=1, percent=50))
-    scene.cluster.pause = spend
-    placement = await scene.placed(pod("p", gpu=1, percent=50))
+    await env.add(pod("p", gpu=1, percent=50))
+    env.cluster.pause = spend
+    placement = await env.placed(pod("p", gpu=1, percent=50))
     assert placement.node == "s"
     assert {n: str(why) for n, why in placement.failed.items()} == {"l": "1/1 ResourceQuotaNotFit"}
-    assert scene.events("p") == [
+    assert env.events("p") == [
         ("Normal", "FilteringSucceed", "find fit node(s), 1 nodes not fit, 1 nodes fit(s:0.00)"),
         ("Normal", "BindingSucceed", "Successfully binding node [s] to default/p"),
     ]
-    assert scene.quota_used() == {MEM: "9k"}
+    assert env.quota_used() == {MEM: "9k"}
 
 
 async def test_where_the_quota_moved_away_from_every_node_the_pod_waits() -> None:
-    scene = Scene()
-    await scene.add(node("l", card("L", 24000), card("M", 24000)), quota("q", mem=25000, used={MEM: 12000}))
+    env = PlacerEnv()
+    await env.add(node("l", card("L", 24000), card("M", 24000)), quota("q", mem=25000, used={MEM: 12000}))
 
     async def spend(step: str) -> None:
         if step == "get:before":
-            scene.cluster.pause = None
+            env.cluster.pause = None
             patch = {"spec": {"hard": {MEM: "100"}}}
-            await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
+            await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
 
     wants = pod("p", gpu=1, percent=60, annotations={"hami.io/vgpu-mode": "x"})
-    await scene.add(wants)
+    await env.add(wants)
     # what the pod is charged inside used is a floor remembered in the ledger, smaller than the placement
-    uid = scene.read("p").uid
+    uid = env.read("p").uid
     ledger = {uid: {"s": "waiting", "t": int(NOW), "c": {MEM: 1000}}}
     patch = {"metadata": {"annotations": {"hami.io/quota-ledger": json.dumps(ledger)}}}
-    await scene.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
-    scene.cluster.pause = spend
-    assert await scene.refused(wants) == {"l": "2/2 ResourceQuotaNotFit"}
-    assert [message for _, _, message in scene.events("p")] == [
+    await env.cluster.patch(Kind.RESOURCE_QUOTAS, "q", patch, "default")
+    env.cluster.pause = spend
+    assert await env.refused(wants) == {"l": "2/2 ResourceQuotaNotFit"}
+    assert [message for _, _, message in env.events("p")] == [
         "1 nodes ResourceQuotaNotFit(l)",
         "no available node, 1 nodes do not meet",
     ]
 
 
-async def growing(scene: Scene) -> None:
+async def growing(env: PlacerEnv) -> None:
     """A namespace in which the pod `p` is charged 4000 and would cost 12000."""
-    await scene.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
-    await scene.add(quota("q", mem=20000, used={MEM: 4000}))
-    await scene.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", gpu=1, percent=50))
+    await env.add(node("l", card("L", 24000)), node("s", card("S", 8000)))
+    await env.add(quota("q", mem=20000, used={MEM: 4000}))
+    await env.add(bound_pod("other", "l", "L,NVIDIA,10,1:;", namespace="team-b"), pod("p", gpu=1, percent=50))
 
 
 async def test_annotations_that_cannot_be_written_undo_the_charge_and_are_told() -> None:
-    scene = Scene()
-    await growing(scene)
-    scene.cluster.pause = failing("bind:before", Invalid("the pod is too large"))
+    env = PlacerEnv()
+    await growing(env)
+    env.cluster.pause = failing("bind:before", Invalid("the pod is too large"))
     with pytest.raises(Invalid):
-        await scene.place(pod("p"))
-    assert scene.quota_used() == {MEM: "4k"}
-    quota_now = scene.cluster.peek(Kind.RESOURCE_QUOTAS, "q", "default")
+        await env.place(pod("p"))
+    assert env.quota_used() == {MEM: "4k"}
+    quota_now = env.cluster.peek(Kind.RESOURCE_QUOTAS, "q", "default")
     assert quota_now is not None
     assert "annotations" not in quota_now["metadata"], "no entry is left in the ledger"
-    assert scene.used("l", "L") == (1, 10, 1)
-    assert scene.events("p")[1:] == [("Warning", "FilteringFailed", "the pod is too large")]
+    assert env.used("l", "L") == (1, 10, 1)
+    assert env.events("p")[1:] == [("Warning", "FilteringFailed", "the pod is too large")]
 
 
 async def test_a_charge_that_took_too_long_is_undone_and_nothing_is_written() -> None:
-    scene = Scene()
-    await growing(scene)
+    env = PlacerEnv()
+    await growing(env)
 
     async def slow(step: str) -> None:
-        if step == "patch_status:after" and scene.now == NOW:
-            scene.now += 11
+        if step == "patch_status:after" and env.now == NOW:
+            env.now += 11
 
-    scene.cluster.pause = slow
+    env.cluster.pause = slow
     with pytest.raises(ClusterError, match="more than 10 s"):
-        await scene.place(pod("p"))
-    assert scene.quota_used() == {MEM: "4k"}
-    assert ALLOCATED not in scene.read("p").annotations
+        await env.place(pod("p"))
+    assert env.quota_used() == {MEM: "4k"}
+    assert ALLOCATED not in env.read("p").annotations
 
 
 @pytest.mark.parametrize("step", ["bind:before", "bind:after"], ids=["lost on the way", "written, answer lost"])
 async def test_a_binding_that_may_have_been_written_keeps_the_charge(step: str) -> None:
-    scene = Scene()
-    await growing(scene)
+    env = PlacerEnv()
+    await growing(env)
     lost: list[str] = []
 
     async def lose(now: str) -> None:
@@ -316,33 +314,33 @@ async def test_a_binding_that_may_have_been_written_keeps_the_charge(step: str) 
             lost.append(now)
             raise Unavailable("connection lost")
 
-    scene.cluster.pause = lose
+    env.cluster.pause = lose
     with pytest.raises(Unavailable):
-        await scene.place(pod("p"))
+        await env.place(pod("p"))
     bound = step == "bind:after"
-    assert ("hami.io/vgpu-node" in scene.read("p").annotations) is bool(scene.read("p").node_name) is bound
-    assert scene.quota_used() == {MEM: "12k"}
-    scene.cluster.pause = None
-    again = await scene.place(pod("p"))
+    assert ("hami.io/vgpu-node" in env.read("p").annotations) is bool(env.read("p").node_name) is bound
+    assert env.quota_used() == {MEM: "12k"}
+    env.cluster.pause = None
+    again = await env.place(pod("p"))
     assert again is None if bound else isinstance(again, Placement), "and the next try is charged once"
-    assert scene.quota_used() == {MEM: "12k"}
+    assert env.quota_used() == {MEM: "12k"}
 
 
 async def test_a_node_that_vanishes_meanwhile_does_no_harm() -> None:
-    scene = Scene()
-    await growing(scene)
+    env = PlacerEnv()
+    await growing(env)
 
     async def vanish(step: str) -> None:
         if step == "patch_status:after":
-            scene.state.remove_node("l")
+            env.state.remove_node("l")
 
-    scene.cluster.pause = vanish
-    assert isinstance(await scene.place(pod("p")), Placement)
+    env.cluster.pause = vanish
+    assert isinstance(await env.place(pod("p")), Placement)
 
 
 async def test_an_event_that_cannot_be_recorded_does_not_undo_a_placement() -> None:
-    scene = Scene()
-    await growing(scene)
-    scene.cluster.pause = failing("record_event:before", Unavailable("no events today"))
-    assert (await scene.placed(pod("p"))).node == "l"
-    assert scene.used("l", "L") == (2, 12010, 1)
+    env = PlacerEnv()
+    await growing(env)
+    env.cluster.pause = failing("record_event:before", Unavailable("no events today"))
+    assert (await env.placed(pod("p"))).node == "l"
+    assert env.used("l", "L") == (2, 12010, 1)

@@ -25,7 +25,7 @@ from hami_webhook.scheduling.scoring import (
     success_message,
 )
 
-from .scenery import VENDORS, Scene
+from .placer_env import VENDORS, PlacerEnv
 
 TOPOLOGY = {"hami.io/gpu-scheduler-policy": "topology-aware"}
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -46,9 +46,9 @@ NODE_POLICY = "hami.io/node-scheduler-policy"
     ],
 )
 async def test_a_nodes_score_is_what_is_taken_of_all_its_cards(cards: list[JSON], taken: str, score: float) -> None:
-    scene = Scene()
-    await scene.add(node("n", *cards), bound_pod("p", "n", taken))
-    view = scene.state.view("n")
+    env = PlacerEnv()
+    await env.add(node("n", *cards), bound_pod("p", "n", taken))
+    view = env.state.view("n")
     assert view is not None
     assert node_score(view) == pytest.approx(score)
 
@@ -59,11 +59,11 @@ def chosen(
     """The node that takes the pod; `taken` is what pods hold already, by node."""
 
     async def scenario() -> str:
-        scene = Scene(policies)
-        await scene.add(*nodes)
+        env = PlacerEnv(policies)
+        await env.add(*nodes)
         for name, text in (taken or {}).items():
-            await scene.add(bound_pod(f"on-{name}", name, text))
-        return (await scene.placed(wants)).node
+            await env.add(bound_pod(f"on-{name}", name, text))
+        return (await env.placed(wants)).node
 
     return asyncio.run(scenario())
 
@@ -157,10 +157,10 @@ def test_the_default_card_policy_may_be_topology_aware_too() -> None:
 
 
 def scored(name: str, score: float, candidates: int = 0) -> ScoredNode:
-    scene = Scene()
+    env = PlacerEnv()
 
-    scene.state.set_node(Node.from_object(node(name, card("x", 8000))), 0)
-    view = scene.state.view(name)
+    env.state.set_node(Node.from_object(node(name, card("x", 8000))), 0)
+    view = env.state.view(name)
     assert view is not None
     return ScoredNode(NodeFit(name, [{"NVIDIA": Allocation("NVIDIA", (), candidates)}]), view, score)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from scheduling.scenery import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import JSON, Kind

@@ -13,8 +13,8 @@ from ipaddress import ip_network
 import httpx
 import orjson
 import pytest
-from admission.reviews import GPU, MEM, body, cpu, gate, patched, pod, review
-from admission.scene import FULL, Hung, core_on, ledger, spent, town
+from admission.clusters import FULL, Hung, core_on, ledger, quota_cluster, spent
+from admission.reviews import GPU, MEM, body, cpu, handler_of, patched, pod, review
 from prometheus_client import generate_latest
 
 from hami_webhook import pki
@@ -32,25 +32,25 @@ from .test_metrics import labelled, samples
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate", "/webhook"])
 async def test_every_path_answers_reviews(tmp_path, path):
-    async with served(tmp_path, await town(FULL)) as front:
-        inner = await front.review(path, review(pod(gpu=1, mem=3000, uid="u")))
+    async with served(tmp_path, await quota_cluster(FULL)) as webhook:
+        inner = await webhook.review(path, review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["allowed"]
         operations = orjson.loads(base64.b64decode(inner.get("patch", "W10=")))
         assert bool(operations) == (path != "/validate")
-        assert front.process.core.charger.counts.writes == (path != "/mutate")
+        assert webhook.process.core.charger.counts.writes == (path != "/mutate")
 
 
 async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
-    cluster = await town({GPU: 1})
-    async with served(tmp_path, cluster) as front:
+    cluster = await quota_cluster({GPU: 1})
+    async with served(tmp_path, cluster) as webhook:
         obj = pod(gpu=1, mem=3000)
-        inner = await front.review("/mutate", review(obj))
+        inner = await webhook.review("/mutate", review(obj))
         operations = orjson.loads(base64.b64decode(inner["patch"]))
         stored = patched(obj, Answer(operations))
         stored["metadata"]["uid"] = "u1"
-        assert (await front.review("/validate", review(stored)))["allowed"]
+        assert (await webhook.review("/validate", review(stored)))["allowed"]
         assert ledger(cluster) == {"u1": {GPU: 1}}
-        refused = await front.review("/validate", review(pod("second", gpu=1, mem=3000, uid="u2"), version="v1beta1"))
+        refused = await webhook.review("/validate", review(pod("second", gpu=1, mem=3000, uid="u2"), version="v1beta1"))
         assert refused["status"] == {
             "status": "Failure",
             "reason": "Forbidden",
@@ -62,23 +62,23 @@ async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
 
 
 async def test_routes_and_methods(tmp_path):
-    async with served(tmp_path, await town()) as front:
+    async with served(tmp_path, await quota_cluster()) as webhook:
         for path in ("/mutate", "/validate", "/webhook", "/quotas"):
             for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD"):
-                answer = await front.client.request(method, path)
+                answer = await webhook.client.request(method, path)
                 assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         for path in ("/healthz", "/readyz", "/metrics"):
-            assert (await front.client.post(path)).status_code == 405
-            assert (await front.client.get(path)).status_code == 200
+            assert (await webhook.client.post(path)).status_code == 405
+            assert (await webhook.client.get(path)).status_code == 200
         for path in ("/", "/nothing", "/webhook/", "/healthz/", "/webhook/x", "//webhook", "/docs"):
-            assert (await front.client.get(path)).status_code == 404
-            assert (await front.client.post(path, content=b"{}")).status_code == 404
+            assert (await webhook.client.get(path)).status_code == 404
+            assert (await webhook.client.post(path, content=b"{}")).status_code == 404
         for path in ("/healthz", "/readyz"):
-            assert (await front.client.get(path)).content == b""
+            assert (await webhook.client.get(path)).content == b""
 
 
 async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     opened = asyncio.Event()
 
     async def wait(step):
@@ -86,27 +86,27 @@ async def test_readiness_waits_for_the_caches_and_ends_with_leaving(tmp_path):
             await opened.wait()
 
     cluster.pause = wait
-    async with served(tmp_path, cluster, sync=False) as front:
-        answer = await front.client.get("/readyz")
+    async with served(tmp_path, cluster, sync=False) as webhook:
+        answer = await webhook.client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "caches are not synced yet\n")
-        assert (await front.client.get("/healthz")).status_code == 200
-        inner = await front.review("/validate", review(pod(gpu=1, mem=3000, uid="u")))
+        assert (await webhook.client.get("/healthz")).status_code == 200
+        inner = await webhook.review("/validate", review(pod(gpu=1, mem=3000, uid="u")))
         assert inner["status"]["code"] == 503
         assert inner["status"]["details"]["retryAfterSeconds"] == 1
-        assert (await front.review("/validate", review(pod("p", cpu(), uid="u"))))["allowed"]
+        assert (await webhook.review("/validate", review(pod("p", cpu(), uid="u"))))["allowed"]
         opened.set()
-        await front.process.informers.wait_synced()
-        assert (await front.client.get("/readyz")).status_code == 200
-        front.process.leave()
-        answer = await front.client.get("/readyz")
+        await webhook.process.informers.wait_synced()
+        assert (await webhook.client.get("/readyz")).status_code == 200
+        webhook.process.leave()
+        answer = await webhook.client.get("/readyz")
         assert (answer.status_code, answer.text) == (503, "shutting down\n")
         assert answer.headers["connection"] == "close"
-        assert (await front.client.get("/healthz")).status_code == 200
-        assert (await front.review("/validate", review(pod(gpu=1, mem=3000, uid="u"))))["allowed"], "it still serves"
+        assert (await webhook.client.get("/healthz")).status_code == 200
+        assert (await webhook.review("/validate", review(pod(gpu=1, mem=3000, uid="u"))))["allowed"], "it still serves"
 
 
 async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_not_fail(tmp_path):
-    cluster = await town()
+    cluster = await quota_cluster()
     opened = [{"name": "validate.webhook.hami.io", "matchConditions": [], "failurePolicy": "Fail"}]
     configuration = {"metadata": {"name": "hami-webhook-admission"}, "webhooks": opened}
     await cluster.create(Kind.VALIDATING_WEBHOOKS, configuration)
@@ -116,19 +116,19 @@ async def test_readiness_tells_of_conditions_that_cannot_be_put_right_and_does_n
             raise Forbidden("may not patch")
 
     cluster.pause = forbid
-    async with served(tmp_path, cluster, "--roles", "controller") as front:
-        while not (answer := await front.client.get("/readyz")).text:  # noqa: ASYNC110 the loop has no event for it
+    async with served(tmp_path, cluster, "--roles", "controller") as webhook:
+        while not (answer := await webhook.client.get("/readyz")).text:  # noqa: ASYNC110 the loop has no event for it
             await asyncio.sleep(0.005)
         assert answer.status_code == 200
         assert "matchConditions of validate.webhook.hami.io differ from what the device configuration" in answer.text
-        metrics = (await front.client.get("/metrics")).text.splitlines()
+        metrics = (await webhook.client.get("/metrics")).text.splitlines()
         assert "hami_webhook_wrong_webhook_configurations 1.0" in metrics
-        assert front.process.core.problems["WebhookConditionsDiffer"] == 1
+        assert webhook.process.core.problems["WebhookConditionsDiffer"] == 1
 
 
 async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
-    async with served(tmp_path, await town()) as front, httpx.AsyncClient() as client:
-        url = f"http://127.0.0.1:{front.process.metrics.port}"
+    async with served(tmp_path, await quota_cluster()) as webhook, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{webhook.process.metrics.port}"
         answer = await client.get(f"{url}/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         assert b"hami_build_info" in answer.content
@@ -137,16 +137,16 @@ async def test_the_metrics_server_is_plain_and_knows_no_reviews(tmp_path):
 
 
 async def test_without_the_webhook_role_no_reviews_are_taken(tmp_path):
-    async with served(tmp_path, await town(), "--roles", "controller") as front:
-        assert (await front.client.post("/webhook", content=b"{}")).status_code == 404
-        assert (await front.client.get("/readyz")).status_code == 200
+    async with served(tmp_path, await quota_cluster(), "--roles", "controller") as webhook:
+        assert (await webhook.client.post("/webhook", content=b"{}")).status_code == 404
+        assert (await webhook.client.get("/readyz")).status_code == 200
 
 
 async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_path):
-    cluster = await town({MEM: 10_000})
-    async with served(tmp_path, cluster) as front:
+    cluster = await quota_cluster({MEM: 10_000})
+    async with served(tmp_path, cluster) as webhook:
         reviews = [review(pod(f"p{i}", gpu=1, mem=1000, uid=f"u{i}"), uid=f"r{i}") for i in range(50)]
-        answers = await asyncio.gather(*(front.review("/validate", one) for one in reviews))
+        answers = await asyncio.gather(*(webhook.review("/validate", one) for one in reviews))
         assert sum(answer["allowed"] for answer in answers) == 10
         assert {answer["status"]["code"] for answer in answers} == {200, 403}
         assert [answer["uid"] for answer in answers] == [f"r{i}" for i in range(50)]
@@ -155,9 +155,9 @@ async def test_q1_of_fifty_pods_at_once_exactly_as_many_are_allowed_as_fit(tmp_p
 
 async def test_certificates_are_reloaded_under_load(tmp_path):
     renewed = pki.generate("hami-webhook", "hami-system", now=datetime.now(UTC), extra_names=("127.0.0.1",))
-    async with served(tmp_path, await town(FULL)) as front:
-        url = str(front.client.base_url)
-        assert (await front.client.get("/healthz")).status_code == 200
+    async with served(tmp_path, await quota_cluster(FULL)) as webhook:
+        url = str(webhook.client.base_url)
+        assert (await webhook.client.get("/healthz")).status_code == 200
 
         async def load():
             for _ in range(15):
@@ -168,14 +168,14 @@ async def test_certificates_are_reloaded_under_load(tmp_path):
         async def renew():
             await asyncio.sleep(0.02)
             certificates(tmp_path, renewed)
-            tls = front.process.main._tls
+            tls = webhook.process.main._tls
             assert tls.reload_if_changed()
 
         await asyncio.gather(load(), load(), load(), renew())
         with pytest.raises(httpx.ConnectError):
             async with httpx.AsyncClient(base_url=url, verify=trusting()) as client:
                 await client.get("/healthz")
-        assert (await front.client.get("/healthz")).status_code == 200, "open connections go on"
+        assert (await webhook.client.get("/healthz")).status_code == 200, "open connections go on"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -190,8 +190,8 @@ async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_
         for start in range(0, len(large), 1 << 18):
             yield large[start : start + (1 << 18)]
 
-    async with served(tmp_path, await town(), "--max-request-bytes", "3145728") as front:
-        answer = await front.client.post("/webhook", content=chunks() if chunked else large, headers=AS_JSON)
+    async with served(tmp_path, await quota_cluster(), "--max-request-bytes", "3145728") as webhook:
+        answer = await webhook.client.post("/webhook", content=chunks() if chunked else large, headers=AS_JSON)
         assert answer.status_code == 200
         assert answer.json()["apiVersion"] == f"admission.k8s.io/{version}"
         assert answer.json()["response"]["uid"] == "7-a"
@@ -206,8 +206,8 @@ async def test_a_body_beyond_the_limit_gets_413_inside_a_review_with_the_uid_of_
 
 
 async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(tmp_path):
-    async with served(tmp_path, await town(), "--max-request-bytes", "2000") as front:
-        answer = await front.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
+    async with served(tmp_path, await quota_cluster(), "--max-request-bytes", "2000") as webhook:
+        answer = await webhook.client.post("/webhook", content=b"a" * 3000, headers=AS_JSON)
         assert (answer.json()["response"]["uid"], answer.json()["response"]["status"]["code"]) == ("", 413)
 
 
@@ -216,17 +216,17 @@ async def test_a_body_beyond_the_limit_that_is_no_review_gets_413_without_a_uid(
     [("127.0.0.1/32", 200), ("10.0.0.0/8,127.0.0.0/8", 200), ("fd00::/8,::1/128", 403), ("127.0.0.2/32", 403)],
 )
 async def test_reviews_are_accepted_from_api_servers_only_and_probes_from_anywhere(tmp_path, cidrs, code):
-    cluster = await town(FULL)
-    async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as front:
+    cluster = await quota_cluster(FULL)
+    async with served(tmp_path, cluster, "--api-server-cidrs", cidrs) as webhook:
         for path in ("/mutate", "/validate", "/webhook"):
             written = review(pod(path[1:], gpu=1, mem=3000, uid="u"))
-            answer = await front.client.post(path, content=body(written), headers=AS_JSON)
+            answer = await webhook.client.post(path, content=body(written), headers=AS_JSON)
             assert answer.status_code == code
             if code == 403:
                 sentence = "reviews are accepted from --api-server-cidrs only, and 127.0.0.1 isn't in them\n"
                 assert answer.text == sentence
         for path in ("/healthz", "/readyz", "/metrics"):
-            assert (await front.client.get(path)).status_code == 200
+            assert (await webhook.client.get(path)).status_code == 200
         assert bool(ledger(cluster)) is (code == 200)
 
 
@@ -251,8 +251,8 @@ def doors(known, registry=None, **limits):
     return WebhookApp(known, ListenerLimits(**limits), ready=lambda: None, registry=registry or new_registry())
 
 
-async def post(front, path, written, **params):
-    transport = httpx.ASGITransport(app=front.application(), raise_app_exceptions=True)
+async def post(webhook, path, written, **params):
+    transport = httpx.ASGITransport(app=webhook.application(), raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post(path, content=body(written), headers=AS_JSON, params=params)
         return answer.json()["response"]
@@ -300,8 +300,8 @@ async def test_a_hanging_quota_is_refused_by_the_charge_itself():
 
 
 async def test_security_4_time_per_request_is_bounded_even_if_nobody_says_so():
-    front = doors(core_on(Hung()).admission, request_timeout=0.05)
-    assert (await post(front, "/mutate", review(pod(gpu=1, mem=3000))))["status"]["code"] == 503
+    webhook = doors(core_on(Hung()).admission, request_timeout=0.05)
+    assert (await post(webhook, "/mutate", review(pod(gpu=1, mem=3000))))["status"]["code"] == 503
 
 
 async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(caplog):
@@ -312,8 +312,8 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
         webhook = validate = mutate
 
     registry = new_registry()
-    front = doors(Crashing(), registry)
-    inner = await post(front, "/mutate", review(pod("p", cpu())))
+    webhook = doors(Crashing(), registry)
+    inner = await post(webhook, "/mutate", review(pod("p", cpu())))
     assert (inner["allowed"], inner["status"]["code"]) == (False, 500)
     assert "secret" not in inner["status"]["message"]
     assert "RuntimeError" in caplog.text
@@ -323,7 +323,7 @@ async def test_a_crash_inside_is_a_polite_500_that_says_nothing_of_the_inside(ca
 async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
     caplog.set_level(logging.INFO)
     obj = pod("p\nERROR forged", gpu=1, mem=3000, nodeName="n")
-    await post(doors(gate()), "/mutate", review(obj))
+    await post(doors(handler_of()), "/mutate", review(obj))
     ours = [record for record in caplog.records if record.name.startswith("hami_webhook")]
     assert len(ours) == 1
     assert "\n" not in TextFormatter().format(ours[0])
@@ -332,10 +332,10 @@ async def test_names_from_outside_stay_on_one_line_of_the_log(caplog):
 
 async def test_answers_are_counted_by_path_and_code():
     registry = new_registry()
-    front = doors(gate(), registry)
-    await post(front, "/mutate", review(pod(gpu=1, mem=3000)))
-    await post(front, "/mutate", review(pod(gpu=1, mem=3000, nodeName="n")))
-    await post(front, "/validate", {})
+    webhook = doors(handler_of(), registry)
+    await post(webhook, "/mutate", review(pod(gpu=1, mem=3000)))
+    await post(webhook, "/mutate", review(pod(gpu=1, mem=3000, nodeName="n")))
+    await post(webhook, "/validate", {})
     found = samples(generate_latest(registry))
     assert found["hami_webhook_reviews_total"] == {
         labelled(path="/mutate", code="200"): 1,
@@ -346,7 +346,7 @@ async def test_answers_are_counted_by_path_and_code():
 
 
 class Slices:
-    """A gate whose every review of a large pod keeps the event loop for some time, and notes when."""
+    """A handler whose every review of a large pod keeps the event loop for some time, and notes when."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -365,14 +365,14 @@ class Slices:
 
 async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_others_are_answered():
     slices = Slices(0.05)
-    front = doors(slices)
+    webhook = doors(slices)
     padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
-    large = [asyncio.create_task(post(front, "/mutate", padded)) for _ in range(6)]
+    large = [asyncio.create_task(post(webhook, "/mutate", padded)) for _ in range(6)]
     while not slices.began:  # noqa: ASYNC110
         await asyncio.sleep(0)
     answered = 0
     while len(slices.began) < 5:
-        assert (await post(front, "/mutate", review(pod("p", cpu()))))["allowed"]
+        assert (await post(webhook, "/mutate", review(pod("p", cpu()))))["allowed"]
         answered += 1
         await asyncio.sleep(0)
     assert answered > 5, "small reviews are answered in between, more than one per pause"
@@ -383,21 +383,21 @@ async def test_large_reviews_are_worked_on_one_at_a_time_with_pauses_in_which_ot
 
 async def test_large_reviews_beyond_the_memory_for_them_are_refused_for_now():
     slices = Slices(0.01)
-    front = doors(slices, max_request_bytes=100_000)
+    webhook = doors(slices, max_request_bytes=100_000)
     padded = review(pod("p", cpu(), annotations={"pad": "x" * 80_000}))
-    answers = await asyncio.gather(*(post(front, "/mutate", padded) for _ in range(5)))
+    answers = await asyncio.gather(*(post(webhook, "/mutate", padded) for _ in range(5)))
     # the first is answered before the second arrives
     assert [answer["allowed"] for answer in answers] == [True, True, True, False, False]
     status = answers[3]["status"]
     assert (status["code"], status["details"]["retryAfterSeconds"]) == (503, 1)
     assert status["message"] == "too many large pods are being reviewed; try again"
-    assert (await post(front, "/mutate", padded))["allowed"], "memory is free again"
+    assert (await post(webhook, "/mutate", padded))["allowed"], "memory is free again"
 
 
 async def test_a_large_review_does_not_wait_longer_than_the_api_server():
-    front = doors(Slices(0.5))
+    webhook = doors(Slices(0.5))
     padded = review(pod("p", cpu(), annotations={"pad": "x" * (LARGE + 1)}))
-    answers = await asyncio.gather(*(post(front, "/mutate", padded, timeout="1800ms") for _ in range(3)))
+    answers = await asyncio.gather(*(post(webhook, "/mutate", padded, timeout="1800ms") for _ in range(3)))
     # half a second of the deadline is kept back; the second waits for half a second, the third would for one and a half
     assert [answer["allowed"] for answer in answers] == [True, True, False]
     assert answers[2]["status"]["code"] == 503

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from admission.scene import core_on
+from admission.clusters import core_on
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import card, node, pod, quota
-from scheduling.scenery import ALLOCATED, MEM, NOW
+from scheduling.placer_env import ALLOCATED, MEM, NOW
 
 from hami_webhook.cluster.api import Kind, Unavailable
 from hami_webhook.cluster.memory import MemoryCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from admission.scene import FULL, town
+from admission.clusters import FULL, quota_cluster
 
 from .serving import served
 
@@ -13,8 +13,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 
 async def test_the_metrics_that_are_listed_are_those_that_are_served(tmp_path: Path) -> None:
-    async with served(tmp_path / "tls", await town(FULL), "--preemption=on") as front:
-        text = (await front.client.get("/metrics")).text
+    async with served(tmp_path / "tls", await quota_cluster(FULL), "--preemption=on") as webhook:
+        text = (await webhook.client.get("/metrics")).text
     first_cells = re.findall(r"^\| (`hami_[^|]*)\|", PAGE, re.MULTILINE)
     listed = re.findall(r"`(\w+)`", "".join(first_cells))
     assert sorted(listed) == sorted(re.findall(r"^# TYPE (hami_\w+) ", text, re.MULTILINE))

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from admission.clusters import FULL, quota_cluster
 from admission.reviews import cpu, pod, review
-from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 
@@ -30,9 +30,9 @@ def without_values(text: str) -> str:
     return "".join(f"{BUILD.sub('hami_build_info', line)}\n" for line in sorted(lines))
 
 
-def annotations_of(front: Served, node: str) -> Mapping[str, str]:
+def annotations_of(webhook: Served, node: str) -> Mapping[str, str]:
     """The annotations of a node in the cache."""
-    known = front.process.core.state.node(node)
+    known = webhook.process.core.state.node(node)
     return known.annotations if known is not None else {}
 
 
@@ -40,7 +40,7 @@ ABOVE = {"metadata": {"name": "all"}, "spec": {"namespaceSelector": {}, "hard": 
 
 
 async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     for kind, obj in (
         (Kind.NODES, node()),
         (Kind.NODES, node("not json", "n2")),
@@ -49,13 +49,13 @@ async def test_the_exposition_is_as_recorded(tmp_path: Path) -> None:
         (Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "9"})),
     ):
         await cluster.create(kind, obj)
-    async with served(tmp_path, cluster, "--legacy-metrics") as front:
-        await until(lambda: all("hami.io/node-handshake" in annotations_of(front, name) for name in ("n1", "n2")))
-        await front.review("/mutate", review(pod("p", cpu())))
-        await front.review("/webhook", review(pod("new", gpu=1, mem=3000, uid="new")))
-        await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
-        url = f"http://127.0.0.1:{front.process.extender.port}/filter"
-        await front.client.post(url, content=b"{}", headers=AS_JSON)
-        text = without_values((await front.client.get("/metrics")).text)
+    async with served(tmp_path, cluster, "--legacy-metrics") as webhook:
+        await until(lambda: all("hami.io/node-handshake" in annotations_of(webhook, name) for name in ("n1", "n2")))
+        await webhook.review("/mutate", review(pod("p", cpu())))
+        await webhook.review("/webhook", review(pod("new", gpu=1, mem=3000, uid="new")))
+        await webhook.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
+        url = f"http://127.0.0.1:{webhook.process.extender.port}/filter"
+        await webhook.client.post(url, content=b"{}", headers=AS_JSON)
+        text = without_values((await webhook.client.get("/metrics")).text)
     (tmp_path / SNAPSHOT.name).write_text(text)
     assert text == SNAPSHOT.read_text(), f"see {tmp_path / SNAPSHOT.name}"

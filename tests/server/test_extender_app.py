@@ -1,4 +1,4 @@
-"""The extender's door over real HTTP: who is let in, what a request may be, what it says (core 7.1, security 3)."""
+"""The extender over real HTTP: who is let in, what a request may be, what it says (core 7.1, security 3)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from admission.scene import town
+from admission.clusters import quota_cluster
 from builders import card, node, pod
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import ExtendedKeyUsageOID
-from scheduling.front import Front
+from scheduling.extender_env import ExtenderEnv
 from starlette.applications import Starlette
 
 from hami_webhook import pki
@@ -43,10 +43,10 @@ def app_of(extender: Extender, token_file: str = "") -> ExtenderApp:
 
 
 @asynccontextmanager
-async def door(
-    front: Front | None = None, *, token_file: str = "", tls: ReloadingTls | None = None
+async def connected(
+    env: ExtenderEnv | None = None, *, token_file: str = "", tls: ReloadingTls | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    extender = (front or Front("single")).extender
+    extender = (env or ExtenderEnv("single")).extender
     application = app_of(extender, token_file).application()
     listener = Listener(application, host="127.0.0.1", port=0, limits=LIMITS, tls=tls)
     await listener.start()
@@ -58,20 +58,20 @@ async def door(
         await listener.drain_and_stop()
 
 
-async def a_town() -> Front:
-    front = Front("single")
-    await front.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=1000))
-    return front
+async def two_nodes() -> ExtenderEnv:
+    env = ExtenderEnv("single")
+    await env.add(node("n", card("G", 8000)), node("m", card("M", 8000)), pod("p", gpu=1, mem=1000))
+    return env
 
 
-def binding(front: Front, **other: str) -> dict[str, str]:
-    return {"PodName": "p", "PodNamespace": "default", "PodUID": front.read("p").uid, "Node": "n", **other}
+def binding(env: ExtenderEnv, **other: str) -> dict[str, str]:
+    return {"PodName": "p", "PodNamespace": "default", "PodUID": env.read("p").uid, "Node": "n", **other}
 
 
 async def test_a_pod_goes_through_filter_and_bind() -> None:
-    front = await a_town()
-    async with door(front) as client:
-        sent = {"Pod": front.raw("p"), "Nodes": None, "NodeNames": ["n", "m", "gone"]}
+    env = await two_nodes()
+    async with connected(env) as client:
+        sent = {"Pod": env.raw("p"), "Nodes": None, "NodeNames": ["n", "m", "gone"]}
         answer = await client.post("/filter", json=sent)
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "application/json"
@@ -82,16 +82,16 @@ async def test_a_pod_goes_through_filter_and_bind() -> None:
             "FailedNodes": gone,
             "FailedAndUnresolvableNodes": gone,
         }
-        answer = await client.post("/bind", json=binding(front, Node="m"))
+        answer = await client.post("/bind", json=binding(env, Node="m"))
         assert (answer.status_code, answer.json()) == (200, {"Error": ""})
-    assert front.read("p").node_name == "m"
+    assert env.read("p").node_name == "m"
 
 
 async def test_grades_are_a_list_of_hosts() -> None:
-    front = Front("cooperative")
-    await front.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
-    async with door(front) as client:
-        sent = {"Pod": front.raw("p"), "NodeNames": ["n", "x"]}
+    env = ExtenderEnv("cooperative")
+    await env.add(node("n", card("G", 8000)), pod("p", gpu=1, mem=1000))
+    async with connected(env) as client:
+        sent = {"Pod": env.raw("p"), "NodeNames": ["n", "x"]}
         await client.post("/filter", json=sent)
         answer = await client.post("/prioritize", json=sent)
         assert answer.json() == [{"Host": "n", "Score": 10}, {"Host": "x", "Score": 0}]
@@ -99,17 +99,17 @@ async def test_grades_are_a_list_of_hosts() -> None:
 
 
 async def test_a_simulation_needs_whole_nodes() -> None:
-    front = await a_town()
-    async with door(front) as client:
-        sent = {"Pod": front.raw("p"), "Nodes": {"items": [node("z", card("Z", 8000))]}}
+    env = await two_nodes()
+    async with connected(env) as client:
+        sent = {"Pod": env.raw("p"), "Nodes": {"items": [node("z", card("Z", 8000))]}}
         answer = (await client.post("/filter-simulation", json=sent)).json()
         assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["z"]
-        answer = (await client.post("/filter-simulation", json={"Pod": front.raw("p"), "NodeNames": ["n"]})).json()
+        answer = (await client.post("/filter-simulation", json={"Pod": env.raw("p"), "NodeNames": ["n"]})).json()
         assert answer["Error"] == "a simulation needs whole nodes: extender args missing nodes"
 
 
 async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400() -> None:
-    async with door() as client:
+    async with connected() as client:
         for path in PATHS:
             answer = await client.post(path)
             assert (answer.status_code, answer.text) == (400, "the request has no body\n"), path
@@ -122,7 +122,7 @@ async def test_what_is_wrong_is_told_with_status_200_and_a_missing_body_with_400
 
 
 async def test_other_methods_and_paths() -> None:
-    async with door() as client:
+    async with connected() as client:
         for path in PATHS:
             assert (await client.get(path)).status_code == 405, path
             assert (await client.put(path, content=b"{}")).status_code == 405, path
@@ -134,9 +134,9 @@ async def test_other_methods_and_paths() -> None:
 
 
 async def test_32_mib_are_taken_and_more_is_too_large() -> None:
-    front = await a_town()
-    async with door(front) as client:
-        body = json.dumps({"Pod": front.raw("p"), "NodeNames": ["n"]}).encode()
+    env = await two_nodes()
+    async with connected(env) as client:
+        body = json.dumps({"Pod": env.raw("p"), "NodeNames": ["n"]}).encode()
         answer = await client.post("/filter", content=body + b" " * (MAX_BODY - len(body)))
         assert (answer.status_code, answer.json()["NodeNames"]) == (200, ["n"])
         answer = await client.post("/filter", content=b" " * (MAX_BODY + 1))
@@ -145,20 +145,20 @@ async def test_32_mib_are_taken_and_more_is_too_large() -> None:
 
 
 async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: Path) -> None:
-    front = await a_town()
+    env = await two_nodes()
     file = tmp_path / "token"
     file.write_text("secret\n")
-    async with door(front, token_file=str(file)) as client:
-        sent = json.dumps({"Pod": front.raw("p"), "NodeNames": ["n"]})
-        before = front.raw("p")
+    async with connected(env, token_file=str(file)) as client:
+        sent = json.dumps({"Pod": env.raw("p"), "NodeNames": ["n"]})
+        before = env.raw("p")
         for value in (None, "", "secret", "Bearer", "Bearer wrong", "Basic secret", "Bearer sécret"):
             headers = {} if value is None else {"authorization": value.encode("latin-1")}
             for path in PATHS:
                 answer = await client.post(path, content=sent, headers=headers)
                 assert answer.status_code == 401, value
                 assert answer.headers["www-authenticate"] == "Bearer"
-        assert front.raw("p") == before
-        assert front.registry.get_sample_value("hami_webhook_extender_filtered_total") == 0
+        assert env.raw("p") == before
+        assert env.registry.get_sample_value("hami_webhook_extender_filtered_total") == 0
         assert (await client.get("/healthz")).status_code == 200
         for value in ("Bearer secret", "bearer  secret"):
             answer = await client.post("/filter", content=sent, headers={"authorization": value})
@@ -174,31 +174,31 @@ async def test_without_the_token_nobody_is_let_in_and_nothing_changes(tmp_path: 
 
 
 async def test_a_forged_bind_changes_nothing() -> None:
-    front = await a_town()
-    async with door(front) as client:
-        await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
-        front.hear("p")
-        before, held, version = front.raw("p"), front.used("n", "G"), front.cluster.peek(Kind.NODES, "n")
+    env = await two_nodes()
+    async with connected(env) as client:
+        await client.post("/filter", json={"Pod": env.raw("p"), "NodeNames": ["n"]})
+        env.hear("p")
+        before, held, version = env.raw("p"), env.used("n", "G"), env.cluster.peek(Kind.NODES, "n")
         for forged in (
             {"PodName": "nobody"},
             {"PodNamespace": "elsewhere"},
             {"PodUID": "00000000-0000-4000-8000-000000000bad"},
         ):
-            answer = await client.post("/bind", json=binding(front, **forged))
+            answer = await client.post("/bind", json=binding(env, **forged))
             assert answer.status_code == 200
             assert answer.json()["Error"]
         for lacking in ("PodName", "PodNamespace", "PodUID", "Node"):
-            assert (await client.post("/bind", json=binding(front, **{lacking: ""}))).json()["Error"]
-        assert (front.raw("p"), front.used("n", "G"), front.cluster.peek(Kind.NODES, "n")) == (before, held, version)
-        assert (await client.post("/bind", json=binding(front))).json() == {"Error": ""}
+            assert (await client.post("/bind", json=binding(env, **{lacking: ""}))).json()["Error"]
+        assert (env.raw("p"), env.used("n", "G"), env.cluster.peek(Kind.NODES, "n")) == (before, held, version)
+        assert (await client.post("/bind", json=binding(env))).json() == {"Error": ""}
 
 
 async def test_odd_objects_are_answered_not_failed() -> None:
-    front = await a_town()
-    async with door(front) as client:
+    env = await two_nodes()
+    async with connected(env) as client:
         for nodes in ({"items": [{}]}, {"items": [{"metadata": 1}]}, {"items": None}, {}):
             for path in ("/filter", "/filter-simulation", "/prioritize"):
-                answer = await client.post(path, json={"Pod": front.raw("p"), "Nodes": nodes})
+                answer = await client.post(path, json={"Pod": env.raw("p"), "Nodes": nodes})
                 assert answer.status_code == 200, (nodes, path)
         for odd in ({"metadata": 7}, {"metadata": {"uid": ["x"]}}, {"spec": {"containers": [None]}}):
             for path in ("/filter", "/prioritize"):
@@ -210,7 +210,7 @@ async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: P
     authority.write_bytes(CA.certificate)
     certificates(tmp_path / "own")
     own = CertificateFiles(tmp_path / "own" / pki.SERVING_CERTIFICATE, tmp_path / "own" / pki.SERVING_KEY, authority)
-    front = await a_town()
+    env = await two_nodes()
 
     def context(pair: pki.KeyPair | None) -> ssl.SSLContext:
         trusted = trusting()
@@ -223,13 +223,13 @@ async def test_a_client_certificate_is_required_if_that_is_asked_for(tmp_path: P
     key = ec.generate_private_key(ec.SECP256R1())
     known = issued(key, ExtendedKeyUsageOID.CLIENT_AUTH)
     stranger = pki.generate("scheduler", "kube-system", now=datetime.now(UTC)).serving
-    async with door(front, tls=ReloadingTls(own)) as usual:
+    async with connected(env, tls=ReloadingTls(own)) as usual:
         for refused in (None, stranger):
             async with httpx.AsyncClient(base_url=usual.base_url, verify=context(refused), timeout=5) as client:
                 with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
-                    await client.post("/bind", json=binding(front))
+                    await client.post("/bind", json=binding(env))
         async with httpx.AsyncClient(base_url=usual.base_url, verify=context(known)) as client:
-            answer = await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
+            answer = await client.post("/filter", json={"Pod": env.raw("p"), "NodeNames": ["n"]})
             assert answer.json()["NodeNames"] == ["n"]
 
 
@@ -237,16 +237,16 @@ async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told
     (tmp_path / "clients.crt").write_bytes(CA.certificate)
     (tmp_path / "token").write_text("secret")
     guarded = ("--extender-client-ca-file", str(tmp_path / "clients.crt"))
-    async with served(tmp_path / "a", await town(), *guarded) as front:
-        assert front.process.extender is not None
-        port = front.process.extender.port
+    async with served(tmp_path / "a", await quota_cluster(), *guarded) as env:
+        assert env.process.extender is not None
+        port = env.process.extender.port
         for url in (f"http://127.0.0.1:{port}", f"https://127.0.0.1:{port}"):
             async with httpx.AsyncClient(base_url=url, verify=trusting(), timeout=5) as client:
                 with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
                     await client.post("/bind", content=b"{}")
-    async with served(tmp_path / "b", await town(), "--extender-token-file", str(tmp_path / "token")) as front:
-        assert front.process.extender is not None
-        url = f"http://127.0.0.1:{front.process.extender.port}"
+    async with served(tmp_path / "b", await quota_cluster(), "--extender-token-file", str(tmp_path / "token")) as env:
+        assert env.process.extender is not None
+        url = f"http://127.0.0.1:{env.process.extender.port}"
         async with httpx.AsyncClient(base_url=url, timeout=5) as client:
             assert (await client.post("/bind", content=b"{}")).status_code == 401
             answer = await client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
@@ -268,8 +268,8 @@ async def test_a_whole_process_asks_for_the_certificate_and_the_token_it_is_told
     ],
 )
 async def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address: str, status: int) -> None:
-    front = await a_town()
-    routes = app_of(front.extender).routes(loopback_only=True)
+    env = await two_nodes()
+    routes = app_of(env.extender).routes(loopback_only=True)
     transport = httpx.ASGITransport(Starlette(routes=[*routes]), client=(address, 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
         for path in PATHS:
@@ -277,30 +277,30 @@ async def test_on_the_main_server_who_connects_from_elsewhere_is_refused(address
             assert answer.status_code == status, path
             if status == 403:
                 assert f"{path} is answered on loopback only, and {address} isn't; " in answer.text
-        await client.post("/filter", json={"Pod": front.raw("p"), "NodeNames": ["n"]})
-        await client.post("/bind", json=binding(front))
-    await front.recorded()
-    assert front.read("p").node_name == ("n" if status == 200 else "")
+        await client.post("/filter", json={"Pod": env.raw("p"), "NodeNames": ["n"]})
+        await client.post("/bind", json=binding(env))
+    await env.recorded()
+    assert env.read("p").node_name == ("n" if status == 200 else "")
 
 
 async def test_a_kube_scheduler_beside_the_process_may_send_to_the_main_server(tmp_path: Path) -> None:
-    async with served(tmp_path / "a", await town(), "--extender-bind-address=") as front:
-        assert front.process.extender is None
-        answer = await front.client.post("/bind", content=b"{}")
+    async with served(tmp_path / "a", await quota_cluster(), "--extender-bind-address=") as env:
+        assert env.process.extender is None
+        answer = await env.client.post("/bind", content=b"{}")
         assert answer.json()["Error"].startswith("extender binding args must name")
     # with a token for the extender, the main server wants it as well
     (tmp_path / "token").write_text("secret")
-    async with served(tmp_path / "b", await town(), "--extender-token-file", str(tmp_path / "token")) as front:
-        assert (await front.client.post("/bind", content=b"{}")).status_code == 401
-        answer = await front.client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
+    async with served(tmp_path / "b", await quota_cluster(), "--extender-token-file", str(tmp_path / "token")) as env:
+        assert (await env.client.post("/bind", content=b"{}")).status_code == 401
+        answer = await env.client.post("/bind", content=b"{}", headers={"authorization": "Bearer secret"})
         assert answer.status_code == 200
     # with an authority for the extender's clients it can't
     (tmp_path / "clients.crt").write_bytes(CA.certificate)
     guarded = ("--extender-client-ca-file", str(tmp_path / "clients.crt"))
-    async with served(tmp_path / "c", await town(), *guarded) as front:
-        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
-    async with served(tmp_path / "d", await town(), "--roles", "webhook,controller") as front:
-        assert (await front.client.post("/bind", content=b"{}")).status_code == 404
+    async with served(tmp_path / "c", await quota_cluster(), *guarded) as env:
+        assert (await env.client.post("/bind", content=b"{}")).status_code == 404
+    async with served(tmp_path / "d", await quota_cluster(), "--roles", "webhook,controller") as env:
+        assert (await env.client.post("/bind", content=b"{}")).status_code == 404
 
 
 def test_the_door_is_on_loopback_unless_it_is_guarded(tmp_path: Path) -> None:

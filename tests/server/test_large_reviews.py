@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from admission.clusters import quota_cluster
 from admission.reviews import GPU, MEM, body, pod, review
-from admission.scene import town
 from builders import container
 
 from .serving import AS_JSON, served
@@ -15,11 +15,11 @@ from .serving import AS_JSON, served
 async def test_between_two_large_reviews_others_are_answered(tmp_path):
     large = body(review(pod("p", *(container(f"c{number}", gpu=1, mem=3000) for number in range(3_000)), uid="large")))
     small = body(review(pod(gpu=1, mem=3000, uid="small")))
-    async with served(tmp_path, await town({GPU: 10**9, MEM: 10**9})) as front:
+    async with served(tmp_path, await quota_cluster({GPU: 10**9, MEM: 10**9})) as webhook:
         answers = []
 
         async def send(name, content):
-            answer = await front.client.post("/mutate", content=content, headers=AS_JSON)
+            answer = await webhook.client.post("/mutate", content=content, headers=AS_JSON)
             assert answer.json()["response"]["allowed"]
             answers.append(name)
 

@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from admission.clusters import FULL, quota_cluster
 from admission.reviews import pod, review
-from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 from hami_webhook.logs import TRACE, JsonFormatter
@@ -22,22 +22,22 @@ async def test_a_pod_is_followed_by_its_uid_from_review_to_binding(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "hami_webhook")
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     await cluster.create(Kind.NODES, node())
-    async with served(tmp_path, cluster) as front:
+    async with served(tmp_path, cluster) as webhook:
         written = pod("p", gpu=1, mem=100, uid="u1", schedulerName="hami-scheduler")
         sent = review(written)
-        assert (await front.review("/validate", sent))["allowed"]
-        refused = await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="u2")))
+        assert (await webhook.review("/validate", sent))["allowed"]
+        refused = await webhook.review("/validate", review(pod("big", gpu=99, mem=3000, uid="u2")))
         stored = await cluster.create(Kind.PODS, written)
         uid = stored["metadata"]["uid"]
-        state = front.process.core.state
+        state = webhook.process.core.state
         await until(lambda: state.pod(uid) is not None)
-        extender = f"http://127.0.0.1:{front.process.extender.port}"
+        extender = f"http://127.0.0.1:{webhook.process.extender.port}"
         for name in ("absent", "n1"):
-            await front.client.post(f"{extender}/filter", json={"Pod": stored, "NodeNames": [name]})
+            await webhook.client.post(f"{extender}/filter", json={"Pod": stored, "NodeNames": [name]})
         binding = {"PodName": "p", "PodNamespace": "team-a", "PodUID": uid, "Node": "n1"}
-        assert (await front.client.post(f"{extender}/bind", json=binding)).json() == {"Error": ""}
+        assert (await webhook.client.post(f"{extender}/bind", json=binding)).json() == {"Error": ""}
     events = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     of_pod = [event for event in events if event.get("uid") in ("u1", uid)]
     assert [event["msg"] for event in of_pod] == [

@@ -6,8 +6,8 @@ import asyncio
 
 import orjson
 import pytest
+from admission.clusters import NOW, core_on, quota_cluster
 from admission.reviews import CORES, GPU, MEM, cpu, parsed, pod, review, vendors
-from admission.scene import NOW, core_on, town
 from builders import container
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -47,7 +47,7 @@ def placed(text, *containers, name="p", node="n1", phase="Running", uid="u1", wh
 
 def scrape(*objects, **more):
     async def core():
-        return core_on(await town(), **more)
+        return core_on(await quota_cluster(), **more)
 
     made = asyncio.run(core())
     for kind, obj in objects:
@@ -312,7 +312,7 @@ def test_used_without_a_quota_has_limit_0():
 
 def test_charges_and_refusals_are_counted():
     async def charged():
-        core = core_on(await town({MEM: 3000}))
+        core = core_on(await quota_cluster({MEM: 3000}))
         core.caches.accelerator_quotas.alive_within = lambda seconds: True
         for name in ("a", "b"):
             try:

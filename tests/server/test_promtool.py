@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from admission.clusters import FULL, quota_cluster
 from admission.reviews import pod, review
-from admission.scene import FULL, town
 
 from hami_webhook.cluster.api import Kind
 
@@ -21,13 +21,13 @@ HAMIS = ("hami_gpu_", "hami_node_gpu_", "hami_vgpu_", "hami_resource_quota_", "h
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed (Debian: prometheus)")
 async def test_promtool_finds_no_fault_with_our_metrics(tmp_path: Path) -> None:
-    async with served(tmp_path, await town(FULL), "--preemption=on") as front:
-        caches = front.process.core.caches
+    async with served(tmp_path, await quota_cluster(FULL), "--preemption=on") as webhook:
+        caches = webhook.process.core.caches
         caches.put(Kind.NODES, node())
         caches.put(Kind.PODS, placed("G0,NVIDIA,250,30:;"))
         caches.put(Kind.RESOURCE_QUOTAS, quota("other", **{"nvidia.com/gpu": "1"}))
-        await front.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
-        text = (await front.client.get("/metrics")).text
+        await webhook.review("/validate", review(pod("big", gpu=99, mem=3000, uid="big")))
+        text = (await webhook.client.get("/metrics")).text
     status, findings = checked(text)
     assert [finding for finding in findings if not finding.startswith(HAMIS)] == []
     assert status == (3 if findings else 0), "3 is for names, 1 for text that can't be read"

@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from admission.clusters import FULL, core_on, quota_cluster
 from admission.reviews import body
-from admission.scene import FULL, core_on, town
 from prometheus_client import generate_latest
 from quota.objects import GPU, MEM
 
@@ -33,16 +33,16 @@ def review(hard: Any, operation: str = "CREATE", annotations: Any = None) -> JSO
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 async def test_a_misread_quota_is_allowed_with_a_warning(tmp_path, operation):
-    async with served(tmp_path, await town(FULL)) as front:
-        inner = await front.review("/quotas", review({MEM: "16Gi"}, operation))
+    async with served(tmp_path, await quota_cluster(FULL)) as webhook:
+        inner = await webhook.review("/quotas", review({MEM: "16Gi"}, operation))
         assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}, "warnings": [UNITS]}
-        inner = await front.review("/quotas", review({GPU: "4", MEM: "20000"}, operation))
+        inner = await webhook.review("/quotas", review({GPU: "4", MEM: "20000"}, operation))
         assert inner == {"uid": "u1", "allowed": True, "status": {"code": 200}}
 
 
 async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
-    async with served(tmp_path, await town(FULL)) as front:
-        inner = await front.review(
+    async with served(tmp_path, await quota_cluster(FULL)) as webhook:
+        inner = await webhook.review(
             "/quotas", review({MEM: "16Gi"}, "UPDATE", {"hami.io/quota-ledger": "x" * 2 * LARGE})
         )
         assert inner["allowed"]
@@ -59,8 +59,8 @@ async def test_a_quota_with_a_large_ledger_is_answered_too(tmp_path):
     ],
 )
 async def test_what_can_not_be_read_fails_as_a_call_which_the_failure_policy_lets_pass(tmp_path, content, status):
-    async with served(tmp_path, await town(FULL), "--max-request-bytes", "4096") as front:
-        answer = await front.client.post("/quotas", content=content, headers=AS_JSON)
+    async with served(tmp_path, await quota_cluster(FULL), "--max-request-bytes", "4096") as webhook:
+        answer = await webhook.client.post("/quotas", content=content, headers=AS_JSON)
         assert answer.status_code == status
 
 
@@ -70,7 +70,11 @@ async def test_a_failure_of_ours_fails_as_a_call_and_is_counted():
 
     registry = new_registry()
     app = WebhookApp(
-        core_on(await town()).admission, ListenerLimits(), ready=lambda: None, registry=registry, misreadings=fail
+        core_on(await quota_cluster()).admission,
+        ListenerLimits(),
+        ready=lambda: None,
+        registry=registry,
+        misreadings=fail,
     )
     transport = httpx.ASGITransport(app=app.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from admission.clusters import FULL, quota_cluster
 from admission.reviews import GPU, MEM, VENDORS, body, pod, review
-from admission.scene import FULL, town
 from prometheus_client import generate_latest
 
 from hami_webhook.assembly import options_of
@@ -82,7 +82,7 @@ def test_the_defaults_are_the_specifications():
 
 
 async def test_the_reconciler_puts_used_right(tmp_path):
-    cluster = await town(FULL, {GPU: 9, MEM: 9})
+    cluster = await quota_cluster(FULL, {GPU: 9, MEM: 9})
     async with served(tmp_path, cluster):
         await until(
             lambda: cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a")["status"]["used"][f"limits.{GPU}"] == "0"
@@ -102,7 +102,7 @@ async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError) as caught:
-            async with running(await town(), VENDORS, settings_of(flag, address)):
+            async with running(await quota_cluster(), VENDORS, settings_of(flag, address)):
                 pytest.fail("it runs")
     assert str(caught.value) == f"{flag} {address}: can't be listened on: Address already in use"
 
@@ -110,7 +110,7 @@ async def test_a_port_that_is_taken_is_told_with_its_flag(flag):
 async def test_certificates_that_cant_be_used_stop_the_start(tmp_path):
     flags = ("--cert_file", str(tmp_path / "none.crt"), "--key_file", str(tmp_path / "none.key"))
     with pytest.raises(TlsError, match=r"none\.crt can't be read"):
-        async with running(await town(), VENDORS, settings_of(*flags)):
+        async with running(await quota_cluster(), VENDORS, settings_of(*flags)):
             pytest.fail("it runs")
 
 
@@ -198,32 +198,32 @@ async def test_a_running_process_takes_a_new_policy_and_tells_of_a_bad_one(tmp_p
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
     path = tmp_path / "policy.yaml"
     path.write_text("")
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
     me = await cluster.create(
         Kind.PODS, {"metadata": {"name": "me", "namespace": "team-a"}, "spec": {"containers": []}}
     )
     async with served(
         tmp_path / "tls", cluster, "--policy-file", str(path), env=env, policies=PolicyRules.EMPTY
-    ) as front:
+    ) as webhook:
 
         async def warned():
-            inner = await front.review("/mutate", review(pod(gpu=1, mem=3000)))
+            inner = await webhook.review("/mutate", review(pod(gpu=1, mem=3000)))
             return inner.get("warnings", [])
 
-        def metrics_of(front):
-            return generate_latest(front.process.registry).decode()
+        def metrics_of(webhook):
+            return generate_latest(webhook.process.registry).decode()
 
         assert await warned() == []
         path.write_text(ENFORCING % "binpack")
-        await until(lambda: "hami_webhook_policy_rules 1.0" in metrics_of(front))
+        await until(lambda: "hami_webhook_policy_rules 1.0" in metrics_of(webhook))
         assert await warned() == ["hami.io/gpu-scheduler-policy set to binpack by policy r"]
         path.write_text("policies: 1")
         await until(lambda: cluster.events)
         (event,) = cluster.events
         assert (event.note.name, event.note.reason, event.note.type) == ("me", "PolicyFileRefused", "Warning")
         assert event.note.uid == me["metadata"]["uid"]  # without it `kubectl describe` doesn't show the event
-        metrics = metrics_of(front)
+        metrics = metrics_of(webhook)
         assert "hami_webhook_policy_failures_total 1.0" in metrics
         assert "hami_webhook_policy_rules 1.0" in metrics
         for name in ("tls_reloads_total", "tls_not_after_seconds", "quota_expired_total", "quota_drift_total"):
@@ -379,12 +379,12 @@ async def test_a_replica_of_the_webhook_records_no_event_and_never_leads(tmp_pat
     monkeypatch.setattr("hami_webhook.server.run._POLICY_POLL", 0.02)
     path = tmp_path / "policy.yaml"
     path.write_text("policies: 1")
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     env = {"POD_NAME": "me", "POD_NAMESPACE": "team-a"}
     flags = ("--policy-file", str(path), "--roles", "webhook")
-    async with served(tmp_path / "tls", cluster, *flags, env=env, policies=PolicyRules.EMPTY) as front:
-        await until(lambda: "policy_failures_total 1.0" in generate_latest(front.process.registry).decode())
-        assert "hami_webhook_leader" not in generate_latest(front.process.registry).decode()
+    async with served(tmp_path / "tls", cluster, *flags, env=env, policies=PolicyRules.EMPTY) as webhook:
+        await until(lambda: "policy_failures_total 1.0" in generate_latest(webhook.process.registry).decode())
+        assert "hami_webhook_leader" not in generate_latest(webhook.process.registry).decode()
     assert cluster.events == []
 
 
@@ -392,10 +392,10 @@ async def test_a_loop_that_fails_is_counted_and_the_process_serves_on(tmp_path, 
     def fail(*_):
         raise KeyError("metadata")
 
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     monkeypatch.setattr("hami_webhook.controller.namespaces.NamespaceAnnotations.audit", fail)
-    async with served(tmp_path, cluster) as front:
+    async with served(tmp_path, cluster) as webhook:
         failures = 'hami_webhook_loop_failures_total{loop="namespace annotations"} 1.0'
-        await until(lambda: failures in generate_latest(front.process.registry).decode())
-        assert (await front.review("/mutate", review(pod(gpu=1, mem=3000))))["allowed"]
+        await until(lambda: failures in generate_latest(webhook.process.registry).decode())
+        assert (await webhook.review("/mutate", review(pod(gpu=1, mem=3000))))["allowed"]
     assert "namespace annotations failed; starting it again in 1 s" in caplog.text

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from admission.scene import FULL, town
+from admission.clusters import FULL, quota_cluster
 
 from hami_webhook.cluster.api import JSON, Kind, NotFound
 from hami_webhook.cluster.memory import MemoryCluster
@@ -21,8 +21,8 @@ SHOWBACK = "hami_webhook_showback_card_seconds_total"
 CLUSTER = {"hami_gpu_shared_count", "hami_vgpu_memory_allocated_bytes", "hami_webhook_quota_hard", SHOWBACK}
 
 
-async def scraped(front: Served) -> dict[str, dict[object, float]]:
-    found: dict[str, dict[object, float]] = samples((await front.client.get("/metrics")).content)
+async def scraped(webhook: Served) -> dict[str, dict[object, float]]:
+    found: dict[str, dict[object, float]] = samples((await webhook.client.get("/metrics")).content)
     return found
 
 
@@ -44,12 +44,12 @@ async def leads(cluster: MemoryCluster, name: str) -> None:
 @asynccontextmanager
 async def replica(folder: Path, cluster: MemoryCluster, name: str) -> AsyncIterator[Served]:
     flags = ("--leader-elect", "--roles", "webhook,controller")
-    async with served(folder / name, cluster, *flags, env={"POD_NAMESPACE": "team-a", "POD_NAME": name}) as front:
-        yield front
+    async with served(folder / name, cluster, *flags, env={"POD_NAMESPACE": "team-a", "POD_NAME": name}) as webhook:
+        yield webhook
 
 
 async def test_the_cluster_is_exported_by_the_leader_alone_and_by_the_next_after_it(tmp_path: Path) -> None:
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     await cluster.create(Kind.NODES, node())
     await cluster.create(Kind.PODS, placed("G0,NVIDIA,250,30:;"))
     async with AsyncExitStack() as first:

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 import httpx
 import orjson
 import pytest
+from admission.clusters import FULL, ledger, quota_cluster, spent
 from admission.reviews import GPU, MEM, cpu, patched, pod, review, update
-from admission.scene import FULL, ledger, spent, town
 from builders import container
 
 from hami_webhook import pki
@@ -36,10 +36,10 @@ async def test_security_1_the_allowed_identities_come_from_configuration_with_sa
     env = {"POD_NAMESPACE": "hami-system"}
     old = pod(gpu=1, mem=3000, nodeName="n1")
     new = pod(gpu=1, mem=3000, nodeName="n1", annotations={"hami.io/bind-phase": "success"})
-    async with served(tmp_path, await town(), "--allowed-identities", "joe,group:ops", env=env) as front:
+    async with served(tmp_path, await quota_cluster(), "--allowed-identities", "joe,group:ops", env=env) as webhook:
 
         async def allowed(user, *groups):
-            return (await front.review("/validate", update(old, new, user, *groups)))["allowed"]
+            return (await webhook.review("/validate", update(old, new, user, *groups)))["allowed"]
 
         account = "system:serviceaccount:hami-system:"
         for user, groups in (
@@ -66,26 +66,26 @@ def test_security_1_without_a_namespace_of_our_own_nobody_is_trusted_by_default(
 
 
 async def test_security_2_no_label_on_the_pod_opts_out_of_the_charge(tmp_path):
-    cluster = await town(FULL)
-    async with served(tmp_path, cluster) as front:
+    cluster = await quota_cluster(FULL)
+    async with served(tmp_path, cluster) as webhook:
         obj = pod(gpu=1, mem=3000, uid="u1", labels={"hami.io/webhook": "ignore"})
-        assert (await front.review("/validate", review(obj)))["allowed"]
+        assert (await webhook.review("/validate", review(obj)))["allowed"]
     assert ledger(cluster) == {"u1": {GPU: 1, MEM: 3000}}
 
 
 async def test_security_2_namespace_policy_is_tightened_never_loosened(tmp_path):
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     policies = PolicyRules((Rule("r", enforce={"hami.io/gpu-scheduler-policy": "spread"}),))
     namespace = {"metadata": {"name": "bounded", "annotations": {"nvidia.com/use-gpuuuid": "GPU-a,GPU-b"}}}
     await cluster.create(Kind.NAMESPACES, namespace)
-    async with served(tmp_path, cluster, policies=policies) as front:
+    async with served(tmp_path, cluster, policies=policies) as webhook:
 
         async def through(path, **annotations):
             notes = {"nvidia.com/use-gpuuuid": annotations["uuids"]} if "uuids" in annotations else {}
             notes |= {"hami.io/gpu-scheduler-policy": annotations["policy"]} if "policy" in annotations else {}
             obj = pod(gpu=1, mem=3000, annotations=notes, uid="u")
             obj["metadata"]["namespace"] = "bounded"
-            inner = await front.review(path, review(obj, namespace="bounded"))
+            inner = await webhook.review(path, review(obj, namespace="bounded"))
             if not inner["allowed"]:
                 return inner["status"]["code"]
             operations = orjson.loads(base64.b64decode(inner.get("patch", "W10=")))
@@ -107,15 +107,15 @@ async def test_security_4_clients_are_verified_if_that_is_asked_for(tmp_path):
     clients = pki.authority(now=datetime.now(UTC))
     (tmp_path / "clients.crt").write_bytes(clients.certificate)
     flags = ("--client-ca-file", str(tmp_path / "clients.crt"))
-    async with served(tmp_path / "tls", await town(), *flags) as front:
+    async with served(tmp_path / "tls", await quota_cluster(), *flags) as webhook:
         with pytest.raises((httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError)):
-            await front.client.get("/healthz")
-        assert front.process.main.failed_handshakes == 1
+            await webhook.client.get("/healthz")
+        assert webhook.process.main.failed_handshakes == 1
 
 
 async def test_security_4_tls_before_1_2_is_refused(tmp_path):
-    async with served(tmp_path, await town()) as front:
-        port = front.process.main.port
+    async with served(tmp_path, await quota_cluster()) as webhook:
+        port = webhook.process.main.port
 
         def handshake(version):
             context = trusting(PAIR.ca)
@@ -140,7 +140,7 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
     env = [{"name": "PASSWORD", "value": SECRET}, {"name": "CUDA_TASK_PRIORITY", "value": SECRET}]
     extra = {"env": env, "args": [SECRET], "command": [SECRET]}
     priority = {GPU: 1, "nvidia.com/priority": 1}
-    cluster = await town(FULL)
+    cluster = await quota_cluster(FULL)
     objects = [
         pod("p", container(gpu=1, mem=3000, **extra), uid="u1"),
         pod("p", cpu(**extra)),
@@ -154,12 +154,12 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
         pod("p", {**container(gpu=1, mem=3000, **extra), "name": 1}),
         {**pod("p", container(gpu=1, mem=3000, **extra)), "spec": [SECRET]},
     ]
-    async with served(tmp_path, cluster) as front:
+    async with served(tmp_path, cluster) as webhook:
         for obj in objects:
             for path in ("/mutate", "/validate", "/webhook"):
-                await front.review(path, review(obj))
-        await front.review("/validate", update(objects[0], objects[3]))
-        await front.client.post("/validate", content=SECRET.encode(), headers={"content-type": "application/json"})
+                await webhook.review(path, review(obj))
+        await webhook.review("/validate", update(objects[0], objects[3]))
+        await webhook.client.post("/validate", content=SECRET.encode(), headers={"content-type": "application/json"})
     ours = [record for record in caplog.records if record.name.startswith("hami_webhook")]
     assert ours or level > logging.INFO, "the test would see what is logged"
     text = "\n".join(JsonFormatter().format(record) for record in caplog.records)
@@ -168,26 +168,26 @@ async def test_security_4_logs_carry_no_env_values_and_no_whole_pods(tmp_path, c
 
 
 async def test_security_4_a_secret_in_the_environment_is_not_told_in_answers_either(tmp_path):
-    async with served(tmp_path, await town(FULL)) as front:
+    async with served(tmp_path, await quota_cluster(FULL)) as webhook:
         obj = pod("p", container(gpu=1, mem=3000, env={"PASSWORD": SECRET}), uid="u")
-        inner = await front.review("/webhook", review(obj))
+        inner = await webhook.review("/webhook", review(obj))
         assert SECRET not in orjson.dumps(inner).decode()
 
 
 async def test_security_4_malformed_reviews_change_nothing(tmp_path):
-    cluster = await town(FULL)
-    async with served(tmp_path, cluster) as front:
+    cluster = await quota_cluster(FULL)
+    async with served(tmp_path, cluster) as webhook:
         for written in ({}, review(None), review([]), review(pod("p", {"name": "c", "resources": {"limits": [GPU]}}))):
             for path in ("/mutate", "/validate", "/webhook"):
-                inner = await front.review(path, written)
+                inner = await webhook.review(path, written)
                 assert (inner["allowed"], inner["status"]["code"]) == (False, 400)
-        assert front.process.core.charger.counts.writes == 0
+        assert webhook.process.core.charger.counts.writes == 0
     assert (spent(cluster), ledger(cluster)) == ({GPU: 0, MEM: 0}, {})
 
 
 async def test_security_6_readiness_needs_certificates_and_caches(tmp_path):
     # A process without usable certificates never starts (test_run.py); one without caches isn't ready (test_app.py).
-    async with served(tmp_path, await town()) as front:
-        assert (await front.client.get("/readyz")).status_code == 200
-        front.process.leave()
-        assert (await front.client.get("/readyz")).status_code == 503
+    async with served(tmp_path, await quota_cluster()) as webhook:
+        assert (await webhook.client.get("/readyz")).status_code == 200
+        webhook.process.leave()
+        assert (await webhook.client.get("/readyz")).status_code == 503

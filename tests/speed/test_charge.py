@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from admission.clusters import Recorder, account_of, core_on, quota_cluster
 from admission.reviews import GPU, MEM, PERCENT, parsed, pod, review
-from admission.scene import Recorder, books, core_on, town
 from builders import container
 
-from hack.bench.scenery import node
+from hack.bench.objects import node
 from hami_webhook.cluster.api import Kind
 from hami_webhook.device_config import builtin_device_config, enabled_vendors
 from hami_webhook.kube.objects import Namespace, Node, Pod
@@ -41,7 +41,7 @@ class Slow(Recorder):
 @pytest.mark.parametrize("at_once", [25, 500])
 def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> None:
     async def story() -> tuple[Counter[str], int]:
-        cluster = await town({GPU: 10 * PODS, MEM: 10**9})
+        cluster = await quota_cluster({GPU: 10 * PODS, MEM: 10**9})
         recorder = Slow(cluster)
         core = core_on(recorder)
         core.caches.namespaces["team-a"] = Namespace("team-a", {}, {})
@@ -56,13 +56,13 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
                 asked = pod(f"p{number}", gpu=1, mem=3000, uid=f"u{number}")
                 await core.admission.validate(parsed(review(asked)))
                 core.caches.put(Kind.PODS, asked)
-                most.append(len(books(cluster).ledger))
+                most.append(len(account_of(cluster).ledger))
 
         most: list[int] = []
         await asyncio.gather(*(client() for _ in range(at_once)))
         # a ledger has pods on their way only: each write must carry it
         assert max(most) <= 2 * at_once
-        return Counter(recorder.calls), books(cluster).used[f"limits.{GPU}"]
+        return Counter(recorder.calls), account_of(cluster).used[f"limits.{GPU}"]
 
     calls, used = asyncio.run(story())
     assert used == PODS
@@ -71,7 +71,7 @@ def test_a_burst_costs_less_than_a_fifth_of_a_write_per_pod(at_once: int) -> Non
 
 
 async def test_a_lone_pod_is_charged_without_a_pause() -> None:
-    cluster = await town({GPU: 10})
+    cluster = await quota_cluster({GPU: 10})
     naps: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders import bound_pod, card, node
-from scheduling.scenery import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.assembly import Caches
 from hami_webhook.cluster.api import Kind

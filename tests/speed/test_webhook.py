@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from admission.clusters import Recorder, core_on, quota_cluster
 from admission.reviews import JSON, PERCENT, body, cpu, pod, review
-from admission.scene import Recorder, core_on, town
 from builders import container
 
 from hami_webhook.cluster.api import Kind
@@ -33,7 +33,7 @@ def test_a_review_takes_few_calls_and_asks_the_cluster_nothing(kind: str) -> Non
     incoming, most = KINDS[kind]
 
     async def story() -> tuple[int, int]:
-        cluster = Recorder(await town())
+        cluster = Recorder(await quota_cluster())
         core = core_on(cluster, vendors=ALL)
         core.caches.put(Kind.NAMESPACES, {"metadata": {"name": "team-a"}})
         doors = WebhookApp(core.admission, ListenerLimits(), ready=lambda: None, registry=new_registry()).application()

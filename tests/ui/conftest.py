@@ -8,7 +8,7 @@ from kubectl.apiserver import ApiServer
 from kubectl.ui_process import served_ui
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
-from .scene import CHROMIUM, objects
+from .objects import CHROMIUM, objects
 
 
 @dataclass
@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 
 @pytest.fixture
 def ui(served: Ui) -> Iterator[Ui]:
-    """The pages of the objects of `scene`; nothing may be on the browser's console afterwards."""
+    """The pages of the objects of `objects`; nothing may be on the browser's console afterwards."""
     yield served
     faults = [*served.faults]
     for page in served.context.pages:

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from simulate.files import pod
 
 from .conftest import Ui
-from .scene import CHROMIUM, HTML, WAITING, objects
+from .objects import CHROMIUM, HTML, WAITING, objects
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
 

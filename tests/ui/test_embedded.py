@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from .scene import CHROMIUM
+from .objects import CHROMIUM
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium shows the pages")
 

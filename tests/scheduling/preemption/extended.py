@@ -17,7 +17,7 @@ from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
-from scheduling.scenery import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS
 
 
 class Extended:

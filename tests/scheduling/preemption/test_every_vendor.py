@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from devices.yard import CHART, JSON, NOW, Placed, Yard
+from devices.fit_env import CHART, JSON, NOW, FitEnv, Placed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ def manifests(family: str) -> tuple[list[Node], list[JSON]]:
     for each in documents:
         if each["kind"] == "Pod":
             meta = {"namespace": "default", "annotations": {}, **each["metadata"]}
-            pod = Yard(nodes).admit({**each, "metadata": meta}).pod
+            pod = FitEnv(nodes).admit({**each, "metadata": meta}).pod
             if pod is not None and read_pod_request(Pod.from_object(pod), CHART, "spread") is not None:
                 admitted.append(pod)
     return nodes, admitted
@@ -101,20 +101,20 @@ def chosen(state: ClusterCache, incoming: Pod, budgets: list[PodDisruptionBudget
 @given(data=st.data())
 def test_no_smaller_set_exists(family: str, data: st.DataObject) -> None:
     nodes, pods = PODS[family]
-    yard = Yard(nodes)
+    env = FitEnv(nodes)
     for number in range(data.draw(st.integers(3, MOST_PODS))):
         priority = data.draw(st.sampled_from([0, 0, 5, 9, PREEMPTOR]))
         app = data.draw(st.sampled_from("ab"))
-        yard.place(named(data.draw(st.sampled_from(pods)), f"p{number}", priority, 10 + number, app), admit=False)
+        env.place(named(data.draw(st.sampled_from(pods)), f"p{number}", priority, 10 + number, app), admit=False)
     budgets = [
         PodDisruptionBudget("default", "pdb", LabelSelector((Requirement("app", "In", ("a",)),)), allowed)
         for allowed in data.draw(st.lists(st.integers(0, 1), max_size=1))
     ]
     incoming = named(data.draw(st.sampled_from(pods)), "asking", PREEMPTOR, 0, "a")
-    if isinstance(yard.place(incoming, admit=False, keep=False), Placed):
+    if isinstance(env.place(incoming, admit=False, keep=False), Placed):
         return
     preemptor = Pod.from_object(incoming)
-    found, smallest = chosen(yard.state, preemptor, budgets), exhaustive(yard.state, preemptor, budgets)
+    found, smallest = chosen(env.state, preemptor, budgets), exhaustive(env.state, preemptor, budgets)
     assert (found.key if found is not None else None) == smallest
     if found is not None:
         assert key(list(found.pods), budgets) == smallest

@@ -12,7 +12,7 @@ from builders import card, node, pod, quota
 
 from hami_webhook.cluster.api import JSON, Forbidden, Kind, Unavailable
 from hami_webhook.scheduling.protocol import ExtenderArgs
-from scheduling.scenery import MEM, NOW
+from scheduling.placer_env import MEM, NOW
 
 from .extended import add, budget, extended, high, low
 

@@ -16,7 +16,7 @@ from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.quota_room import quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import GPU, MEM, NOW, VENDORS
+from scheduling.placer_env import GPU, MEM, NOW, VENDORS
 
 from .extended import Extended, extended, high, low
 from .test_every_vendor import key

@@ -14,7 +14,7 @@ from hami_webhook.kube.objects import MalformedObject, Node, Pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, Preemptor, choose_node
-from scheduling.scenery import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS
 
 from .extended import budget, high, low
 

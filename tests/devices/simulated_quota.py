@@ -1,4 +1,4 @@
-"""Pods of any vendor through the whole pipeline, admission's charge included; `Yard(hard=…)` is Fit's part alone."""
+"""Pods of any vendor through the whole pipeline, admission's charge included; `FitEnv(hard=…)` is Fit's part alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.simulate.simulation import Pods, Result, Simulation
 
-from .yard import CHART, JSON, NOW
+from .fit_env import CHART, JSON, NOW
 
 
 def run(

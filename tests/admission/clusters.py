@@ -59,7 +59,7 @@ class Hung:
         return hang
 
 
-async def town(hard: dict[str, int] | None = None, used: dict[str, int] | None = None) -> MemoryCluster:
+async def quota_cluster(hard: dict[str, int] | None = None, used: dict[str, int] | None = None) -> MemoryCluster:
     """A cluster with the namespace team-a and, if `hard` is given (short names), its quota gpu-quota."""
     cluster = MemoryCluster(lambda: NOW)
     await cluster.ensure_namespace("team-a")
@@ -84,7 +84,7 @@ def core_on(cluster: Any, **more: Any) -> Core:
     return Core(cluster, more.pop("vendors", VENDORS), options, **more)
 
 
-def books(cluster: MemoryCluster) -> QuotaAccount:
+def account_of(cluster: MemoryCluster) -> QuotaAccount:
     written = cluster.peek(Kind.RESOURCE_QUOTAS, "gpu-quota", "team-a")
     assert written is not None
     return QuotaAccount.read(ResourceQuota.from_object(written), VENDORS)
@@ -92,18 +92,18 @@ def books(cluster: MemoryCluster) -> QuotaAccount:
 
 def spent(cluster: MemoryCluster) -> dict[str, int]:
     """Used, by short names."""
-    return {key.removeprefix("limits."): value for key, value in books(cluster).used.items()}
+    return {key.removeprefix("limits."): value for key, value in account_of(cluster).used.items()}
 
 
 def ledger(cluster: MemoryCluster) -> dict[str, dict[str, int]]:
     return {
         key: {name.removeprefix("limits."): amount for name, amount in entry.amounts.items()}
-        for key, entry in books(cluster).ledger.items()
+        for key, entry in account_of(cluster).ledger.items()
     }
 
 
 def version(cluster: MemoryCluster) -> str:
-    return books(cluster).quota.resource_version
+    return account_of(cluster).quota.resource_version
 
 
 FULL: JSON = {GPU: 10, MEM: 10_000}

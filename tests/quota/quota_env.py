@@ -24,7 +24,7 @@ from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.ledger import LEDGER, Entry, decode
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .objects import KEYS, NOON, TEAM, books, creation, vendors
+from .objects import KEYS, NOON, TEAM, account_of, creation, vendors
 
 SCHEDULER = "hami-scheduler"
 
@@ -33,8 +33,8 @@ async def no_sleep(_: float) -> None:
     await asyncio.sleep(0)
 
 
-class World:
-    """`async with World(...) as world`: objects are created first, then the caches sync."""
+class QuotaEnv:
+    """`async with QuotaEnv(...) as env`: objects are created first, then the caches sync."""
 
     def __init__(
         self, *objects: JSON, replicas: int = 1, factor: int = 1, pace: Pace | None = None, of: Vendors | None = None
@@ -59,7 +59,7 @@ class World:
         self.reconcilers = [self.reconciler, above]
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> QuotaEnv:
         await self.cluster.ensure_namespace(TEAM)
         for obj in self._objects:
             await self.add(obj)
@@ -109,17 +109,17 @@ class World:
         self, manifest: JSON, *, replica: int = 0, uid: str = "", dry_run: bool = False, path: str = "/validate"
     ) -> tuple[JSON, Answer]:
         """Take a pod through the webhooks as the API server would; the pod to store. Raises `Denied`."""
-        gate = self.cores[replica].admission
+        handler = self.cores[replica].admission
         if path == "/webhook":
-            answer = await gate.webhook(self.review(manifest, dry_run))
+            answer = await handler.webhook(self.review(manifest, dry_run))
         else:
-            answer = await gate.mutate(self.review(manifest, dry_run))
+            answer = await handler.mutate(self.review(manifest, dry_run))
         stored = jsonpatch.apply_patch(manifest, [dict(operation) for operation in answer.patch])
         if uid or path != "/webhook":
             uid = uid or f"uid-{manifest['metadata']['name']}"
             stored = {**stored, "metadata": {**stored["metadata"], "uid": uid}}
         if path == "/validate":
-            answer = await gate.validate(self.review(stored, dry_run))
+            answer = await handler.validate(self.review(stored, dry_run))
         return stored, answer
 
     def review(self, manifest: JSON, dry_run: bool = False) -> Review:
@@ -175,7 +175,7 @@ class World:
         return found
 
     def used(self, name: str = "gpu-quota") -> dict[str, int]:
-        read = books(self.quota(name), self.vendors)
+        read = account_of(self.quota(name), self.vendors)
         return {short: read.used[key] for short, key in KEYS.items() if key in read.used}
 
     def mem(self, name: str = "gpu-quota") -> int:

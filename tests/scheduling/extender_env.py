@@ -17,13 +17,13 @@ from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
 
-from .scenery import VENDORS, Scene
+from .placer_env import VENDORS, PlacerEnv
 
 MODES = ("single", "cooperative")
 MUTEX = LOCK
 
 
-class Front(Scene):
+class ExtenderEnv(PlacerEnv):
     """`mode` is the extender's; a wait of its locks moves the clock; `synced` is what `ready` waits for."""
 
     def __init__(

@@ -69,7 +69,7 @@ class Names:
 def refusal(amounts: JSON, where: str, vendors: Vendors | None = None) -> str:
     """What a pod is told whose container has these amounts in `limits` or in `requests`; empty if it is admitted."""
     incoming = pod("p", container(**amounts) if where == "limits" else container(requests=amounts))
-    return Yard([], CHART if vendors is None else vendors).admit(incoming).message
+    return FitEnv([], CHART if vendors is None else vendors).admit(incoming).message
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Placed:
 
 
 @dataclass
-class Yard:
+class FitEnv:
     """Nodes, and the pods placed on them so far; `hard` is what a quota lets all of them hold together."""
 
     nodes: Sequence[Node]
@@ -153,7 +153,7 @@ class Yard:
     def outcome(self, manifest: JSON, vendor: str) -> str:
         """What is written of the vendor's devices when the pod is placed, under both keys alike; or the refusal's text.
 
-        For yards with one node.
+        For one node.
         """
         placed = self.place(manifest)
         if isinstance(placed, dict):

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from admission.reviews import RULES, Surroundings, parsed, patched, review
-from devices.yard import CHART, NOW
+from admission.reviews import RULES, FakeServices, parsed, patched, review
+from devices.fit_env import CHART, NOW
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
@@ -60,7 +60,7 @@ class Admitted:
 
 
 @dataclass
-class Square:
+class SchedulersEnv:
     """Nodes, and the pods on them so far."""
 
     nodes: Sequence[Node] = ()
@@ -71,7 +71,7 @@ class Square:
         self.state = ClusterCache(self.vendors)
         for each in self.nodes:
             self.state.set_node(each, self.now)
-        around = Surroundings({"default": Namespace("default", {}, {}), "team-a": Namespace("team-a", {}, {})})
+        around = FakeServices({"default": Namespace("default", {}, {}), "team-a": Namespace("team-a", {}, {})})
         self._gate = AdmissionHandler(
             self.vendors,
             RULES,

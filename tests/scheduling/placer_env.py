@@ -28,7 +28,7 @@ REGISTER = "hami.io/node-nvidia-register"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 
-class Scene:
+class PlacerEnv:
     """An embedded cluster, what the scheduler knows of it, and a placer.
 
     `rules` are the policies in force, `namespaces` the Namespaces that aren't plain; None for one that isn't known.

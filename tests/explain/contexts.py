@@ -1,8 +1,8 @@
-"""Clusters whose pods are explained, made of nodes, pods and quotas as `placement.scenery` has them."""
+"""Clusters whose pods are explained, made of nodes, pods and quotas as `scheduling.placer_env` has them."""
 
 from __future__ import annotations
 
-from scheduling.scenery import NOW, VENDORS
+from scheduling.placer_env import NOW, VENDORS
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.explain.explain import ExplainContext, explain
