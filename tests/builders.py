@@ -85,13 +85,13 @@ def pod(
     status: JSON | None = None,
     **fields: Any,
 ) -> JSON:
-    """A pod of these containers, or of one with the amounts given; other fields are its spec's, unless they are "".
+    """A pod of these containers, or of one with the amounts given; with `init` alone it has no others.
 
-    Containers of the same name are numbered.
+    Other fields are its spec's, unless they are "". Containers of the same name are numbered.
     """
     amounts, spec = _amounts(fields)
     meta = {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations, "labels": labels}
-    apps = _numbered(containers or [container(**amounts)], ())
+    apps = _numbered(containers or ([container(**amounts)] if amounts or not init else []), ())
     made: JSON = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import builders
+from builders import ALLOCATED, CORES, GPU, MEM, PERCENT, PRIORITY, REGISTER, SCORES, card
+
 from hami_webhook.devices.debit import Debit, per_vendor
 from hami_webhook.devices.device_lister import NO_DEVICES
 from hami_webhook.devices.model import Allocation, Claim, Kinds, NodeView, Request, Usage
@@ -22,27 +25,18 @@ from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_r
 
 JSON = dict[str, Any]
 
-RESOURCES = {
-    "gpu": "nvidia.com/gpu",
-    "gpumem": "nvidia.com/gpumem",
-    "pct": "nvidia.com/gpumem-percentage",
-    "gpucores": "nvidia.com/gpucores",
-    "priority": "nvidia.com/priority",
-}
+RESOURCES = {"gpu": GPU, "mem": MEM, "percent": PERCENT, "cores": CORES, "priority": PRIORITY}
 CHART = {
-    "resource_count_name": "nvidia.com/gpu",
-    "resource_memory_name": "nvidia.com/gpumem",
-    "resource_memory_percentage_name": "nvidia.com/gpumem-percentage",
-    "resource_core_name": "nvidia.com/gpucores",
-    "resource_priority_name": "nvidia.com/priority",
+    "resource_count_name": GPU,
+    "resource_memory_name": MEM,
+    "resource_memory_percentage_name": PERCENT,
+    "resource_core_name": CORES,
+    "resource_priority_name": PRIORITY,
     "default_gpu_num": 1,
     "memory_factor": 1,
     "gpu_core_policy": "default",
 }
-REGISTER = "hami.io/node-nvidia-register"
-SCORE = "hami.io/node-nvidia-score"
 HANDSHAKE = "hami.io/node-handshake"
-ALLOCATED = "hami.io/vgpu-devices-allocated"
 MIG_RECORDS = "hami.io/vgpu-mig-allocations"
 
 
@@ -56,22 +50,6 @@ def vendors(**section: Any) -> Vendors:
 
 
 # nodes
-
-
-def card(uuid: str, **fields: Any) -> JSON:
-    """The register record of a C40 (page section 14), changed where given; a field of None is left out."""
-    record = {
-        "id": uuid,
-        "count": 10,
-        "devmem": 40960,
-        "devcore": 100,
-        "type": "NVIDIA A100-SXM4-40GB",
-        "numa": 0,
-        "mode": "hami-core",
-        "health": True,
-        **fields,
-    }
-    return {key: value for key, value in record.items() if value is not None}
 
 
 def profile(name: str, memory: int, core: int, *placements: tuple[int, int]) -> JSON:
@@ -98,22 +76,20 @@ def mig_card(uuid: str, profiles: Sequence[JSON] = A100_PROFILES, **fields: Any)
 def node(
     *cards: JSON, name: str = "n1", scores: Any = None, cordon: str | None = None, allocatable: int | None = None
 ) -> Node:
-    """A node that registers the cards, in order, with their positions as indices."""
-    records = [{"index": position, **record} for position, record in enumerate(cards)]
-    notes = {REGISTER: json.dumps(records)}
+    """A node that registers the cards, in order; `scores` by pair, or as written."""
+    notes = {REGISTER: "[]"} if not cards else {}
     if scores is not None:
-        notes[SCORE] = scores if isinstance(scores, str) else json.dumps(score_records(scores))
+        notes[SCORES] = scores if isinstance(scores, str) else json.dumps(score_records(scores))
     if cordon is not None:
         notes["hami.io/device-cordon"] = cordon
-    status = {} if allocatable is None else {"allocatable": {"nvidia.com/gpu": str(allocatable)}}
-    return Node.from_object({"metadata": {"name": name, "annotations": notes}, "status": status})
+    return builders.read_node(name, *cards, capacity={} if allocatable is None else {GPU: allocatable}, **notes)
 
 
 def annotated(**annotations: str) -> Node:
     """A node with these annotations; `register`, `handshake` and `score` stand for NVIDIA's keys."""
-    keys = {"register": REGISTER, "handshake": HANDSHAKE, "score": SCORE}
+    keys = {"register": REGISTER, "handshake": HANDSHAKE, "score": SCORES}
     notes = {keys.get(key, key): value for key, value in annotations.items()}
-    return Node.from_object({"metadata": {"name": "n1", "annotations": notes}})
+    return builders.read_node(**notes)
 
 
 def score_records(pairs: Mapping[tuple[str, str], Any]) -> list[JSON]:
@@ -167,11 +143,7 @@ def raw_pod(*containers: JSON, annotations: Mapping[str, str] | None = None, **s
     items = [{key: value for key, value in item.items() if key != "_init"} for item in containers]
     inits = [item for item, given in zip(items, containers, strict=True) if "_init" in given]
     apps = [item for item, given in zip(items, containers, strict=True) if "_init" not in given]
-    spec = {"containers": apps, **({"initContainers": inits} if inits else {}), **spec}
-    return {
-        "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": dict(annotations or {})},
-        "spec": spec,
-    }
+    return builders.pod("p", *apps, init=inits, namespace="ns", uid="u", annotations=dict(annotations or {}), **spec)
 
 
 def pod(*containers: JSON, policy: str | None = None, annotations: Mapping[str, str] | None = None, **spec: Any) -> Pod:

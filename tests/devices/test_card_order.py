@@ -80,12 +80,12 @@ class Rank:
 def test_on_a_fresh_node_the_last_registered_card_is_taken_first():
     on = view(node(*map(card, "abc")))
     for policy in ("spread", "binpack", "mutex", "topology-aware"):
-        assert chosen(pod(container(gpu=3, gpumem=1), policy=policy), on) == "c b a"
+        assert chosen(pod(container(gpu=3, mem=1), policy=policy), on) == "c b a"
 
 
 def test_a_present_but_empty_policy_replaces_the_default():
     on = view(node(card("a"), card("b")), {"a": used(1, 100)})
-    empty, absent = pod(one(gpumem=1), policy=""), pod(one(gpumem=1))
+    empty, absent = pod(one(mem=1), policy=""), pod(one(mem=1))
     for incoming, policy in ((empty, ()), (absent, ("binpack",))):
         terms = read_pod_request(incoming, vendors(), "binpack").terms["NVIDIA"]
         assert tuple(item for item in terms.policy.items if item) == policy
@@ -104,14 +104,14 @@ def test_a_present_but_empty_policy_replaces_the_default():
 )
 def test_the_pods_weights_say_what_counts_in_the_score(weights, expected):
     usage = {"a": used(5, 0, 0), "b": used(1, 0, 30), "c": used(1, 40000, 0)}
-    incoming = pod(one(gpumem=1), policy="binpack", annotations=weights)
+    incoming = pod(one(mem=1), policy="binpack", annotations=weights)
     assert chosen(incoming, view(node(*map(card, "abc")), usage)) == expected
 
 
 def test_the_slot_that_the_container_would_take_is_in_the_score():
     slots_only = {"hami.io/device-scoring-weights": "slot=1,core=0,memory=0"}
     on = view(node(card("a", count=10), card("b", count=2)), {"a": used(3)})
-    assert chosen(pod(one(gpumem=1), policy="spread", annotations=slots_only), on) == "a"
+    assert chosen(pod(one(mem=1), policy="spread", annotations=slots_only), on) == "a"
 
 
 @pytest.mark.parametrize(

@@ -54,16 +54,16 @@ def worlds(draw):
 amounts = st.fixed_dictionaries(
     {"gpu": st.sampled_from([0, 1, 2, 2, 3])},
     optional={
-        "gpumem": st.sampled_from([1, 3000, 8000, 20000]),
-        "pct": st.sampled_from([1, 20, 33]),
-        "gpucores": st.sampled_from([0, 10, 40, 120]),
+        "mem": st.sampled_from([1, 3000, 8000, 20000]),
+        "percent": st.sampled_from([1, 20, 33]),
+        "cores": st.sampled_from([0, 10, 40, 120]),
     },
 )
 pods = st.builds(
     lambda inits, apps, policy, notes: pod(
         *(kind(f"i{n}", **given_) for n, (kind, given_) in enumerate(inits)),
         *(container(f"a{n}", **given_) for n, given_ in enumerate(apps)),
-        container("asks", gpu=1, gpumem=1),
+        container("asks", gpu=1, mem=1),
         policy=policy,
         annotations={key: value for key, value in notes.items() if value is not None},
     ),

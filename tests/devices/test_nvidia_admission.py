@@ -41,7 +41,7 @@ def refusal(section=None, **amounts):
 @pytest.mark.parametrize("count", [{}, {"gpu": 1}])
 @pytest.mark.parametrize("where", ["limits", "requests"])
 def test_step_1_a_percentage_that_is_none_is_denied_with_or_without_a_count(value, count, where):
-    amounts = {**count, "pct": value} if where == "limits" else {**count, "requests": {"pct": value}}
+    amounts = {**count, "percent": value} if where == "limits" else {**count, "requests": {"percent": value}}
     assert refusal(**amounts) == (
         f"invalid nvidia.com/gpumem-percentage value {value} in container main: must be an integer between 0 and 100"
     )
@@ -49,7 +49,7 @@ def test_step_1_a_percentage_that_is_none_is_denied_with_or_without_a_count(valu
 
 @pytest.mark.parametrize("value", [0, 1, 100, "50", "99000m"])
 def test_step_1_a_whole_percentage_from_0_to_100_is_accepted(value):
-    assert limits_after_raw(pct=value)["nvidia.com/gpumem-percentage"] == value
+    assert limits_after_raw(percent=value)["nvidia.com/gpumem-percentage"] == value
 
 
 def limits_after_raw(**amounts):
@@ -57,11 +57,11 @@ def limits_after_raw(**amounts):
 
 
 def test_step_1_a_percentage_in_limits_does_not_hide_a_bad_one_in_requests():
-    assert "value 150" in refusal(gpu=1, pct=50, requests={"pct": 150})
+    assert "value 150" in refusal(gpu=1, percent=50, requests={"percent": 150})
 
 
 def test_step_1_comes_before_step_2():
-    assert "gpumem-percentage" in refusal(gpu="x", gpumem="x", pct=101)
+    assert "gpumem-percentage" in refusal(gpu="x", mem="x", percent=101)
 
 
 # step 2
@@ -70,16 +70,16 @@ def test_step_1_comes_before_step_2():
 @pytest.mark.parametrize(
     ("short", "value", "what"),
     [
-        ("gpumem", "16Gi", "an integer number of MiB between 0 and 2147483647"),
-        ("gpumem", "2147483648", "an integer number of MiB between 0 and 2147483647"),
-        ("gpumem", "1500m", "an integer number of MiB between 0 and 2147483647"),
-        ("gpumem", -1, "an integer number of MiB between 0 and 2147483647"),
-        ("gpumem", "lots", "an integer number of MiB between 0 and 2147483647"),
+        ("mem", "16Gi", "an integer number of MiB between 0 and 2147483647"),
+        ("mem", "2147483648", "an integer number of MiB between 0 and 2147483647"),
+        ("mem", "1500m", "an integer number of MiB between 0 and 2147483647"),
+        ("mem", -1, "an integer number of MiB between 0 and 2147483647"),
+        ("mem", "lots", "an integer number of MiB between 0 and 2147483647"),
         ("gpu", "0.5", "an integer between 0 and 2147483647"),
         ("gpu", -2, "an integer between 0 and 2147483647"),
         ("gpu", "3G", "an integer between 0 and 2147483647"),
-        ("gpucores", "12.5", "an integer between 0 and 2147483647"),
-        ("gpucores", "-30", "an integer between 0 and 2147483647"),
+        ("cores", "12.5", "an integer between 0 and 2147483647"),
+        ("cores", "-30", "an integer between 0 and 2147483647"),
     ],
 )
 @pytest.mark.parametrize("where", ["limits", "requests"])
@@ -95,26 +95,24 @@ def test_step_2_an_amount_that_is_no_natural_number_is_denied_and_never_means_no
 
 @pytest.mark.parametrize(
     ("short", "value", "whole"),
-    [("gpumem", "2k", 2000), ("gpumem", "2Ki", 2048), ("gpumem", 2147483647, 2147483647), ("gpucores", "30000m", 30)],
+    [("mem", "2k", 2000), ("mem", "2Ki", 2048), ("mem", 2147483647, 2147483647), ("cores", "30000m", 30)],
 )
 def test_step_2_exact_suffix_forms_are_fine(short, value, whole):
     request = extracted(gpu=1, **{short: value})
     assert limits_after_raw(gpu=1, **{short: value})[RESOURCES[short]] == value
-    assert (request.memory if short == "gpumem" else request.cores) == (
-        FixedMemory(whole) if short == "gpumem" else whole
-    )
+    assert (request.memory if short == "mem" else request.cores) == (FixedMemory(whole) if short == "mem" else whole)
 
 
 @pytest.mark.parametrize(("factor", "most"), [(0, 2147483647), (1, 2147483647), (2, 1073741823), (1024, 2097151)])
 def test_step_2_memory_is_bounded_by_what_the_factor_leaves_of_32_bits(factor, most):
     section = {"memory_factor": factor}
-    assert limits_after(section, gpu=1, gpumem=most)["gpumem"] == most
-    assert f"value {most + 1} in container main" in refusal(section, gpu=1, gpumem=most + 1)
-    assert f"and {most}" in refusal(section, gpu=1, gpumem=most + 1)
+    assert limits_after(section, gpu=1, mem=most)["mem"] == most
+    assert f"value {most + 1} in container main" in refusal(section, gpu=1, mem=most + 1)
+    assert f"and {most}" in refusal(section, gpu=1, mem=most + 1)
 
 
 def test_a_long_value_is_cut_in_the_message():
-    assert "value " + "9" * 37 + "... in container main" in refusal(gpumem="9" * 60)
+    assert "value " + "9" * 37 + "... in container main" in refusal(mem="9" * 60)
 
 
 # step 3
@@ -145,37 +143,37 @@ def test_step_3_a_priority_that_is_no_number_is_denied(value):
     ("section", "amounts", "limits"),
     [
         # step 4: the default count
-        ({}, {"gpumem": 3000}, {"gpumem": 3000, "gpu": 1}),
-        ({}, {"gpucores": 30}, {"gpucores": 30, "gpu": 1}),
-        ({}, {"pct": 50}, {"pct": 50, "gpu": 1}),
-        ({"default_gpu_num": 3}, {"gpumem": 3000}, {"gpumem": 3000, "gpu": 3}),
-        ({"default_gpu_num": 0}, {"gpumem": 3000}, {"gpumem": 3000}),
+        ({}, {"mem": 3000}, {"mem": 3000, "gpu": 1}),
+        ({}, {"cores": 30}, {"cores": 30, "gpu": 1}),
+        ({}, {"percent": 50}, {"percent": 50, "gpu": 1}),
+        ({"default_gpu_num": 3}, {"mem": 3000}, {"mem": 3000, "gpu": 3}),
+        ({"default_gpu_num": 0}, {"mem": 3000}, {"mem": 3000}),
         ({}, {"priority": 1}, {"priority": 1}),
-        ({}, {"requests": {"gpumem": 3000}}, {}),
-        ({}, {"gpumem": 3000, "requests": {"gpu": 2}}, {"gpumem": 3000}),
-        ({}, {"gpumem": 3000, "gpu": 0}, {"gpumem": 3000, "gpu": 0}),
+        ({}, {"requests": {"mem": 3000}}, {}),
+        ({}, {"mem": 3000, "requests": {"gpu": 2}}, {"mem": 3000}),
+        ({}, {"mem": 3000, "gpu": 0}, {"mem": 3000, "gpu": 0}),
         # step 5: exclusive cores
-        ({}, {"gpu": 2}, {"gpu": 2, "gpucores": 100}),
-        ({}, {"gpu": 1, "pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
-        ({}, {"pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
-        ({}, {"gpu": 1, "pct": 100, "gpumem": 5}, {"gpu": 1, "pct": 100, "gpumem": 5, "gpucores": 100}),
-        ({}, {"gpu": 1, "pct": 99}, {"gpu": 1, "pct": 99}),
-        ({}, {"gpu": 1, "pct": 0}, {"gpu": 1, "pct": 0}),
-        ({}, {"gpu": 1, "gpumem": 0}, {"gpu": 1, "gpumem": 0}),
-        ({}, {"gpu": 1, "gpumem": 40960}, {"gpu": 1, "gpumem": 40960}),
-        ({}, {"gpu": 1, "gpucores": 0}, {"gpu": 1, "gpucores": 0}),
-        ({}, {"gpu": 1, "requests": {"gpucores": 10}}, {"gpu": 1}),
-        ({}, {"gpu": 1, "requests": {"gpumem": 10}}, {"gpu": 1}),
-        ({}, {"requests": {"gpu": 1}}, {"gpucores": 100}),
+        ({}, {"gpu": 2}, {"gpu": 2, "cores": 100}),
+        ({}, {"gpu": 1, "percent": 100}, {"gpu": 1, "percent": 100, "cores": 100}),
+        ({}, {"percent": 100}, {"gpu": 1, "percent": 100, "cores": 100}),
+        ({}, {"gpu": 1, "percent": 100, "mem": 5}, {"gpu": 1, "percent": 100, "mem": 5, "cores": 100}),
+        ({}, {"gpu": 1, "percent": 99}, {"gpu": 1, "percent": 99}),
+        ({}, {"gpu": 1, "percent": 0}, {"gpu": 1, "percent": 0}),
+        ({}, {"gpu": 1, "mem": 0}, {"gpu": 1, "mem": 0}),
+        ({}, {"gpu": 1, "mem": 40960}, {"gpu": 1, "mem": 40960}),
+        ({}, {"gpu": 1, "cores": 0}, {"gpu": 1, "cores": 0}),
+        ({}, {"gpu": 1, "requests": {"cores": 10}}, {"gpu": 1}),
+        ({}, {"gpu": 1, "requests": {"mem": 10}}, {"gpu": 1}),
+        ({}, {"requests": {"gpu": 1}}, {"cores": 100}),
         ({}, {"gpu": 0}, {"gpu": 0}),
         ({}, {"gpu": 0, "requests": {"gpu": 1}}, {"gpu": 0}),
         ({"default_memory": 4000}, {"gpu": 1}, {"gpu": 1}),
-        ({"default_memory": 4000}, {"gpu": 1, "pct": 100}, {"gpu": 1, "pct": 100, "gpucores": 100}),
-        ({"default_cores": 40}, {"gpu": 1}, {"gpu": 1, "gpucores": 100}),
+        ({"default_memory": 4000}, {"gpu": 1, "percent": 100}, {"gpu": 1, "percent": 100, "cores": 100}),
+        ({"default_cores": 40}, {"gpu": 1}, {"gpu": 1, "cores": 100}),
         ({"resource_core_name": ""}, {"gpu": 1}, {"gpu": 1}),
-        ({"resource_memory_name": ""}, {"gpu": 1, "gpumem": 5}, {"gpu": 1, "gpumem": 5, "gpucores": 100}),
-        ({"resource_memory_percentage_name": ""}, {"gpu": 1, "pct": 5}, {"gpu": 1, "pct": 5, "gpucores": 100}),
-        ({"resource_count_name": ""}, {"gpumem": 5}, {"gpumem": 5}),
+        ({"resource_memory_name": ""}, {"gpu": 1, "mem": 5}, {"gpu": 1, "mem": 5, "cores": 100}),
+        ({"resource_memory_percentage_name": ""}, {"gpu": 1, "percent": 5}, {"gpu": 1, "percent": 5, "cores": 100}),
+        ({"resource_count_name": ""}, {"mem": 5}, {"mem": 5}),
     ],
 )
 def test_steps_4_and_5_default_count_and_exclusive_cores(section, amounts, limits):
@@ -188,7 +186,7 @@ def test_step_5_says_in_the_log_why_cores_were_added():
 
 
 def test_requests_are_never_written():
-    raw = raw_pod(container(gpumem=5, requests={"gpumem": 5}))
+    raw = raw_pod(container(mem=5, requests={"mem": 5}))
     _, draft = admitted(raw)
     assert [operation["path"] for operation in draft.operations()] == [
         "/spec/containers/0/resources/limits/nvidia.com~1gpu"
@@ -203,7 +201,7 @@ def test_requests_are_never_written():
     [
         ({"gpu": 1}, {}, "nvidia"),
         ({"requests": {"gpu": 1}}, {}, "nvidia"),
-        ({"gpumem": 5}, {}, "nvidia"),
+        ({"mem": 5}, {}, "nvidia"),
         ({"gpu": 1}, {"runtimeClassName": "mine"}, "mine"),
         ({"gpu": 0}, {}, ""),
         ({"priority": 1}, {}, ""),
@@ -219,7 +217,7 @@ def test_step_6_the_runtime_class_is_set_where_cards_are_asked_for_and_none_is_n
 @pytest.mark.parametrize(
     ("policy", "amounts", "expected"),
     [
-        ("force", {"gpu": 1, "gpucores": 5}, ["force"]),
+        ("force", {"gpu": 1, "cores": 5}, ["force"]),
         ("disable", {"requests": {"gpu": 1}}, ["disable"]),
         ("default", {"gpu": 1}, []),
         ("", {"gpu": 1}, []),
@@ -248,7 +246,7 @@ def test_an_existing_variable_is_replaced_in_place_and_a_new_one_goes_to_the_end
         {"name": "CUDA_TASK_PRIORITY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "OTHER", "value": "x"},
     ]
-    after = env_after(env, {"gpu_core_policy": "force"}, gpu=1, gpumem=5, priority=1)
+    after = env_after(env, {"gpu_core_policy": "force"}, gpu=1, mem=5, priority=1)
     assert after == [
         {"name": "CUDA_TASK_PRIORITY", "value": "1"},
         {"name": "OTHER", "value": "x"},
@@ -257,7 +255,7 @@ def test_an_existing_variable_is_replaced_in_place_and_a_new_one_goes_to_the_end
 
 
 def test_admit_says_whether_the_container_gets_cards():
-    vendor, draft = nvidia(), PodDraft(raw_pod(container("a", gpu=1), container("b", gpumem=1), container("c", gpu=0)))
+    vendor, draft = nvidia(), PodDraft(raw_pod(container("a", gpu=1), container("b", mem=1), container("c", gpu=0)))
     assert [vendor.admit(item, draft, NO_DEVICES) for item in draft.containers] == [True, True, False]
 
 
@@ -265,9 +263,9 @@ amounts = st.fixed_dictionaries(
     {},
     optional={
         "gpu": st.sampled_from([0, 1, "2"]),
-        "gpumem": st.sampled_from([0, 1, "2k", 4096]),
-        "pct": st.sampled_from([0, 1, "50", 100]),
-        "gpucores": st.sampled_from([0, 30, "100", 200]),
+        "mem": st.sampled_from([0, 1, "2k", 4096]),
+        "percent": st.sampled_from([0, 1, "50", 100]),
+        "cores": st.sampled_from([0, 30, "100", 200]),
         "priority": st.sampled_from([0, "1"]),
     },
 )
@@ -317,34 +315,34 @@ SHARE = ShareOfCard(100)
     ("section", "amounts", "expected"),
     [
         ({}, {}, None),
-        ({}, {"gpu": 0, "gpumem": 5}, None),
-        ({}, {"gpumem": 5, "gpucores": 5}, None),
+        ({}, {"gpu": 0, "mem": 5}, None),
+        ({}, {"mem": 5, "cores": 5}, None),
         ({}, {"gpu": 0, "requests": {"gpu": 3}}, None),
         ({"resource_count_name": ""}, {"gpu": 3}, None),
         ({}, {"gpu": 1}, (1, SHARE, 0)),
-        ({}, {"requests": {"gpu": 2, "gpumem": 7, "gpucores": 9}}, (2, FixedMemory(7), 9)),
-        ({}, {"gpu": 1, "gpumem": 7, "requests": {"gpu": 9, "gpumem": 9}}, (1, FixedMemory(7), 0)),
-        ({}, {"gpu": 1, "gpumem": 0, "requests": {"gpumem": 9}}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": 50}, (1, ShareOfCard(50), 0)),
-        ({}, {"gpu": 1, "pct": 1}, (1, ShareOfCard(1), 0)),
-        ({}, {"gpu": 1, "pct": 101}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": 250}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": 0}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": -5}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": "1500m"}, (1, SHARE, 0)),
-        ({}, {"gpu": 1, "pct": 50, "gpumem": 7}, (1, FixedMemory(7), 0)),
-        ({}, {"gpu": 1, "pct": 50, "gpumem": 0}, (1, ShareOfCard(50), 0)),
+        ({}, {"requests": {"gpu": 2, "mem": 7, "cores": 9}}, (2, FixedMemory(7), 9)),
+        ({}, {"gpu": 1, "mem": 7, "requests": {"gpu": 9, "mem": 9}}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "mem": 0, "requests": {"mem": 9}}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": 50}, (1, ShareOfCard(50), 0)),
+        ({}, {"gpu": 1, "percent": 1}, (1, ShareOfCard(1), 0)),
+        ({}, {"gpu": 1, "percent": 101}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": 250}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": 0}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": -5}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": "1500m"}, (1, SHARE, 0)),
+        ({}, {"gpu": 1, "percent": 50, "mem": 7}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "percent": 50, "mem": 0}, (1, ShareOfCard(50), 0)),
         ({"default_memory": 512}, {"gpu": 1}, (1, FixedMemory(512), 0)),
         ({"default_memory": 512, "memory_factor": 4}, {"gpu": 1}, (1, FixedMemory(512), 0)),
-        ({"default_memory": 512}, {"gpu": 1, "pct": 0}, (1, FixedMemory(512), 0)),
-        ({"default_memory": 512}, {"gpu": 1, "pct": 101}, (1, SHARE, 0)),
-        ({"default_memory": 512}, {"gpu": 1, "pct": 20}, (1, ShareOfCard(20), 0)),
-        ({"memory_factor": 4}, {"gpu": 1, "gpumem": 7}, (1, FixedMemory(28), 0)),
-        ({"memory_factor": 0}, {"gpu": 1, "gpumem": 7}, (1, FixedMemory(7), 0)),
-        ({}, {"gpu": 1, "gpucores": 250}, (1, SHARE, 100)),
+        ({"default_memory": 512}, {"gpu": 1, "percent": 0}, (1, FixedMemory(512), 0)),
+        ({"default_memory": 512}, {"gpu": 1, "percent": 101}, (1, SHARE, 0)),
+        ({"default_memory": 512}, {"gpu": 1, "percent": 20}, (1, ShareOfCard(20), 0)),
+        ({"memory_factor": 4}, {"gpu": 1, "mem": 7}, (1, FixedMemory(28), 0)),
+        ({"memory_factor": 0}, {"gpu": 1, "mem": 7}, (1, FixedMemory(7), 0)),
+        ({}, {"gpu": 1, "cores": 250}, (1, SHARE, 100)),
         ({"default_cores": 40}, {"gpu": 1}, (1, SHARE, 40)),
-        ({"default_cores": 40}, {"gpu": 1, "gpucores": 0}, (1, SHARE, 0)),
-        ({"resource_memory_name": "", "resource_core_name": ""}, {"gpu": 1, "gpumem": 7, "gpucores": 7}, (1, SHARE, 0)),
+        ({"default_cores": 40}, {"gpu": 1, "cores": 0}, (1, SHARE, 0)),
+        ({"resource_memory_name": "", "resource_core_name": ""}, {"gpu": 1, "mem": 7, "cores": 7}, (1, SHARE, 0)),
         ({"resource_count_name": "hami.io/gpu"}, {"gpu": 1}, None),
     ],
 )
@@ -382,10 +380,10 @@ def test_the_names_a_vendor_manages_and_its_quota_keys_come_from_the_configurati
     ("amounts", "warning"),
     [
         (
-            {"gpu": 1, "gpumem": 1000, "pct": 50},
+            {"gpu": 1, "mem": 1000, "percent": 50},
             "container main: nvidia.com/gpumem-percentage is ignored, because nvidia.com/gpumem is given too",
         ),
-        ({"gpu": 1, "gpucores": 150}, "container main: nvidia.com/gpucores 150 counts as 100, all of a card"),
+        ({"gpu": 1, "cores": 150}, "container main: nvidia.com/gpucores 150 counts as 100, all of a card"),
         ({"gpu": 1, "priority": 3}, "container main: nvidia.com/priority knows only 0 (high) and 1 (low)"),
     ],
 )
@@ -395,5 +393,5 @@ def test_what_is_legal_but_hardly_meant_is_a_warning(amounts, warning):
 
 
 def test_an_ordinary_request_gets_no_warning():
-    _, draft = admitted(raw_pod(container(gpu=2, gpumem=2000, gpucores=100, priority=1)))
+    _, draft = admitted(raw_pod(container(gpu=2, mem=2000, cores=100, priority=1)))
     assert draft.warnings == []

@@ -62,7 +62,7 @@ def test_1_a_whole_card_goes_to_the_last_card_then_to_the_first_then_nowhere():
 
 def test_2_a_percentage_is_of_each_card_and_scores_of_unequal_cards_are_compared_exactly():
     on = view(node(card("GPU-a", devmem=24576), card("GPU-b")))
-    incoming = pod(container(gpu=2, pct=50, gpucores=30))
+    incoming = pod(container(gpu=2, percent=50, cores=30))
     assert record(incoming, on) == "GPU-b,NVIDIA,20480,30:GPU-a,NVIDIA,12288,30:;"
     assert debit(placed(incoming, on), incoming.kinds) == (2, 32768, 60)
 
@@ -75,8 +75,8 @@ def four_cards(spell: type) -> NodeView:
 @BOTH_SPELLINGS
 def test_3_topology_on_four_cards(spell: type):
     on = four_cards(spell)
-    assert chosen(pod(one(gpumem=1024), policy="topology-aware"), on) == "gpu1"
-    pair = pod(container(gpu=2, gpumem=1024), policy="topology-aware")
+    assert chosen(pod(one(mem=1024), policy="topology-aware"), on) == "gpu1"
+    pair = pod(container(gpu=2, mem=1024), policy="topology-aware")
     assert record(pair, on) == "gpu3,NVIDIA,1024,0:gpu2,NVIDIA,1024,0:;"
     assert first_allocation(placed(pair, on)).link_quality == 200
 
@@ -112,28 +112,28 @@ def linked_node(name: str, count: int, score: int) -> cards.Node:
 
 
 def test_4_topology_takes_the_smallest_node_that_is_enough_whatever_its_links():
-    pair = pod(container(gpu=2, gpumem=1024), policy="topology-aware")
+    pair = pod(container(gpu=2, mem=1024), policy="topology-aware")
     assert best_node(pair, view(linked_node("y", 6, 300)), view(linked_node("x", 4, 100))) == "x"
 
 
 def test_4_topology_takes_the_node_with_exactly_as_many_fitting_cards():
     eight, half = linked_node("a", 8, 300), linked_node("b", 8, 100)
     taken = {f"b-{i}": used(1, 40960, 100) for i in range(4)}
-    four = pod(container(gpu=4, gpumem=1024), policy="topology-aware")
+    four = pod(container(gpu=4, mem=1024), policy="topology-aware")
     assert best_node(four, view(eight), view(half, taken)) == "b"
 
 
 @pytest.mark.parametrize(("policy", "expected"), [(None, "x"), ("binpack", "y"), ("spread", "x"), ("odd", "y")])
 def test_a_node_policy_on_the_pod_itself_goes_before_the_topology_rule(policy, expected):
     notes = {} if policy is None else {"hami.io/node-scheduler-policy": policy}
-    pair = pod(container(gpu=2, gpumem=1024), policy="topology-aware", annotations=notes)
+    pair = pod(container(gpu=2, mem=1024), policy="topology-aware", annotations=notes)
     busy = view(linked_node("y", 6, 300), {"y-0": used(1, 1, 1)})
     assert best_node(pair, view(linked_node("x", 4, 100)), busy) == expected
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, "a"), (2, "b")])
 def test_between_nodes_of_equal_size_the_links_decide(count, expected):
-    incoming = pod(container(gpu=count, gpumem=1024), policy="topology-aware")
+    incoming = pod(container(gpu=count, mem=1024), policy="topology-aware")
     assert best_node(incoming, view(linked_node("b", 4, 300)), view(linked_node("a", 4, 100))) == expected
 
 
@@ -142,17 +142,17 @@ def test_5_a_refusal_counts_each_card_under_the_first_check_it_fails():
         node(*map(card, ("a", "b", "c")), card("d", health=False), cordon="c"),
         {"b": used(1, 39000)},
     )
-    assert record(pod(container(gpu=2, gpumem=4000)), on) == (
+    assert record(pod(container(gpu=2, mem=4000)), on) == (
         "1/4 AllocatedCardsInsufficientRequest, 1/4 CardCordoned, 1/4 CardInsufficientMemory, 1/4 CardNotHealth"
     )
 
 
 def test_6_init_and_app_containers_are_placed_apart_and_counted_by_their_peak():
     incoming = pod(
-        init("dl", gpu=1, gpumem=8000),
+        init("dl", gpu=1, mem=8000),
         container("log"),
-        container("a", gpu=1, gpumem=3000, gpucores=30),
-        container("b", gpu=1, gpumem=5000),
+        container("a", gpu=1, mem=3000, cores=30),
+        container("b", gpu=1, mem=5000),
     )
     on = view(A_AND_B)
     assert record(incoming, on) == "GPU-b,NVIDIA,8000,0:;;GPU-b,NVIDIA,3000,30:;GPU-a,NVIDIA,5000,0:;"
@@ -166,7 +166,7 @@ TWO_G = ("2g.10gb", 0, 2), ("2g.10gb", 2, 2)
 
 def test_7_mig_instances_are_booked_with_their_profile():
     on = view(node(mig_card("GPU-m")))
-    incoming = pod(container(gpu=2, gpumem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
+    incoming = pod(container(gpu=2, mem=8000), annotations={"nvidia.com/vgpu-mode": "mig"})
     fit = placed(incoming, on)
     written = cards.nvidia().encode(fit.rows, on.node, 0)
     assert written["hami.io/vgpu-devices-allocated"] == "GPU-m,NVIDIA,10240,28:GPU-m,NVIDIA,10240,28:;"
@@ -191,7 +191,7 @@ def test_7_mig_instances_are_booked_with_their_profile():
 )
 def test_7_later_mig_pods_get_the_next_place_until_none_is_left(taken, memory, answer):
     on = view(node(mig_card("GPU-m")), {"GPU-m": used(*taken)})
-    result = fitted(pod(one(gpumem=memory)), on)
+    result = fitted(pod(one(mem=memory)), on)
     if isinstance(result, Rejection):
         assert str(result) == answer
         return
@@ -201,7 +201,7 @@ def test_7_later_mig_pods_get_the_next_place_until_none_is_left(taken, memory, a
 
 
 def test_8_quota_refuses_at_placement_what_a_percentage_hid_at_admission():
-    incoming, _ = admitted(raw_pod(one(pct=50)))
+    incoming, _ = admitted(raw_pod(one(percent=50)))
     on = view(node(card("GPU-a", devmem=24576)))
     assert record(incoming, on, room(incoming, memory=10000)) == "1/1 ResourceQuotaNotFit"
     assert record(incoming, on, room(incoming, memory=12288)) == "GPU-a,NVIDIA,12288,0:;"
@@ -216,7 +216,7 @@ def test_9_policy_lists(policy, expected, numa_bind):
         node(card("0"), card("1"), card("2", numa=1), card("3", numa=1)),
         {"3": used(1, 100, 1)},
     )
-    assert chosen(pod(one(gpumem=1000, gpucores=10), policy=policy, annotations=numa_bind), on) == expected
+    assert chosen(pod(one(mem=1000, cores=10), policy=policy, annotations=numa_bind), on) == expected
 
 
 @pytest.mark.parametrize(
@@ -225,5 +225,5 @@ def test_9_policy_lists(policy, expected, numa_bind):
 )
 def test_9_the_candidates_are_the_cards_that_pass(policy, memory, answer):
     on = view(node(*(card(str(i)) for i in range(4))), {"3": used(1, 100, 1)})
-    allocation = first_allocation(placed(pod(one(gpumem=memory), policy=policy), on))
+    allocation = first_allocation(placed(pod(one(mem=memory), policy=policy), on))
     assert (allocation.candidates, allocation.link_quality) == answer

@@ -218,7 +218,7 @@ def test_nothing_is_closed_on_a_node_without_pods():
 
 
 def test_a_closed_card_counts_as_unhealthy():
-    assert record(pod(one(gpumem=5)), view(node(card("a")), closed=["a"])) == "1/1 CardNotHealth"
+    assert record(pod(one(mem=5)), view(node(card("a")), closed=["a"])) == "1/1 CardNotHealth"
 
 
 def test_the_placements_in_pods_records_are_the_cards_occupation():
@@ -227,9 +227,9 @@ def test_the_placements_in_pods_records_are_the_cards_occupation():
     state.set_pod(placed_pod("x", ON_M, [mig_record("GPU-m", start=2)]), NOON)
     on = state.view("n1")
     assert (on.used("NVIDIA", "GPU-m").slots, on.used("NVIDIA", "GPU-m").memory) == (1, 10240)
-    fit = pod(container(gpu=2, gpumem=8000))
+    fit = pod(container(gpu=2, mem=8000))
     assert chosen(fit, on) == "GPU-m GPU-m"
-    assert chosen(pod(container(gpu=3, gpumem=8000)), on) == (
+    assert chosen(pod(container(gpu=3, mem=8000)), on) == (
         "1/1 CardMigTopologyInfeasible, 2/1 AllocatedCardsInsufficientRequest"
     )
 

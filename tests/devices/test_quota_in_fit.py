@@ -39,13 +39,13 @@ UNEQUAL = node(card("x", devmem=4000), card("y", devmem=4000), card("z", devmem=
     ],
 )
 def test_cards_are_tried_once_more_cheapest_first_where_quota_left_a_container_short(memory, answer):
-    incoming = pod(container(gpu=2, pct=100))
+    incoming = pod(container(gpu=2, percent=100))
     assert chosen(incoming, view(UNEQUAL), room(incoming, memory=memory)) == answer
 
 
 def test_the_labels_are_those_of_the_first_try():
     # first try: z (12288), then nothing more; second try: x and y, and then nothing more
-    incoming = pod(container(gpu=3, pct=100))
+    incoming = pod(container(gpu=3, percent=100))
     assert record(incoming, view(UNEQUAL), room(incoming, memory=15000)) == (
         "1/3 AllocatedCardsInsufficientRequest, 2/3 ResourceQuotaNotFit"
     )
@@ -53,7 +53,7 @@ def test_the_labels_are_those_of_the_first_try():
 
 def test_a_failure_for_other_reasons_is_not_tried_again():
     on = view(UNEQUAL, {"x": used(1, 1), "y": used(1, 1)})
-    incoming = pod(container(gpu=2, pct=100))
+    incoming = pod(container(gpu=2, percent=100))
     counted = Counting(room(incoming, memory=10**6))
     assert record(incoming, on, counted) == "1/3 AllocatedCardsInsufficientRequest, 2/3 CardInsufficientMemory"
     assert counted.costed == 0
@@ -85,27 +85,27 @@ def test_the_cheapest_first_try_stays_inside_a_numa_node():
             card("d", devmem=4500, numa=1),
         )
     )
-    incoming = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    incoming = pod(container(gpu=2, percent=100), annotations={"nvidia.com/numa-bind": "true"})
     assert chosen(incoming, on, room(incoming, memory=9500)) == "a b"
-    free = pod(container(gpu=2, pct=100))
+    free = pod(container(gpu=2, percent=100))
     assert chosen(free, on, room(free, memory=8500)) == "d a"
 
 
 def test_a_dropped_numa_nodes_cards_no_longer_count_against_the_quota():
     on = view(node(card("a", devmem=4000), card("b", devmem=4000), card("d", devmem=5000, numa=1)))
-    incoming = pod(container(gpu=2, pct=100), annotations={"nvidia.com/numa-bind": "true"})
+    incoming = pod(container(gpu=2, percent=100), annotations={"nvidia.com/numa-bind": "true"})
     assert chosen(incoming, on, room(incoming, memory=8500)) == "b a"
 
 
 def test_the_quota_sees_what_the_pod_holds_already():
-    incoming = pod(container("a", gpu=1, gpumem=3000), container("b", gpu=1, gpumem=2000))
+    incoming = pod(container("a", gpu=1, mem=3000), container("b", gpu=1, mem=2000))
     on = view(node(card("x"), card("y")))
     assert chosen(incoming, on, room(incoming, memory=5000)) == "y"
     assert record(incoming, on, room(incoming, memory=4999)) == "2/2 ResourceQuotaNotFit"
 
 
 def test_slots_and_cores_count_too():
-    incoming = pod(container(gpu=2, gpumem=1, gpucores=30))
+    incoming = pod(container(gpu=2, mem=1, cores=30))
     on = view(node(card("x"), card("y")))
     assert chosen(incoming, on, room(incoming, slots=2, cores=60)) == "y x"
     for limits in ({"slots": 1}, {"cores": 59}):
@@ -115,14 +115,14 @@ def test_slots_and_cores_count_too():
 
 
 def test_the_quota_is_asked_with_the_mig_profile_and_not_with_the_request():
-    incoming = pod(one(gpumem=8000))
+    incoming = pod(one(mem=8000))
     on = view(node(mig_card("m")))
     assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
     assert record(incoming, on, room(incoming, memory=10240, cores=28)) == "m,NVIDIA,10240,28:;"
 
 
 def test_the_quota_is_asked_before_free_memory_and_after_slots():
-    incoming = pod(one(gpumem=8000))
+    incoming = pod(one(mem=8000))
     assert record(
         incoming,
         view(node(card("a"), card("b")), {"a": used(10), "b": used(1, 40000)}),
@@ -132,7 +132,7 @@ def test_the_quota_is_asked_before_free_memory_and_after_slots():
 
 @pytest.mark.parametrize("policy", ["spread", "binpack", "topology-aware"])
 def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(policy):
-    incoming = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=5000), policy=policy)
+    incoming = pod(init(gpu=1, mem=8000), container(gpu=1, mem=5000), policy=policy)
     on = view(node(card("a"), card("b")))
     fit = placed(incoming, on, room(incoming, memory=8000))
     assert len({hold.uuid for hold in fit.holds()}) == 1
@@ -143,7 +143,7 @@ def test_scenario_12_init_and_app_share_a_card_where_two_would_cost_too_much(pol
 def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that_cannot_move():
     # the app fits b only; init by itself would go to c
     on = view(node(card("b"), card("c", devmem=8400)), {"b": used(3, 30000)})
-    incoming = pod(init(gpu=1, gpumem=8000), container(gpu=1, gpumem=8500))
+    incoming = pod(init(gpu=1, mem=8000), container(gpu=1, mem=8500))
     assert record(incoming, on) == "c,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
     assert record(incoming, on, room(incoming, memory=8500)) == "b,NVIDIA,8000,0:;b,NVIDIA,8500,0:;"
     # the labels of the first try: init found room, the app did not
@@ -153,12 +153,12 @@ def test_scenario_12_the_init_container_moves_to_the_app_containers_card_if_that
 @pytest.mark.parametrize(
     ("containers", "total"),
     [
-        ([sidecar(gpu=1, gpumem=2000), init(gpu=1, gpumem=6000)], 8000),
-        ([init(gpu=1, gpumem=6000), sidecar(gpu=1, gpumem=2000)], 6000),
+        ([sidecar(gpu=1, mem=2000), init(gpu=1, mem=6000)], 8000),
+        ([init(gpu=1, mem=6000), sidecar(gpu=1, mem=2000)], 6000),
     ],
 )
 def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containers, total):
-    incoming = pod(*containers, container(gpu=1, gpumem=3000))
+    incoming = pod(*containers, container(gpu=1, mem=3000))
     on = view(node(card("a"), card("b")))
     fit = placed(incoming, on, room(incoming, memory=total))
     assert debit(fit, incoming.kinds)[1] == total
@@ -168,7 +168,7 @@ def test_scenario_13_a_sidecar_counts_with_the_init_containers_after_it(containe
 
 def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
     profiles = [{"name": "2g.10gb", "memoryMB": 9984, "core": 29, "sliceCount": 2, "placements": [{"size": 2}]}]
-    incoming = pod(one(gpumem=8000))
+    incoming = pod(one(mem=8000))
     on = view(node(mig_card("m", profiles)))
     assert record(incoming, on, room(incoming, memory=9000)) == "1/1 ResourceQuotaNotFit"
     assert debit(placed(incoming, on, room(incoming, memory=10000)), incoming.kinds) == (
@@ -181,12 +181,12 @@ def test_scenario_26_what_mig_rounds_up_is_asked_of_the_quota():
 @pytest.mark.parametrize(
     ("amounts", "section", "cards", "expected"),
     [
-        ({"gpu": 2, "gpumem": 2000}, {}, [40960, 40960], (2, 4000, 0)),
-        ({"gpu": 2, "gpucores": 100}, {}, [40960, 40960], (2, 81920, 200)),
-        ({"gpu": 1, "pct": 50}, {}, [24576], (1, 12288, 0)),
-        ({"gpu": 1, "pct": 50}, {}, [40960], (1, 20480, 0)),
-        ({"gpu": 2, "pct": 50, "gpucores": 30}, {}, [24576, 40960], (2, 32768, 60)),
-        ({"gpu": 1, "gpumem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
+        ({"gpu": 2, "mem": 2000}, {}, [40960, 40960], (2, 4000, 0)),
+        ({"gpu": 2, "cores": 100}, {}, [40960, 40960], (2, 81920, 200)),
+        ({"gpu": 1, "percent": 50}, {}, [24576], (1, 12288, 0)),
+        ({"gpu": 1, "percent": 50}, {}, [40960], (1, 20480, 0)),
+        ({"gpu": 2, "percent": 50, "cores": 30}, {}, [24576, 40960], (2, 32768, 60)),
+        ({"gpu": 1, "mem": 1024}, {"memory_factor": 2}, [40960], (1, 2048, 0)),
     ],
 )
 def test_the_worked_numbers_of_section_10(amounts, section, cards, expected):
@@ -196,27 +196,27 @@ def test_the_worked_numbers_of_section_10(amounts, section, cards, expected):
 
 
 def test_a_mig_allocation_costs_its_profile():
-    incoming = pod(one(gpumem=8000))
+    incoming = pod(one(mem=8000))
     assert debit(placed(incoming, view(node(mig_card("m")))), incoming.kinds) == (1, 10240, 28)
 
 
 def test_core_example_f_takes_the_only_card_small_enough():
     on = view(node(*(card(str(memory), devmem=memory) for memory in (2000, 8000, 4000, 6000))))
-    incoming = pod(one(gpucores=100))
+    incoming = pod(one(cores=100))
     assert chosen(incoming, on, room(incoming, memory=2000, cores=100)) == "2000"
     assert record(incoming, on, room(incoming, memory=1500, cores=100)) == "4/4 ResourceQuotaNotFit"
 
 
 def test_core_examples_d_and_e_init_peak_and_sidecar_order():
-    peak = pod(init(gpu=1, gpumem=5000, gpucores=20), container(gpu=1, gpumem=4000, gpucores=20))
+    peak = pod(init(gpu=1, mem=5000, cores=20), container(gpu=1, mem=4000, cores=20))
     fit = placed(peak, view(node(card("G", devmem=8000))))
     assert debit(fit, peak.kinds) == (1, 5000, 20)
     assert debit(fit, peak.kinds, init_finished=True) == (1, 4000, 20)
     for parts, total in (
-        ([sidecar(gpu=1, gpumem=2000), init(gpu=1, gpumem=20000)], 22000),
-        ([init(gpu=1, gpumem=20000), sidecar(gpu=1, gpumem=2000)], 20000),
+        ([sidecar(gpu=1, mem=2000), init(gpu=1, mem=20000)], 22000),
+        ([init(gpu=1, mem=20000), sidecar(gpu=1, mem=2000)], 20000),
     ):
-        incoming = pod(*parts, container(gpu=1, gpumem=10000))
+        incoming = pod(*parts, container(gpu=1, mem=10000))
         fit = placed(incoming, view(node(card("G", devmem=24000))))
         assert debit(fit, incoming.kinds)[1] == total
         assert debit(fit, incoming.kinds, init_finished=True)[1] == 12000
@@ -237,7 +237,7 @@ def test_a_budget_is_asked_with_holds_in_the_containers_rows():
             return ()
 
     placed(
-        pod(init(), container("a", gpu=1, gpumem=5), container("b", gpu=1, gpumem=7)),
+        pod(init(), container("a", gpu=1, mem=5), container("b", gpu=1, mem=7)),
         view(node(card("x"))),
         Recording(),
     )

@@ -196,7 +196,7 @@ FOUR = node(*map(card, "abcd"), scores=RING)
 
 def topology(count=2, policy="topology-aware", **more):
     notes = more.pop("annotations", None)
-    return pod(container(gpu=count, gpumem=more.pop("gpumem", 1000), **more), policy=policy, annotations=notes)
+    return pod(container(gpu=count, mem=more.pop("mem", 1000), **more), policy=policy, annotations=notes)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_where_only_the_quota_forbids_the_linked_cards_it_is_named():
             scores={("a", "b"): 900, ("c", "d"): 10},
         )
     )
-    incoming = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=REQUIRED)
+    incoming = pod(container(gpu=2, percent=100), policy="topology-aware", annotations=REQUIRED)
     assert set(chosen(incoming, on, room(incoming, memory=24000)).split()) == {"a", "b"}
     assert record(incoming, on, room(incoming, memory=23999)) == "4/4 ResourceQuotaNotFit"
 
@@ -393,7 +393,7 @@ def test_sets_that_break_the_quota_are_skipped():
             scores={("a", "b"): 900, ("a", "c"): 500, ("c", "d"): 100},
         )
     )
-    incoming = pod(container(gpu=2, pct=100), policy="topology-aware")
+    incoming = pod(container(gpu=2, percent=100), policy="topology-aware")
     assert set(chosen(incoming, on, room(incoming, memory=24000)).split()) == {"a", "b"}
     assert set(chosen(incoming, on, room(incoming, memory=23999)).split()) == {"a", "c"}
     assert set(chosen(incoming, on, room(incoming, memory=8000)).split()) == {"c", "d"}
@@ -419,7 +419,7 @@ def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
             scores={("a", "b"): 900},
         )
     )
-    incoming = pod(container(gpu=2, pct=100), policy="topology-aware", annotations=BIND)
+    incoming = pod(container(gpu=2, percent=100), policy="topology-aware", annotations=BIND)
     assert set(chosen(incoming, on).split()) == {"a", "b"}
     assert set(chosen(incoming, on, room(incoming, memory=10000)).split()) == {"c", "d"}
 
@@ -429,20 +429,18 @@ def test_a_numa_node_whose_sets_break_the_quota_leaves_the_choice_to_another():
 
 def test_different_cards_are_preferred_and_further_instances_taken_only_where_needed():
     on = view(node(mig_card("m"), mig_card("n"), scores={("m", "n"): 100}))
-    assert chosen(topology(2, gpumem=8000), on) == "n m"
-    allocation = first_allocation(placed(topology(4, gpumem=8000), on))
+    assert chosen(topology(2, mem=8000), on) == "n m"
+    allocation = first_allocation(placed(topology(4, mem=8000), on))
     assert " ".join(d.uuid for d in allocation.devices) == "n m n n"
     assert allocation.candidates == 2
     assert [d.booking.mark.placement.start for d in allocation.devices] == [0, 0, 2, 4]
-    assert chosen(topology(6, gpumem=8000), on) == "n m n n m m"
-    assert record(topology(7, gpumem=8000), on) == (
-        "2/2 CardMigTopologyInfeasible, 6/2 AllocatedCardsInsufficientRequest"
-    )
+    assert chosen(topology(6, mem=8000), on) == "n m n n m m"
+    assert record(topology(7, mem=8000), on) == ("2/2 CardMigTopologyInfeasible, 6/2 AllocatedCardsInsufficientRequest")
 
 
 def test_further_instances_stay_inside_their_numa_node_and_the_quota():
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
-    incoming = topology(3, gpumem=8000, annotations=BIND)
+    incoming = topology(3, mem=8000, annotations=BIND)
     assert chosen(incoming, on) == "n n n"
     assert chosen(incoming, on, room(incoming, memory=30720)) == "n n n"
     assert record(incoming, on, room(incoming, memory=30719)) == (
@@ -452,7 +450,7 @@ def test_further_instances_stay_inside_their_numa_node_and_the_quota():
 
 def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_was_looked_at_since():
     on = view(node(mig_card("m"), mig_card("n", numa=1)))
-    incoming = topology(2, gpumem=8000, annotations=BIND)
+    incoming = topology(2, mem=8000, annotations=BIND)
     assert record(incoming, on, room(incoming, memory=20479)) == (
         "1/2 AllocatedCardsInsufficientRequest, 1/2 NumaNotFit, 2/2 ResourceQuotaNotFit"
     )
@@ -460,8 +458,8 @@ def test_the_quota_is_asked_of_all_instances_together_even_if_another_numa_node_
 
 def test_no_further_instances_compete_where_a_numa_node_has_enough_cards():
     on = view(node(card("a"), card("b"), mig_card("m", numa=1)))
-    assert chosen(topology(2, gpumem=8000, annotations=BIND), on) == "b a"
-    assert chosen(topology(3, gpumem=8000, annotations=BIND), on) == "m m m"
+    assert chosen(topology(2, mem=8000, annotations=BIND), on) == "b a"
+    assert chosen(topology(3, mem=8000, annotations=BIND), on) == "m m m"
 
 
 def test_a_whole_card_request_takes_one_instance_of_each_card():
@@ -471,7 +469,7 @@ def test_a_whole_card_request_takes_one_instance_of_each_card():
 
 
 def test_a_single_card_asked_of_an_empty_choice_fails_with_its_labels():
-    assert record(pod(one(gpumem=50000), policy="topology-aware"), view(FOUR)) == "4/4 CardInsufficientMemory"
+    assert record(pod(one(mem=50000), policy="topology-aware"), view(FOUR)) == "4/4 CardInsufficientMemory"
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=12), st.integers(0, 12))

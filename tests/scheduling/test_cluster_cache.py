@@ -268,7 +268,7 @@ def test_instances_are_marks_on_their_card() -> None:
 def test_an_instance_stays_marked_after_the_init_container_that_held_it() -> None:
     raw = bound_pod("p", "n", "M,NVIDIA,10240,28:;;")
     raw["metadata"]["annotations"][MIG_NOTE] = IN_SLICE
-    raw["spec"] = pod("p", init=[container("init", gpu=1)], nodeName="n")["spec"]
+    raw["spec"] = pod("p", container(), init=[container("init", gpu=1)], nodeName="n")["spec"]
     state = known(node("n", MIG_CARD), held(raw, initContainerStatuses=TERMINATED))
     view = state.view("n")
     assert view is not None

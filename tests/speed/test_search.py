@@ -37,7 +37,7 @@ class Counting(Room):
 @pytest.mark.parametrize("memory", [7999, 8000])
 def test_quota_is_asked_per_card_and_once_for_sets_that_cost_the_same(memory):
     on = view(node(*(card(f"c{i}") for i in range(16))))
-    incoming = pod(container(gpu=8, gpumem=1000), policy="topology-aware")
+    incoming = pod(container(gpu=8, mem=1000), policy="topology-aware")
     Counting.asked = 0
     found = chosen(incoming, on, Counting(incoming.kinds, memory=memory))
     assert found == ("16/16 ResourceQuotaNotFit" if memory < 8000 else "c15 c14 c13 c12 c11 c10 c9 c8")
