@@ -142,7 +142,7 @@ def test_pages_show_what_the_api_server_has(tmp_path: Path) -> None:
 
 
 def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
-    nodes = [{**node(f"other-{each}", card(f"GPU-{each}-0")), "kind": "Node"} for each in range(60)]
+    nodes = [node(f"other-{each}", card(f"GPU-{each}-0")) for each in range(60)]
     with entered(ApiServer([*cluster(), *nodes]), tmp_path) as client:
         assert "1 of 2" in client.get("/cluster").text
         first, second = (re.findall("<h2>(other-.*)</h2>", client.get(f"/cluster?page={page}").text) for page in (1, 2))

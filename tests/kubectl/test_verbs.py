@@ -36,8 +36,8 @@ def with_uid(found: JSON) -> JSON:
 def cluster(*more: JSON) -> list[JSON]:
     """Two cards on a node; in team-a a placed pod and one that waits, in team-b a placed one."""
     return [
-        {**node("n1", card("GPU-1"), card("GPU-2", health=False)), "kind": "Node"},
-        {**node("cpu"), "kind": "Node"},
+        node("n1", card("GPU-1"), card("GPU-2", health=False)),
+        node("cpu"),
         placed("busy"),
         placed("other", "team-b", memory=4000),
         with_uid(pod("waiting", gpu=1, mem=30000, schedulerName="hami-scheduler")),
@@ -249,6 +249,6 @@ def test_what_is_not_there_is_told_in_one_line(hami: Hami, arguments: list[str],
 
 
 def test_models_are_text_and_not_markup(hami: Hami) -> None:
-    odd = {**node("n1", card("GPU-1", type="NVIDIA [red]x[/red]")), "kind": "Node"}
+    odd = node("n1", card("GPU-1", type="NVIDIA [red]x[/red]"))
     run = hami(ApiServer([odd]), "cards", "-o", "wide")
     assert "NVIDIA [red]x[/red]" in run.out

@@ -35,7 +35,7 @@ def objects() -> list[JSON]:
     held = pod("held", gpu=1, mem=1000, annotations=placement, nodeName=spoilt["metadata"]["name"])
     return [
         node("n1", *cards, scores=scores, labels={"pool": "training"}),
-        {**node("cpu"), "kind": "Node"},
+        node("cpu"),
         spoilt,
         placed("busy"),
         placed("other", "team-b", memory=4000),
