@@ -19,6 +19,7 @@ from hami_webhook.controller.showback import UNTIL, Holding, Showback, Totals
 
 CARDS = [{"id": "G0", "count": 9, "devmem": 9000, "devcore": 100, "type": "A10", "health": True}]
 NODE = {"metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": orjson.dumps(CARDS).decode()}}}
+NAMESPACE = {"metadata": {"name": "team-a"}}
 WAITING = Holding("team-a", "NVIDIA", "", "waiting")
 PLACED = Holding("team-a", "NVIDIA", "A10", "placed")
 
@@ -30,6 +31,7 @@ class Process:
         self.core = core_on(None, clock=lambda: env.now)
         self.showback = Showback(self.core)
         self.core.caches.put(Kind.NODES, NODE)
+        self.core.caches.put(Kind.NAMESPACES, NAMESPACE)
         for each in env.pods.values():
             self.core.caches.put(Kind.PODS, each)
         asyncio.run(self.showback.start())
@@ -200,6 +202,7 @@ def test_the_sums_of_a_namespace_that_is_gone_go_once_they_were_read() -> None:
     env.put("u", placed=True)
     env.pass_time(10)
     env.delete("u")
+    env.processes[0].core.caches.drop(Kind.NAMESPACES, NAMESPACE)
     assert [dict(env.leader.read()).get(PLACED) for _ in range(4)] == [
         Totals(),
         Totals(10, 1000, 100),
