@@ -41,6 +41,7 @@ from hami_webhook.kubectl.ui.readings import Readings
 from hami_webhook.kubectl.ui.server import listening, serve_on
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.ledger import State
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 from hami_webhook.server.run import Running, running
 
@@ -151,11 +152,12 @@ async def show_quota(cluster: MemoryCluster, vendors: Vendors, title: str) -> No
 
 
 async def settled(cluster: MemoryCluster, vendors: Vendors) -> None:
-    """Wait until the controller has put the quota right: its ledger has no entries left."""
+    """Wait until the controller has put the quota right: no charge in its ledger is of a pod in flight."""
     for _ in range(200):
         quota = ResourceQuota.from_object(await cluster.get(Kind.RESOURCE_QUOTAS, QUOTA, NAMESPACE))
         books = QuotaAccount.read(quota, vendors)
-        if len(books.used) == len(books.hard) and not books.ledger:
+        in_flight = [entry for entry in books.ledger.values() if entry.state is not State.FLOOR]
+        if len(books.used) == len(books.hard) and not in_flight:
             return
         await asyncio.sleep(0.05)
     raise SystemExit("demo: the quota controller didn't settle within 10 s")

@@ -110,7 +110,7 @@ webhooks:
   namespaceSelector: *others
   matchConditions:
 {amounts}
-# What policy set on a pod, its user may tighten and not loosen.
+# What policy set on a pod, its user may tighten and not loosen; and what a pod that waits costs more then is charged.
 - name: policy.webhook.hami.io
   admissionReviewVersions: [v1]
   clientConfig: *validate

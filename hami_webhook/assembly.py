@@ -6,37 +6,43 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
+from functools import partial
 from typing import Any
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.identities import AdmissionRules
 from hami_webhook.admission.pods import bad_request
-from hami_webhook.cluster.api import LONGEST_SILENCE, Cluster, ClusterError, Kind
+from hami_webhook.caches import Caches
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
 from hami_webhook.config import Settings
 from hami_webhook.device_config import builtin_vendors
 from hami_webhook.devices.model import BadRequest, Requests
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.kube.disruption import PodDisruptionBudget
-from hami_webhook.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota, checked_device
+from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota
 from hami_webhook.policy.rules import PolicyRules
-from hami_webhook.quota.accelerator_cache import AcceleratorQuotaCache
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import AdmissionCharger, ChargeCounts, Charged
+from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.deleted_ledgers import DeletedLedgers
+from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.hierarchy_charger import HierarchyCharger
-from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, decode, reservation_id
+from hami_webhook.quota.ledger import LEDGER, RESERVATION, Entry, State, decode, reservation_id, update_id
 from hami_webhook.quota.misread import Misreading, misreadings
+from hami_webhook.quota.namespace_labels import NamespaceLabels
 from hami_webhook.quota.pricing import Charge, charge_of, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
-from hami_webhook.quota.sources import AcceleratorQuotas, ResourceQuotas
-from hami_webhook.quota.store import QuotaStore
+from hami_webhook.quota.refused_later import RefusedLater
+from hami_webhook.quota.sources import AcceleratorQuotas, QuotaSource, ResourceQuotas
+from hami_webhook.quota.store import QuotaCache, QuotaStore
 from hami_webhook.scheduling import placer
 from hami_webhook.scheduling.boundary import PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.placer import Placer
+from hami_webhook.scheduling.preemption.eviction_limits import DEFAULT_PER_MINUTE
 from hami_webhook.scheduling.preemption.nominations import Nominations
 
 logger = logging.getLogger(__name__)
@@ -51,6 +57,7 @@ class Options:
     times: Times = field(default_factory=Times)
     charge_timeout: float = 3.0
     max_ledger: int = 1000
+    evictions_per_minute: int = DEFAULT_PER_MINUTE
     zone: tzinfo | None = None
     node_labels: tuple[tuple[str, str], ...] = ()
     """Labels a node must have to be registered at all."""
@@ -70,6 +77,7 @@ def options_of(settings: Settings) -> Options:
         times=Times(ttl=settings.quota_reservation_ttl, placement_ttl=settings.node_lock_timeout),
         charge_timeout=settings.quota_charge_timeout,
         max_ledger=settings.quota_max_ledger,
+        evictions_per_minute=settings.preemption_evictions_per_minute,
         node_labels=settings.node_label_selector,
     )
 
@@ -99,8 +107,15 @@ class Core:
         """The time zone of handshakes; None for the local one."""
         self.placement_ttl = placement_ttl = options.times.placement_ttl
         self.state = ClusterCache(vendors, placement_ttl=placement_ttl, zone=options.zone)
-        self.nominations = Nominations(self.state, vendors, clock=clock, card_policy=options.policies.card)
-        self.caches = Caches(self.state, clock, options.node_labels, self.nominations)
+        self.nominations = Nominations(
+            self.state,
+            vendors,
+            clock=clock,
+            card_policy=options.policies.card,
+            evictions_per_minute=options.evictions_per_minute,
+        )
+        deleted = DeletedLedgers(options.times.ttl, clock)
+        self.caches = Caches(self.state, clock, options.node_labels, self.nominations, deleted)
         self.problems: Counter[str] = Counter()
         """Events that were recorded about objects, by reason."""
         self.failures: Counter[str] = Counter()
@@ -108,12 +123,22 @@ class Core:
         self.ignored: set[tuple[str, tuple[str, ...]]] = set()
         """Namespaces that pods came to, with the annotations there that mean nothing."""
         above = self.caches.accelerator_quotas
-        self.quotas = QuotaStore(ResourceQuotas(cluster), vendors, clock=clock, cache=self.caches, sleep=sleep)
-        self.accelerator_quotas = QuotaStore(
-            AcceleratorQuotas(cluster, above.labels), vendors, clock=clock, cache=above, sleep=sleep
-        )
+
+        def store(source: QuotaSource, cache: QuotaCache) -> QuotaStore:
+            return QuotaStore(source, vendors, clock=clock, cache=cache, sleep=sleep, deleted=deleted.note)
+
+        self.quotas = store(ResourceQuotas(cluster), self.caches)
+        self.accelerator_quotas = store(AcceleratorQuotas(cluster, above.labels), above)
         self.recomputer = Recomputer(
-            self.quotas, cluster, vendors, self.state, clock=clock, times=options.times, cached=self.state.observed
+            self.quotas,
+            cluster,
+            vendors,
+            self.state,
+            clock=clock,
+            times=options.times,
+            cached=self.state.observed,
+            deleted=deleted,
+            max_ledger=options.max_ledger,
         )
         self.accelerator_recomputer = Recomputer(
             self.accelerator_quotas,
@@ -123,8 +148,9 @@ class Core:
             clock=clock,
             times=options.times,
             cached=self.state.observed,
-            namespaces=above.selected,
+            deleted=deleted,
             durations=self.recomputer.durations,
+            max_ledger=options.max_ledger,
         )
         counts = ChargeCounts()
 
@@ -144,6 +170,7 @@ class Core:
         self.charger = HierarchyCharger(
             charger(self.quotas, self.recomputer, None),
             charger(self.accelerator_quotas, self.accelerator_recomputer, ""),
+            NamespaceLabels(cluster, self.caches, clock=clock),
             clock=clock,
             timeout=options.charge_timeout,
         )
@@ -191,12 +218,17 @@ class Core:
         return misreadings(quota, self.vendors, builtin_vendors(), self.state)
 
     def _shows(self, account: QuotaAccount, identity: str, entry: Entry) -> bool:
-        """Whether a pod with this UID was seen, and costs the quota by itself what its entry says."""
-        pod, now = self.state.observed(identity), self.clock()
+        """Whether the pod was seen, and costs the quota by itself what its entry says, or shows its update."""
+        pod, now = self.state.observed(identity.removeprefix(update_id(""))), self.clock()
         if pod is None or account.quota.namespace not in ("", pod.namespace) or pod.ended(now):
             return False
-        charge = charge_of(pod, self.vendors, self.state, now, self.placement_ttl, account.cards)
-        return charge.derivable and account.covers(pod) and charge.only(account.hard) == entry.amounts
+        if not account.covers(pod):
+            return False
+        cost = cost_of(account, pod, self.vendors, self.state, now, self.placement_ttl)
+        remembered = not cost.placed and account.floor(floor_id(pod, self.vendors)) is not None
+        if entry.state is State.UPDATING:
+            return remembered and entry.floor == floor_id(pod, self.vendors)
+        return (account.is_fixed(cost) or remembered) and cost.only(account.hard) == entry.amounts
 
     async def report_ignored(self, namespace: str, keys: tuple[str, ...]) -> None:
         """Log scheduler-owned annotations on a Namespace, once; the controller records an event."""
@@ -217,6 +249,7 @@ class _QuotaPort:
         self.core = core
         self.synced = synced
         self.new_id = new_id
+        self._refused_later = RefusedLater(core.cluster, core.caches)
 
     def is_unlimited(self, pod: Pod) -> bool:
         return self.core.charger.is_unlimited(pod)
@@ -227,6 +260,28 @@ class _QuotaPort:
         except BadRequest as error:
             raise bad_request(error) from error
         return _WaitingPod(self, pod, charge)
+
+    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
+        refusal = await self._refused_later.refusal(pod, name, sized=sized)
+        if refusal is not None:
+            raise Denied(refusal.code, refusal.message, cause="quota" if refusal.overrun else "request")
+
+    def reprice(self, before: Pod, after: Pod) -> _WaitingPod | None:
+        core = self.core
+        if floor_id(before, core.vendors) == floor_id(after, core.vendors) or self.is_unlimited(after):
+            return None
+
+        def cost(cards: CardSelection | None = None) -> Charge:
+            return charge_of(before, core.vendors, core.state, core.clock(), core.placement_ttl, cards)
+
+        former = ChargeRequest(
+            before.uid, before, cost(), on_cards=cost, floor_id=partial(floor_id, before, core.vendors)
+        )
+        try:
+            charge = waiting_charge(after, core.vendors, core.state)
+        except BadRequest as error:
+            raise bad_request(error) from error
+        return _WaitingPod(self, after, charge, former)
 
     async def is_unused(self, pod: Pod, secret: str) -> bool:
         """Whether a ledger has the reservation with this secret, and no other pod carries it, by live lists.
@@ -258,6 +313,8 @@ class _WaitingPod:
     charging: _QuotaPort
     pod: Pod
     cost: Charge
+    former: ChargeRequest | None = None
+    """What it was before an update."""
 
     async def charge(self, uid: str, *, reservation: str, dry_run: bool, time_left: float | None) -> Charged:
         if not self.charging.synced():
@@ -268,16 +325,15 @@ class _WaitingPod:
         if reservation and not await self.charging.is_unused(self.pod, reservation):
             reservation = ""
         core = self.charging.core
-        if core.caches.accelerator_quotas.size and await core.namespace(self.pod.namespace) is None:
-            text = f"quota: can't charge namespace {self.pod.namespace} now: it can't be read; try again"
-            raise Denied(503, text, retry_after=1)
         request = ChargeRequest(
-            uid,
+            uid if self.former is None else update_id(uid),
             self.pod,
             self.cost,
             dry_run,
             reservation,
-            lambda cards: waiting_charge(self.pod, core.vendors, core.state, cards),
+            partial(waiting_charge, self.pod, core.vendors, core.state),
+            partial(floor_id, self.pod, core.vendors),
+            self.former,
         )
         outcome = await core.charger.charge(request, time_left)
         if isinstance(outcome, Refusal):
@@ -291,128 +347,3 @@ class _WaitingPod:
             reservation_id(secret), reservation=reservation, dry_run=dry_run, time_left=time_left
         )
         return charged, secret
-
-
-class Caches:
-    """What is known of the cluster's objects, kept by informers or by the caller that makes the objects."""
-
-    def __init__(
-        self,
-        state: ClusterCache,
-        clock: Callable[[], float],
-        node_labels: tuple[tuple[str, str], ...] = (),
-        nominations: Nominations | None = None,
-    ) -> None:
-        self.state = state
-        self._nominations = nominations
-        self.disruption_budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
-        self._node_labels = node_labels
-        self.namespaces: dict[str, Namespace] = {}
-        self.accelerator_quotas = AcceleratorQuotaCache(self.namespaces)
-        self._quotas: dict[str, dict[str, ResourceQuota]] = {}
-        self._clock = clock
-        self.current_within: Callable[[float], bool] = lambda seconds: False
-        """Whether the quotas' watch gave a sign of life in the last seconds, so that the quotas were complete then."""
-        self.unreadable: dict[tuple[str, str, str], str] = {}
-
-    def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The namespace's quotas, None unless the cache is synced and its watch alive."""
-        return list(self._quotas.get(namespace, {}).values()) if self.current_within(LONGEST_SILENCE) else None
-
-    def covering(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        """The quotas of both kinds that cover a namespace's pods; None unless the caches are synced and alive."""
-        own, above = self.quotas(namespace), self.accelerator_quotas.quotas()
-        if own is None or above is None:
-            return None
-        return [*own, *self.accelerator_quotas.covering(namespace)]
-
-    def quota(self, namespace: str, name: str) -> ResourceQuota | None:
-        return self._quotas.get(namespace, {}).get(name)
-
-    def quota_of(self, kind: Kind, namespace: str, name: str) -> ResourceQuota | None:
-        """The quota of a kind; None for other kinds."""
-        match kind:
-            case Kind.RESOURCE_QUOTAS:
-                return self.quota(namespace, name)
-            case Kind.ACCELERATOR_QUOTAS:
-                return self.accelerator_quotas.quota(name)
-        return None
-
-    def all_quotas(self) -> list[ResourceQuota]:
-        return [quota for quotas in self._quotas.values() for quota in quotas.values()]
-
-    def set_namespace(self, namespace: Namespace) -> None:
-        """A namespace is there, or has other labels or annotations."""
-        before = self.namespaces.get(namespace.name)
-        self.namespaces[namespace.name] = namespace
-        if before is None or before.labels != namespace.labels:
-            self.accelerator_quotas.relabelled()
-
-    def put(self, kind: Kind, obj: dict[str, Any]) -> None:
-        """An object was added or changed. One that can't be read is left out and noted."""
-        key = _key(kind, obj)
-        self.unreadable.pop(key, None)
-        try:
-            self._put(kind, obj)
-        except MalformedObject as error:
-            self.drop(kind, obj)
-            self.unreadable[key] = str(error)
-        except Exception as error:
-            logger.exception("%s can't be read", " ".join(key))
-            self.drop(kind, obj)
-            self.unreadable[key] = f"{type(error).__name__}: {error}"
-
-    def _put(self, kind: Kind, obj: dict[str, Any]) -> None:
-        match kind:
-            case Kind.NODES:
-                node = Node.from_object(obj)
-                if all(node.labels.get(key) == value for key, value in self._node_labels):
-                    self.state.set_node(node, self._clock())
-                else:
-                    self.state.remove_node(node.name)
-            case Kind.PODS:
-                pod = Pod.from_object(obj).compact()
-                self.state.set_pod(pod, self._clock())
-                if self._nominations is not None:
-                    self._nominations.set_pod(pod)
-            case Kind.NAMESPACES:
-                self.set_namespace(Namespace.from_object(obj))
-            case Kind.RESOURCE_QUOTAS:
-                quota = ResourceQuota.from_object(obj)
-                self._quotas.setdefault(quota.namespace, {})[quota.name] = quota
-            case Kind.ACCELERATOR_QUOTAS:
-                self.accelerator_quotas.put(obj)
-            case Kind.DEVICES:
-                self.state.set_device(*checked_device(obj))
-            case Kind.POD_DISRUPTION_BUDGETS:
-                budget = PodDisruptionBudget.from_object(obj)
-                self.disruption_budgets[budget.namespace, budget.name] = budget
-
-    def drop(self, kind: Kind, obj: dict[str, Any]) -> None:
-        """An object is gone."""
-        self.unreadable.pop(_key(kind, obj), None)
-        meta = obj.get("metadata") or {}
-        name, namespace = meta.get("name") or "", meta.get("namespace") or ""
-        match kind:
-            case Kind.NODES:
-                self.state.remove_node(name)
-            case Kind.PODS:
-                self.state.remove_pod(meta.get("uid") or "")
-                if self._nominations is not None:
-                    self._nominations.remove_pod(meta.get("uid") or "")
-            case Kind.NAMESPACES:
-                self.namespaces.pop(name, None)
-                self.accelerator_quotas.relabelled()
-            case Kind.RESOURCE_QUOTAS:
-                self._quotas.get(namespace, {}).pop(name, None)
-            case Kind.ACCELERATOR_QUOTAS:
-                self.accelerator_quotas.drop(name)
-            case Kind.DEVICES:
-                self.state.remove_device(name)
-            case Kind.POD_DISRUPTION_BUDGETS:
-                self.disruption_budgets.pop((namespace, name), None)
-
-
-def _key(kind: Kind, obj: Mapping[str, Any]) -> tuple[str, str, str]:
-    meta = obj.get("metadata") or {}
-    return kind.value, meta.get("namespace") or "", meta.get("name") or ""

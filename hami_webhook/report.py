@@ -21,8 +21,9 @@ _COUNTERS = {"card": 1.0, "memory_mib": 1024.0, "core": 1.0}
 """Of each counter the part of its name, and what its amounts are divided by."""
 _DURATION = re.compile(r"([0-9]+(ms|[smhdwy]))+", re.ASCII)
 _TIMEOUT = 60.0
-_LONGEST_ANSWER = 64 << 20
-"""Bytes."""
+"""Seconds in which an answer has to begin, and each further part of it to come."""
+_LARGEST_ANSWER = 64 << 20
+"""Bytes: a row takes 200, and there are as many as namespaces times models of cards."""
 
 
 class ReportError(Exception):
@@ -56,11 +57,13 @@ def _query(prometheus: str, query: str) -> list[tuple[Mapping[str, str], float]]
     url = f"{prometheus.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310 - http and https only, see above
-            body = answer.read(_LONGEST_ANSWER)
+            body = answer.read(_LARGEST_ANSWER + 1)
     except urllib.error.HTTPError as error:
         raise ReportError(f"{prometheus}: {_reason(error.read(1 << 16)) or error}") from error
     except (OSError, ValueError) as error:
         raise ReportError(f"{prometheus}: can't be reached: {getattr(error, 'reason', error)}") from error
+    if len(body) > _LARGEST_ANSWER:
+        raise ReportError(f"{prometheus}: the answer has more than {_LARGEST_ANSWER >> 20} MiB, and isn't read")
     try:
         result = json.loads(body)["data"]["result"]
         return [(each["metric"], float(each["value"][1])) for each in result]

@@ -25,6 +25,7 @@ _REASONS = {
     400: "BadRequest",
     403: "Forbidden",
     408: "Timeout",
+    409: "AlreadyExists",
     413: "RequestEntityTooLarge",
     422: "Invalid",
     500: "InternalError",

@@ -11,12 +11,13 @@ from typing import Protocol
 
 from hami_webhook.admission import policy
 from hami_webhook.admission.denial import Denied
-from hami_webhook.admission.identities import AdmissionRules, User, refuse_binding
+from hami_webhook.admission.identities import AdmissionRules, User, is_static, refuse_binding
 from hami_webhook.admission.pods import (
     AdmissionContext,
     ForeignMutation,
     Mutation,
     RequestCache,
+    added_privileged,
     governed_foreign,
     is_unmanaged,
     mutate,
@@ -27,6 +28,7 @@ from hami_webhook.admission.pods import (
     own_to_schedule,
     read_pod,
     refuse_ephemeral,
+    refuse_static,
     refuse_unfit,
     reset,
     validate,
@@ -40,6 +42,7 @@ from hami_webhook.devices.model import Requests
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.draft import PodDraft
 from hami_webhook.kube.objects import Namespace, Pod
+from hami_webhook.kube.wire import ReviewedPod
 from hami_webhook.policy.evaluation import governed_keys
 from hami_webhook.policy.rules import PolicyRules
 
@@ -89,8 +92,19 @@ class QuotaCharging(Protocol):
         """Whether no quota could limit what the pod costs, so that it needs no price."""
         ...
 
+    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
+        """Raise `Denied` for a pod that the API server is certain to refuse after us; its charge would be left over.
+
+        `name` is empty while it isn't generated; `sized`: the containers' amounts are final, and all that it requests.
+        """
+        ...
+
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
         """What the pod costs, with its `requests` by vendor; raises `Denied` for amounts that can't be meant."""
+        ...
+
+    def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
+        """What an update may add to the cost of a pod that waits; None for nothing, without a read."""
         ...
 
 
@@ -131,17 +145,22 @@ class AdmissionHandler:
         if review.kind == "Binding":
             refuse_binding(review.object, _user_of(review), self._vendors, self._rules, self._reservation_key)
         elif _is_changed_pod(review):
-            await self._check_update(review)
+            return await self._update(review, time_left)
         if not _is_new_pod(review):
             return UNCHANGED
         if is_unmanaged(review.object, self._vendors):
             return UNCHANGED
         pod = read_pod(review.object, review.namespace)
+        if is_static(pod, _user_of(review)):
+            refuse_static(pod, self._vendors)
+            return UNCHANGED  # it holds its cards already: the recompute counts them, whatever room there is
         requests = await self._validate(pod)
         if requests is None or self._is_free(pod, dry_run=review.dry_run):
             return UNCHANGED
-        charged = await self._charging.price(pod, requests).charge(
-            pod.uid or review.uid,
+        priced = self._charging.price(pod, requests)
+        await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=_is_sized(review.object))
+        charged = await priced.charge(
+            _uid_of(pod) or review.uid,
             reservation=pod.annotations.get(self._reservation_key, ""),
             dry_run=review.dry_run,
             time_left=time_left,
@@ -164,6 +183,7 @@ class AdmissionHandler:
         if requests is None or self._is_free(pod, dry_run=review.dry_run):
             return _answer(done)
         priced = self._charging.price(pod, requests)
+        await self._charging.refuse_uncreatable(pod, _name_of(review.object), sized=False)
         brought = pod.annotations.get(self._reservation_key, "")
         charged, secret = await priced.reserve(reservation=brought, dry_run=review.dry_run, time_left=time_left)
         if charged.amounts and not review.dry_run:
@@ -175,6 +195,9 @@ class AdmissionHandler:
         if not self._touches_all and is_unmanaged(review.object, self._vendors):
             return None
         pod = read_pod(review.object, review.namespace)
+        if is_static(pod, _user_of(review)):
+            refuse_static(pod, self._vendors)
+            return None
         refuse_unfit(pod, self._vendors)
         draft = PodDraft(review.object, original=pod)
         elsewhere = governed_foreign(pod, self._vendors)
@@ -235,12 +258,35 @@ class AdmissionHandler:
             raise Denied(503, f"namespace {pod.namespace} isn't known yet; try again", retry_after=1)
         return namespace
 
-    async def _check_update(self, review: Review) -> None:
+    async def _update(self, review: Review, time_left: float | None) -> Answer:
+        """Check an update of a pod; where it makes a pod that waits cost more, charge that as the very last step."""
         old = read_pod(review.old_object, review.namespace)
         new = read_pod(review.object, review.namespace)
         validate_update(old, new, _user_of(review), self._vendors, self._rules, self._reservation_key)
         refuse_ephemeral(review.object, self._vendors)
         await self._refuse_loosened(old, new)
+        done = self._privileged(new, added_privileged(review.old_object, review.object))
+        same = old.annotations == new.annotations and old.node_selector == new.node_selector
+        if same or new.node_name or new.terminal or not names_managed(new, self._vendors):
+            return done
+        estimate = self._charging.reprice(old, new)
+        if estimate is None:
+            return done
+        charged = await estimate.charge(_uid_of(new), reservation="", dry_run=review.dry_run, time_left=time_left)
+        return Answer(warnings=[*done.warnings, *charged.warnings])
+
+    def _privileged(self, pod: Pod, ephemeral: str) -> Answer:
+        """The answer to an update that adds a privileged ephemeral container of this name, if it has one."""
+        if not ephemeral:
+            return UNCHANGED
+        try:
+            requests = bool(self._requests.checked_requests(pod, self._lister))
+        except Denied:  # it was admitted by other rules
+            requests = names_managed(pod, self._vendors)
+        if requests:
+            raise Denied(403, f"ephemeral container {ephemeral} is privileged")
+        sees = f"ephemeral container {ephemeral} is privileged, so it sees every card of the node"
+        return Answer(warnings=[f"[{each.key}/privileged] {sees}" for each in self._vendors.foreign_named_by(pod)])
 
     async def _refuse_loosened(self, old: Pod, new: Pod) -> None:
         """Refuse annotations that an update changes and that are looser than policy then; others are left as they are,
@@ -262,11 +308,28 @@ def _is_changed_pod(review: Review) -> bool:
     return _is_pod(review) and review.operation == "UPDATE"
 
 
+def _uid_of(pod: Pod) -> str:
+    """The pod's UID. Raises `Denied` for one that the API server makes for none: the ledger has ids of other kinds."""
+    if ":" in pod.uid:
+        raise Denied(400, "metadata.uid must be a UID as the API server makes them")
+    return pod.uid
+
+
 def _is_pod(review: Review) -> bool:
     """Whether it is a Pod, not a Binding; any other kind is a mistake in the webhook's configuration."""
     if review.kind not in ("Pod", "Binding"):
         raise Denied(400, f"this webhook reviews pods (core/v1 Pod), not {review.kind or 'objects without a kind'}")
     return review.kind == "Pod"
+
+
+def _name_of(pod: ReviewedPod) -> str:
+    """The pod's name, empty where it will be generated."""
+    return (pod.metadata and pod.metadata.name) or ""
+
+
+def _is_sized(pod: ReviewedPod) -> bool:
+    """Whether nothing but its containers says what a pod requests."""
+    return pod.spec is not None and not pod.spec.overhead and not pod.spec.resources
 
 
 def _user_of(review: Review) -> User:

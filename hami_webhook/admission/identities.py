@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hami_webhook.admission.denial import Denied
+from hami_webhook.devices.foreign_pods import is_mirror
 from hami_webhook.devices.foreign_scheduler import ForeignScheduler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import OWNED_LABELS, is_scheduler_owned
 from hami_webhook.kube.objects import Pod
 from hami_webhook.kube.wire import ObjectMeta, ReviewedPod
 
-_NODE_USER = "system:node:"
+_NODE_USER, _NODES = "system:node:", "system:nodes"
 _SCHEDULERS = "by the scheduler and device plugins only"
 
 
@@ -72,6 +73,14 @@ class _Rights:
         )
         denied = sorted(key for key in keys if not any(scheduler.writes(key) for scheduler in self.foreign))
         return denied + ([] if self.ours else sorted(f"label {key}" for key in OWNED_LABELS.intersection(labels)))
+
+
+def is_static(pod: Pod, user: User) -> bool:
+    """Whether a node says with this new pod what it runs already (a mirror pod): nothing can be decided about it.
+
+    Only the node itself can: anybody may write the annotation.
+    """
+    return is_mirror(pod) and user.name == _NODE_USER + pod.node_name and _NODES in user.groups
 
 
 def refuse_changes(

@@ -299,6 +299,29 @@ def refuse_ephemeral(pod: ReviewedPod, vendors: Vendors) -> None:
             )
 
 
+def added_privileged(old: ReviewedPod, new: ReviewedPod) -> str:
+    """The name of the first privileged ephemeral container that an update adds; empty if it adds none.
+
+    One that is there already can't be removed, and must not keep others from changing the pod.
+    """
+    before = {container.name for container in (old.spec and old.spec.ephemeral_containers) or ()}
+    for container in (new.spec and new.spec.ephemeral_containers) or ():
+        security = container.security_context
+        if security is not None and security.privileged is True and container.name not in before:
+            return container.name or ""
+    return ""
+
+
+def refuse_static(pod: Pod, vendors: Vendors) -> None:
+    """What holds for a pod that its node runs already: it brings no allocation. Raises `Denied`."""
+    refuse_unfit(pod, vendors)
+    try:
+        for scheduler in vendors.foreign:
+            refuse_owned(pod.annotations, scheduler.owned)
+    except BadRequest as error:
+        raise bad_request(error) from error
+
+
 def checked_requests(pod: Pod, vendors: Vendors, lister: DeviceLister = NO_DEVICES) -> dict[str, Requests]:
     """What a pod as it stands requests, by the keys of the vendors of which a container requests anything, sorted.
 

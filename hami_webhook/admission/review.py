@@ -24,6 +24,10 @@ from hami_webhook.kube.wire import (
 
 API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+REPORT_SOURCE = "hami.io/report-review-source"
+"""The annotation of a pod in a dry run whose creator is to be warned of where its reviews came from."""
+REVIEWED_FROM = "[review-source] the review came from "
+"""How that warning begins; the address follows."""
 T = TypeVar("T")
 
 

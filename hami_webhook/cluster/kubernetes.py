@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -39,6 +40,7 @@ from hami_webhook.cluster.api import (
     WatchEvent,
     WatchType,
 )
+from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.events import EventCorrelator
 from hami_webhook.cluster.kept_fields import decode_whole
 from hami_webhook.cluster.rate import TokenBucket
@@ -48,11 +50,21 @@ from hami_webhook.kube.objects import is_subdomain
 logger = logging.getLogger(__name__)
 
 PAGE = 500
+LARGEST_ANSWER = 64 << 20
+"""Bytes of an answer: a page of ordinary pods has 10 MiB; one that tenants filled with the largest there are, more.
+Larger pages are read in smaller ones, down to a single object, which has 8 MiB at most.
+"""
+LARGEST_LINE = 16 << 20
+"""Bytes of a watch's line: twice the JSON of the largest object that etcd stores."""
+_LARGEST_REFUSAL = 1 << 20
+"""Bytes of an error's body."""
 _MERGE = "application/merge-patch+json"
-_TIMEOUT = 30.0
+REQUEST_TIMEOUT = 30.0
+"""Seconds after which a request fails where no other limit is set."""
 _WATCH_SECONDS = (300, 600)
 _PAGING_TRIES = 3
 
+_WARNING = re.compile(r'299 \S+ "(?P<text>.*)"', re.DOTALL)
 _PREFIXES = {
     Kind.PODS: "/api/v1",
     Kind.NODES: "/api/v1",
@@ -95,11 +107,15 @@ _JSON: msgspec.json.Decoder[JSON] = msgspec.json.Decoder(dict[str, Any])
 _PAGE, _WATCHED = msgspec.json.Decoder(_Page), msgspec.json.Decoder(_Watched)
 
 
+class _TooLarge(Unavailable):
+    """An answer has more bytes than are ever read of one."""
+
+
 class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
     """A real API server. `async with` closes the connections.
 
     `decode` decodes listed and watched objects, as far as they are kept; `component` and `instance` are who events are
-    from. `limit` is waited for before every request but watches. `clock` gives Unix seconds.
+    from. `limit` is waited for before every request but watches. `clock` is kept at the API server's time.
     """
 
     def __init__(
@@ -111,13 +127,13 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         instance: str = "",
         limit: TokenBucket | None = None,
         timeout: float = 0.0,
-        clock: Callable[[], float] = time.time,
+        clock: ServerClock | None = None,
     ) -> None:
         self._api = api
         self._decode = decode
         self._limit = limit
-        self._timeout = aiohttp.ClientTimeout(total=timeout or _TIMEOUT)
-        self._clock = clock
+        self._timeout = aiohttp.ClientTimeout(total=timeout or REQUEST_TIMEOUT)
+        self.clock = clock or ServerClock()
         self._events = EventCorrelator(component, instance)
 
     async def __aexit__(
@@ -138,11 +154,17 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
 
     async def _list(self, kind: Kind, namespace: str, node: str) -> Listing:
         items: list[JSON] = []
-        token = ""
+        token, limit = "", PAGE
         only = {"fieldSelector": f"spec.nodeName={_checked(node, 'node')}"} if node else {}
         while True:
-            query = {"limit": str(PAGE), **only} | ({"continue": token} if token else {})
-            page = await self._request("GET", _path(kind, namespace), query=query, decoder=_PAGE)
+            query = {"limit": str(limit), **only} | ({"continue": token} if token else {})
+            try:
+                page = await self._request("GET", _path(kind, namespace), query=query, decoder=_PAGE)
+            except _TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+                continue
             items += (self._decode(kind, item) for item in page.items or ())
             token = page.metadata.next or ""
             if not token:
@@ -155,7 +177,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             "resourceVersion": resource_version,
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  it only spreads load
         }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUT, sock_read=LONGEST_SILENCE)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT, sock_read=LONGEST_SILENCE)
         try:
             response = await self._send("GET", _path(kind, ""), query=query, within=timeout)
             try:
@@ -206,7 +228,7 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         await self.call("DELETE", _path(Kind.PODS, namespace, pod), {"preconditions": {"uid": uid}})
 
     async def record_event(self, note: EventNote) -> None:
-        recording = self._events.correlate(note, self._clock())
+        recording = self._events.correlate(note, self.clock())
         if recording is None:
             return
         path = _joined("/api/v1", "events", recording.namespace)
@@ -217,15 +239,15 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
                 )
             except NotFound:  # events live for an hour
                 self._events.lost(recording)
-                again = self._events.correlate(note, self._clock())
+                again = self._events.correlate(note, self.clock())
                 if again is None:
                     return
                 recording = again
             else:
-                self._events.recorded(recording, self._clock())
+                self._events.recorded(recording, self.clock())
                 return
         await self.call("POST", path, recording.body)
-        self._events.recorded(recording, self._clock())
+        self._events.recorded(recording, self.clock())
 
     async def get_lease(self, namespace: str, name: str) -> JSON:
         return await self.call("GET", _joined(_LEASES, "leases", namespace, name))
@@ -248,6 +270,16 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(f"the API server didn't answer GET /version: {_cause(error)}") from error
         return parsedate_to_datetime(response.headers["Date"]).timestamp()
+
+    async def try_creating(self, path: str, obj: JSON) -> Sequence[str]:
+        """Create an object in a collection in a dry run; what its creator is warned of. Raises `ClusterError`."""
+        try:
+            response = await self._send("POST", path, body=obj, query={"dryRun": "All"}, within=self._timeout)
+            response.release()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"the API server didn't answer POST {path}: {_cause(error)}") from error
+        found = (_WARNING.fullmatch(text) for text in response.headers.getall("Warning", ()))
+        return [re.sub(r"\\(.)", r"\1", match["text"]) for match in found if match is not None]
 
     async def may(self, verb: str, group: str, resource: str, subresource: str = "") -> bool:
         """Whether these credentials have a right in every namespace (SelfSubjectAccessReview)."""
@@ -279,10 +311,10 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
             await self._limit.take()
         try:
             response = await self._send(method, path, body=body, query=query, within=self._timeout)
-            try:
-                content = await response.read()
-            finally:
-                response.release()
+            content = await _content(response, LARGEST_ANSWER)
+            if content is None:
+                most = LARGEST_ANSWER >> 20
+                raise _TooLarge(f"the answer to {method} {path} has more than {most} MiB, and isn't read")
             return decoder.decode(content)
         except (aiohttp.ClientError, TimeoutError, OSError, *_NOT_JSON) as error:
             raise Unavailable(f"the API server didn't answer {method} {path}: {_cause(error)}") from error
@@ -308,13 +340,14 @@ class KubernetesCluster(AbstractAsyncContextManager["KubernetesCluster"]):
                 header_params=headers,
                 auth_settings=["BearerToken"],
             )
+            sent = time.monotonic()
             answer = await self._api.call_api(method, url, headers, body, _request_timeout=within)
         except ApiException as error:
             raise Unavailable(f"the API server can't be asked: {error}") from error
         response: aiohttp.ClientResponse = answer.response
+        self.clock.answered(response.headers.get("Date", ""), time.monotonic() - sent)
         if response.status >= 400:
-            content = await response.read()
-            response.release()
+            content = await _content(response, _LARGEST_REFUSAL) or b"an error too large to be read"
             try:
                 status = orjson.loads(content)
             except orjson.JSONDecodeError:
@@ -367,12 +400,36 @@ def _refuse(code: int, status: JSON) -> NoReturn:
     raise (Unavailable if code in (401, 429) or code >= 500 else ClusterError)(message)
 
 
+async def _content(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The body of an answer; None if it has more than `most` bytes: the connection is closed then."""
+    chunks, size = [], 0
+    try:
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > most:
+                response.close()
+                return None
+            chunks.append(chunk)
+    finally:
+        response.release()
+    return b"".join(chunks)
+
+
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, however long."""
-    rest = b""
+    """The lines of a stream. Raises `Unavailable` for one that is longer than any object."""
+    begun: list[bytes] = []
+    size = 0
     async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
+        first, *rest = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > LARGEST_LINE:
+            raise Unavailable(f"a line of a watch has more than {LARGEST_LINE >> 20} MiB, which no object has")
+        if not rest:
+            continue
+        *whole, last = b"".join(begun), *rest
+        begun, size = [last], len(last)
+        for line in whole:
             if line:
                 yield line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,12 +12,15 @@ from typing import Any, BinaryIO, NoReturn
 import orjson
 
 from hami_webhook.cluster.api import JSON
+from hami_webhook.kube.shown import shown
 from hami_webhook.kube.yaml_reader import Document, Limits, YamlError, YamlProblem, read_documents
 
 __all__ = ["Bundle", "LoadError", "LoadedObject", "expand_workload", "load_objects", "read_objects", "sort_objects"]
 
 STDIN = "-"
 MAX_REPLICAS = 100_000
+LARGEST_INPUT = 1 << 30
+"""Bytes of a file, or of standard input: the objects of a cluster of 100,000 pods."""
 LIMITS = Limits(depth=200, aliased=1_000_000, line_depth=2)  # the items of a List
 
 _ALIAS = "not usable YAML: the alias *{} points to nothing, or to what it is part of"
@@ -97,17 +101,20 @@ _GROUPS = {
 }
 
 
-def read_objects(path: str, stdin: BinaryIO) -> list[LoadedObject]:
-    """The objects in a file, or in `stdin` if `path` is `-`; raises `LoadError`."""
+def read_objects(path: str, stdin: BinaryIO, most: int = LARGEST_INPUT) -> list[LoadedObject]:
+    """The objects in a file of `most` bytes, or in `stdin` if `path` is `-`; raises `LoadError`."""
     source = "standard input" if path == STDIN else path
     try:
-        content = stdin.read() if path == STDIN else Path(path).read_bytes()
+        with contextlib.nullcontext(stdin) if path == STDIN else Path(path).open("rb") as file:
+            content = file.read(most + 1)
     except FileNotFoundError as error:
         raise LoadError(f"{source}: no such file") from error
     except IsADirectoryError as error:
         raise LoadError(f"{source}: is a directory, not a file") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise LoadError(f"{source}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > most:
+        raise LoadError(f"{source}: has more than {most} bytes, which is more than the objects of any cluster have")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -211,7 +218,7 @@ def _count(workload: LoadedObject, value: Any, path: str) -> int:
 
 
 def _fail(workload: LoadedObject, problem: str) -> NoReturn:
-    raise LoadError(f"{workload.where}: {workload.kind} {workload.name!r}: {problem}")
+    raise LoadError(f"{workload.where}: {workload.kind} {shown(workload.name)}: {problem}")
 
 
 def _objects(document: Document, source: str) -> Iterator[LoadedObject]:
@@ -240,10 +247,10 @@ def _is_list(value: Any) -> bool:
 def _items(value: JSON, where: str) -> list[Any]:
     """The items of a List; those of a PodList may leave out apiVersion and kind, which follow from the list's."""
     if "items" not in value:
-        raise LoadError(f"{where}: a {value['kind']} must have items, but has none")
+        raise LoadError(f"{where}: a {_kind(value)} must have items, but has none")
     items = [] if value["items"] is None else value["items"]
     if not isinstance(items, list):
-        raise LoadError(f"{where}: the items of a {value['kind']} must be a list, not {_described(items)}")
+        raise LoadError(f"{where}: the items of a {_kind(value)} must be a list, not {_described(items)}")
     if value["kind"] == "List":
         return items
     known = {"apiVersion": value.get("apiVersion"), "kind": value["kind"].removesuffix("List")}
@@ -259,18 +266,23 @@ def _checked(value: Any, source: str, line: int, item: int | None) -> LoadedObje
             raise LoadError(f"{where}: {_wrong(key, 'a string', value.get(key))}")
     meta = value.get("metadata")
     if not isinstance(meta, dict):
-        raise LoadError(f"{where}: {value['kind']}: {_wrong('metadata', 'an object', meta)}")
+        raise LoadError(f"{where}: {_kind(value)}: {_wrong('metadata', 'an object', meta)}")
     name = meta.get("name") or meta.get("generateName")
     if not isinstance(name, str) or not name:
-        raise LoadError(f"{where}: {value['kind']}: {_wrong('metadata.name', 'a string', name)}")
+        raise LoadError(f"{where}: {_kind(value)}: {_wrong('metadata.name', 'a string', name)}")
     if not isinstance(meta.get("namespace") or "", str):
         problem = _wrong("metadata.namespace", "a string", meta["namespace"])
-        raise LoadError(f"{where}: {value['kind']} {name!r}: {problem}")
+        raise LoadError(f"{where}: {_kind(value)} {shown(name)}: {problem}")
     return LoadedObject(value, source, line, item)
 
 
 def _where(source: str, line: int, item: int | None = None) -> str:
     return f"{source}:{line}" if item is None else f"{source}:{line} (items[{item}])"
+
+
+def _kind(value: JSON) -> str:
+    kind: str = value["kind"]
+    return kind if len(kind) <= 100 else f"{kind[:97]}..."
 
 
 def _wrong(path: str, wanted: str, value: Any) -> str:

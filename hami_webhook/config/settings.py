@@ -104,6 +104,12 @@ class Settings:
         "whether pods of lower priority are evicted for a pod that no node has devices for: off; dry-run: events say "
         "who would be; on",
     )
+    preemption_evictions_per_minute: int = _setting(
+        values.whole(1, 100_000),
+        "60",
+        "most pods that are evicted for the pods of one namespace within a minute; where none were, those of one node "
+        "may be more",
+    )
     extender_client_ca_file: str = _setting(
         values.path, "", "CA that the extender's clients must have a certificate of"
     )
@@ -189,7 +195,9 @@ class Settings:
         values.duration("0s", "1m"), "500ms", "how long changes are gathered before a recompute"
     )
     quota_charge_timeout: float = _setting(values.duration("10ms", "30s"), "3s", "longest time for one charge")
-    quota_max_ledger: int = _setting(values.whole(1, 100_000), "1000", "most entries in the ledger of a quota")
+    quota_max_ledger: int = _setting(
+        values.whole(1, 100_000), "1000", "most entries of pods in flight in the ledger of a quota"
+    )
 
     own_service_accounts: tuple[ServiceAccount, ...] = _setting(
         values.service_accounts,

@@ -18,8 +18,9 @@ from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.preemption import gives_room
 
-_LOOK_AGAIN = {Kind.DEVICES: 300.0, Kind.ACCELERATOR_QUOTAS: 5.0}
-"""Seconds after which a kind that isn't installed is asked for again."""
+_OPTIONAL = (Kind.DEVICES, Kind.ACCELERATOR_QUOTAS)
+_LOOK_AGAIN = 5.0
+"""Seconds after which a kind that isn't installed is asked for again: until then nothing of it is charged."""
 
 _WATCHED = (Kind.NAMESPACES, Kind.NODES, Kind.RESOURCE_QUOTAS, Kind.ACCELERATOR_QUOTAS, Kind.PODS)
 
@@ -57,12 +58,13 @@ class SharedInformers:
                 clock=core.clock,
                 sleep=sleep,
                 random=jitter,
-                look_again=_LOOK_AGAIN.get(kind),
+                look_again=_LOOK_AGAIN if kind in _OPTIONAL else None,
                 expected=kind is not Kind.ACCELERATOR_QUOTAS,
             )
             for kind in (*devices, *_WATCHED, *([Kind.POD_DISRUPTION_BUDGETS] if disruption_budgets else ()))
         }
         core.caches.current_within = self._informers[Kind.RESOURCE_QUOTAS].alive_within
+        core.caches.namespaces_current_within = self._informers[Kind.NAMESPACES].alive_within
         core.caches.accelerator_quotas.alive_within = self._informers[Kind.ACCELERATOR_QUOTAS].alive_within
 
     @property

@@ -1,6 +1,6 @@
 """Leader election on a Lease, by client-go's protocol: one holder that renews, taken over only when it stops.
 
-Times of other holders are never compared with our clock: what counts is for how long we saw their record unchanged.
+Times of other holders decide nothing: what counts is for how long we saw their record unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hami_webhook.cluster.api import JSON, AlreadyExists, Cluster, ClusterError, Conflict, NotFound
+from hami_webhook.kube.objects import parse_time
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,11 @@ class LeaderElection:
         self._observed = observed
         self._seen: tuple[Any, float] | None = None
         self.leading = False
+        self.skew: float | None = None
+        """Seconds by which our clock is ahead of the leader's, by its last renewal, which we see some seconds late.
+
+        None where we lead, or have seen none.
+        """
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of `leading`."""
 
@@ -95,8 +101,17 @@ class LeaderElection:
                 work.result()
             logger.warning("leader: %s lost the lease %s/%s", self._identity, self._namespace, self._name)
 
+    async def holds(self) -> bool:
+        """Whether the lease is ours by a live read, as nobody took it while this process stood still.
+
+        Raises `ClusterError` where that can't be read.
+        """
+        lease = await self._cluster.get_lease(self._namespace, self._name)
+        return self.leading and _LeaseSpec.read(lease, 2 * self._terms.lease).holder == self._identity
+
     def _set_leading(self, leading: bool) -> None:
         self.leading = leading
+        self.skew = None
         self.on_change()
 
     async def _keep(self) -> None:
@@ -130,6 +145,8 @@ class LeaderElection:
             return True
         record = _LeaseSpec.read(lease, 2 * self._terms.lease)
         if self._seen is None or self._seen[0] != lease.get("spec"):
+            if self._seen is not None and not self.leading and record.renewed is not None:
+                self.skew = self._clock() - record.renewed
             self._seen = (lease.get("spec"), self._monotonic())
         if not self.leading:
             self._observed(lease["metadata"].get("annotations") or {})
@@ -178,6 +195,7 @@ class _LeaseSpec:
     duration: float = 0.0
     acquired: str = ""
     transitions: int = 0
+    renewed: float | None = None
     empty: bool = True
     faults: tuple[str, ...] = ()
 
@@ -206,9 +224,17 @@ class _LeaseSpec:
             duration or 0.0,
             acquired if isinstance(acquired, str) else "",
             transitions or 0,
+            _time(spec.get("renewTime")),
             False,
             tuple(faults),
         )
+
+
+def _time(written: object) -> float | None:
+    try:
+        return parse_time(written) if isinstance(written, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _is_whole(value: object) -> bool:

@@ -95,6 +95,11 @@ def cert_rotator(core: Core, settings: Settings) -> CertRotator:
     return CertRotator(core.cluster, target, clock=core.clock, object_events=ObjectEvents(core.cluster, core.problems))
 
 
-def webhook_reconciler(core: Core, settings: Settings) -> WebhookReconciler:
+def webhook_reconciler(core: Core, settings: Settings, election: LeaderElection | None) -> WebhookReconciler:
+    """Without an election this process is the only one."""
     object_events = ObjectEvents(core.cluster, core.problems)
-    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, object_events)
+
+    async def leads() -> bool:
+        return election is None or await election.holds()
+
+    return WebhookReconciler(core.cluster, settings.webhook_configuration, core.vendors, object_events, leads)

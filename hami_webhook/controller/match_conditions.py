@@ -1,7 +1,7 @@
 """The match conditions of our webhooks, as CEL: they follow from the device configuration.
 
-They name every managed resource, and every annotation that only schedulers write or that policy governs, so that the
-API server sends us no other pod. Of quotas it sends those with keys that only extended resources have.
+They name every managed resource, and every annotation that only schedulers write or that says which cards a pod may
+get, so that the API server sends us no other pod. Of quotas it sends those with keys that only extended resources have.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _CONTAINERS = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _EPHEMERAL = "object.spec.?ephemeralContainers.orValue([])"  # whose embedded fields are those of a container
 _RESERVATION = f"'{RESERVATION}'"
 _LIMITS_EXTENDED_RESOURCES = "object.?spec.hard.orValue({}).exists(k, k.contains('/') && !k.startsWith('count/'))"
+_CHANGES_NODES = "object.spec.?nodeSelector != oldObject.spec.?nodeSelector"
 _ANNOTATIONS = "metadata.?annotations.orValue({})"
 _LABELS = "metadata.?labels.orValue({})"
 
@@ -42,7 +43,7 @@ def match_conditions(vendors: Vendors) -> dict[str, Conditions]:
             "concerns-a-managed-resource": _requests_any(f"{_CONTAINERS}\n+ {_EPHEMERAL}", vendors.resource_names)
         },
         "policy.webhook.hami.io": {
-            "changes-what-policy-governs": governed,
+            "changes-which-cards-it-may-get": f"{governed}\n|| {_CHANGES_NODES}",
             "asks-for-a-managed-resource": requests_managed,
         },
         "quotas.webhook.hami.io": {"limits-extended-resources": _LIMITS_EXTENDED_RESOURCES},

@@ -18,9 +18,9 @@ from hami_webhook.devices.placement_annotations import NODE, TIME
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.enforcement import ENFORCEMENT
+from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import Entry, State, charge_ids
 from hami_webhook.quota.misread import Reason
-from hami_webhook.quota.pricing import charge_of
 from hami_webhook.quota.recompute import Recomputed
 
 logger = logging.getLogger(__name__)
@@ -124,16 +124,16 @@ class QuotaReconciler:
         core, now = self._core, self._core.clock()
         if pod.node_name or NODE in pod.annotations or pod.terminal or pod.deletion_time is not None:
             return False
-        charge = charge_of(pod, core.vendors, core.state, now, core.placement_ttl)
         ids = charge_ids(pod.uid, pod.annotations)
-        accounts = self._accounts.get(scope, {}).values()
-        if any(account.cards is not None for account in accounts):
-            return False  # their entries stay while the pod waits
-        return charge.derivable and all(
-            self._history.charged(account, ids, charge.only(account.hard))
-            for account in accounts
-            if account.concerns(pod, charge)
-        )
+        for account in self._accounts.get(scope, {}).values():
+            if account.covers(pod):
+                cost = cost_of(account, pod, core.vendors, core.state, now, core.placement_ttl)
+                if not account.is_fixed(cost) and account.floor(floor_id(pod, core.vendors)) is None:
+                    return False
+                amounts = cost.only(account.hard)
+                if amounts and not self._history.charged(account, ids, amounts):
+                    return False
+        return True
 
     def _matters(self, pod: Pod) -> bool:
         """Whether a quota may depend on the pod."""
@@ -177,9 +177,9 @@ class QuotaReconciler:
             self._gather(self._charged, scope, self._pace.longest, _LONGEST_CLEANUP)
         now = self._core.clock()
         for entry in account.ledger.values():
-            if entry.state is not State.WAITING:
-                expires = now if entry.expired(now, self._pace.ttl) else entry.time + self._pace.ttl + _AFTER
-                self._at(scope, expires)
+            expired = entry.expired(now, self._pace.ttl)
+            if entry.state is not State.WAITING and not (expired and entry.state is State.FLOOR):
+                self._at(scope, now if expired else entry.time + self._pace.ttl + _AFTER)
 
     def _forget_account(self, quota: ResourceQuota) -> None:
         scope = self._scope(quota)
@@ -351,4 +351,5 @@ class QuotaReconciler:
             pod.init_finished,
             pod.active_deadline,
             tuple(pod.annotations.get(key) for key in keys),
+            "" if pod.node_name else floor_id(pod, vendors),
         )

@@ -2,12 +2,16 @@
 
 With other match conditions the API server sends us too few pods, or all of them. So the match conditions of our
 webhooks, which are known by their names, are restored. Other edits may be on purpose and are only reported.
+
+Of two processes with different device configurations only the one that has the Lease writes: a former leader that stood
+still reads the Lease before each write, and leaves what its successor wrote.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import product
 
 from hami_webhook.cluster.api import JSON, Cluster, ClusterError, Conflict, Forbidden, Kind, NotFound
@@ -78,13 +82,22 @@ def edits_of(kind: Kind, found: JSON) -> str:
 class WebhookReconciler:
     """Restores the match conditions of the configurations called `name`, of which there may be one, both or none.
 
-    `problem` is what is wrong and can't be restored with our rights; empty if nothing.
+    `leads` is called before each write, and says whether it may be done. `problem` is what is wrong and can't be
+    restored with our rights; empty if nothing.
     """
 
-    def __init__(self, cluster: Cluster, name: str, vendors: Vendors, object_events: ObjectEvents) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        vendors: Vendors,
+        object_events: ObjectEvents,
+        leads: Callable[[], Awaitable[bool]],
+    ) -> None:
         self._cluster = cluster
         self._name = name
         self._object_events = object_events
+        self._leads = leads
         self._problems: dict[Kind, str] = {}
         self._logged: dict[Kind, str] = {}
         self._wanted = wanted_conditions(vendors)
@@ -147,6 +160,9 @@ class WebhookReconciler:
         names = [str(new["name"]) for old, new in zip(hooks, changed, strict=True) if old != new]
         problem = ""
         if names:
+            # after the read: who becomes the leader later finds this write done, or refused if it wrote first itself
+            if not await self._leads():
+                return ""
             meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
             try:
                 await self._cluster.patch(kind, self._name, {"metadata": meta, "webhooks": changed})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hami_webhook.devices.model import Device, Inventory, RegistrationError
+from hami_webhook.devices.registration import MOST_CARDS
 from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 
 SHARED_SLOTS = 100
-MOST_CARDS = 4096
-"""Far more than a node can have: a capacity that makes more is a fault, and would be read at every change."""
 _MOST_MEBIBYTES = 2**31 - 1
 
 

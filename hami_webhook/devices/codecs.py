@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.registration import check_number
+from hami_webhook.kube.shown import shown
 
 TRUE_TEXTS = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 FALSE_TEXTS = frozenset(("0", "f", "F", "FALSE", "false", "False"))
@@ -58,9 +60,9 @@ def decode_cards(text: str, names: Mapping[str, str] | None = None, *, unended: 
     seen: set[str] = set()
     for card in cards:
         if not card.id or card.id in seen:
-            raise RegistrationError(f"card id {card.id!r} is {'repeated' if card.id else 'empty'}")
+            raise RegistrationError(f"card id {shown(card.id)} is {'repeated' if card.id else 'empty'}")
         if min(card.index, card.count, card.devmem, card.devcore) < 0:
-            raise RegistrationError(f"card {card.id}: index, count, devmem and devcore must not be negative")
+            raise RegistrationError(f"card {card.id[:100]}: index, count, devmem and devcore must not be negative")
         seen.add(card.id)
     return cards
 
@@ -69,7 +71,7 @@ def custom_info(record: CardRecord) -> Mapping[str, Any]:
     """What a card's plugin registered besides, its keys in lower case. Raises `RegistrationError`."""
     found = record.extra.get("custominfo")
     if found is not None and not isinstance(found, Mapping):
-        raise RegistrationError(f"card {record.id}: custominfo must be an object, not {found!r}")
+        raise RegistrationError(f"card {record.id[:100]}: custominfo must be an object, not {shown(found)}")
     return lower_keys(found or {})
 
 
@@ -97,6 +99,7 @@ def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
         return []
     if not isinstance(records, list):
         raise RegistrationError("must be a JSON array of cards")
+    check_number(len(records))
     cards = []
     for position, record in enumerate(records):
         if not isinstance(record, dict):
@@ -123,6 +126,7 @@ def _decode_json(text: str, names: Mapping[str, str]) -> list[CardRecord]:
 def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
     if ":" not in text and not (unended and text.count(",") in (6, 8)):
         raise RegistrationError("must be a JSON array, or cards of 7 or 9 comma-separated fields each ended by ':'")
+    check_number(text.count(":"))
     cards = []
     for position, segment in enumerate(text.split(":")):
         if not segment.strip():
@@ -133,7 +137,7 @@ def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
             raise RegistrationError(f"{where} has {len(fields)} fields, not 7 or 9")
         health = parse_bool(fields[6])
         if health is None:
-            raise RegistrationError(f"{where}: health {fields[6]!r} is not a boolean")
+            raise RegistrationError(f"{where}: health {shown(fields[6])} is not a boolean")
         index = _parse_integer(fields[7], f"{where}: index") if len(fields) == 9 else 0
         cards.append(
             CardRecord(
@@ -155,7 +159,7 @@ def _decode_colon(text: str, *, unended: bool) -> list[CardRecord]:
 
 def _parse_integer(text: str, where: str) -> int:
     if not _INTEGER.fullmatch(text) or int(text) not in _INT32:
-        raise RegistrationError(f"{where} {text!r} is not a 32-bit integer")
+        raise RegistrationError(f"{where} {shown(text)} is not a 32-bit integer")
     return int(text)
 
 
@@ -165,7 +169,7 @@ def integer_in(fields: Mapping[str, Any], key: str, where: str) -> int:
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or value not in _INT32:
-        raise RegistrationError(f"{where}: {key} must be a 32-bit integer, not {value!r}")
+        raise RegistrationError(f"{where}: {key} must be a 32-bit integer, not {shown(value)}")
     return value
 
 
@@ -175,7 +179,7 @@ def string_in(fields: Mapping[str, Any], key: str, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise RegistrationError(f"{where}: {key} must be a string, not {value!r}")
+        raise RegistrationError(f"{where}: {key} must be a string, not {shown(value)}")
     return value
 
 
@@ -185,7 +189,7 @@ def boolean_in(fields: Mapping[str, Any], key: str, where: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise RegistrationError(f"{where}: {key} must be true or false, not {value!r}")
+        raise RegistrationError(f"{where}: {key} must be true or false, not {shown(value)}")
     return value
 
 
@@ -231,13 +235,14 @@ def decode_pod_devices(text: str) -> list[list[DeviceEntry]]:
             fields = [field.strip() for field in f"{begun}{part}".split(",")]
             begun = ""
             if len(fields) < 4:
-                raise BadAnnotation(f"device {part!r} has {len(fields)} fields, at least 4 are needed")
+                raise BadAnnotation(f"device {shown(part)} has {len(fields)} fields, at least 4 are needed")
             uuid, word, memory, cores = fields[:4]
             for name, number in (("memory", memory), ("cores", cores)):
                 if not _INTEGER.fullmatch(number) or int(number) not in _INT32 or int(number) < 0:
-                    raise BadAnnotation(f"device {part!r}: {name} {number!r} is not a whole number")
+                    raise BadAnnotation(f"device {shown(part)}: {name} {shown(number)} is not a whole number")
+            uuid = uuid.partition("[")[0]
             if uuid:
-                row.append(DeviceEntry(uuid.partition("[")[0], word, int(memory), int(cores)))
+                row.append(DeviceEntry(uuid, word, int(memory), int(cores)))
         rows.append(row)
     return rows
 
@@ -263,7 +268,7 @@ def _score(value: Any, position: int) -> int:
     if value is None:
         return 0
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value in _INT32:
         return value
-    raise RegistrationError(f"record {position}: score {value!r} is not an integer")
+    raise RegistrationError(f"record {position}: score {shown(value)} is not a 32-bit integer")

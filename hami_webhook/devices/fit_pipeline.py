@@ -22,7 +22,11 @@ from hami_webhook.devices.fit_request import (
 )
 from hami_webhook.devices.model import AllocatedDevice, Allocation
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.step_limit import OutOfSteps
 from hami_webhook.devices.vendor import Vendor
+
+_STEPS_OF_A_CARD = 120
+"""What it takes to put a card in order and check it."""
 
 
 @dataclass(slots=True)
@@ -67,12 +71,18 @@ def fit(vendor: Vendor, trial: FitRequest, traces: list[FitTrace] | None = None)
 
     A trace is added to `traces`, if these are given.
     """
-    if traces is None:
-        return _fit(vendor, trial, None)
-    trace = FitTrace(vendor, trial)
-    traces.append(trace)
-    trace.outcome = _fit(vendor, trial, trace)
-    return trace.outcome
+    trace = None
+    if traces is not None:
+        trace = FitTrace(vendor, trial)
+        traces.append(trace)
+    outcome: Allocation | Rejection
+    try:
+        outcome = _fit(vendor, trial, trace)
+    except OutOfSteps:
+        outcome = Rejection(bare=reasons.SEARCH_LIMIT_EXCEEDED)
+    if trace is not None:
+        trace.outcome = outcome
+    return outcome
 
 
 def _fit(vendor: Vendor, trial: FitRequest, trace: FitTrace | None) -> Allocation | Rejection:
@@ -152,10 +162,12 @@ class _Walk:
     def again(self, card: Candidate) -> Candidate | None:
         """The same card once more, with the vendor's marks of what was collected; None if one share is all it gives.
 
-        Its slots, memory and cores are those the container found: further shares are limited by the marks alone.
+        Its slots, memory and cores are those the container found: further shares are limited by the marks alone. Raises
+        `OutOfSteps`.
         """
         if not self.vendor.multi_share(self.trial.request, card.device):
             return None
+        self.trial.limit.take(_STEPS_OF_A_CARD)
         marks = self.within.used(self.vendor.key, card.device.uuid).marks
         return Candidate(self.vendor, self.trial, card.device, replace(card.usage, marks=marks), card.position)
 
@@ -163,12 +175,13 @@ class _Walk:
 def _walk(
     vendor: Vendor, trial: FitRequest, cards: Sequence[Candidate], trace: FitTrace | None, *, numa_bound: bool
 ) -> Allocation | Rejection:
-    """Check the cards in order and let the selection choose."""
+    """Check the cards in order and let the selection choose. Raises `OutOfSteps`."""
     selection = vendor.selection(trial)
     if selection is FIRST_FIT and trial.terms.policy.topology_aware:
         selection = FIRST_OF_ALL  # such a pod prefers the node with the fewest cards that would do
     count = trial.request.count
     every = selection.looks_at_all
+    trial.limit.take((_STEPS_OF_A_CARD + len(trial.holds)) * len(cards))
     walk = _Walk(vendor, trial, numa_bound=numa_bound and not (every and count == 1))
     if trace is None:
         return _result(walk, cards, selection)

@@ -24,7 +24,13 @@ from hami_webhook.devices.model import (
 )
 from hami_webhook.devices.pod_preferences import CardPolicy, ListRule, Weights
 from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.step_limit import StepLimit
 from hami_webhook.kube.objects import ContainerKind, Pod
+
+_STEPS_OF_A_BUDGET = 100
+_STEPS_OF_A_HOLD = 15
+"""What it takes to compare holds with a budget."""
+_STEPS_OF_A_TWIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class FitRequest:
     """One container's request to one vendor on one node, under trial.
 
     `holds` are the pod's holds so far; `row` is the container's place among the pod's containers, init first.
-    `excluded` are cards of the vendor that the pod was tried on and can't have, by UUID.
+    `excluded` are cards of the vendor that the pod was tried on and can't have, by UUID. `limit` is what fitting the
+    pod on the node may still cost.
     """
 
     pod: Pod
@@ -71,10 +78,19 @@ class FitRequest:
     budget: Budget | None = None
     excluded: frozenset[str] = frozenset()
     taken: list[Candidate] = field(default_factory=list)
+    limit: StepLimit = field(default_factory=StepLimit)
+
+    def take_steps_of(self, vendor: str) -> None:
+        """Count a look at every card that the node has of another backend. Raises `OutOfSteps`."""
+        inventory = self.overlay.view.inventories.get(vendor)
+        self.limit.take(_STEPS_OF_A_TWIN * len(inventory.devices) if inventory else 0)
 
     def admits(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether the quota allows these cards on top of what the pod holds already."""
-        return self.budget is None or self.budget.admits([*self.holds, *(c.hold for c in candidates)])
+        """Whether the quota allows these cards on top of what the pod holds already. Raises `OutOfSteps`."""
+        if self.budget is None:
+            return True
+        self.limit.take(_STEPS_OF_A_BUDGET + _STEPS_OF_A_HOLD * (len(self.holds) + len(candidates)))
+        return self.budget.admits([*self.holds, *(c.hold for c in candidates)])
 
 
 class RequestResolver(Protocol):

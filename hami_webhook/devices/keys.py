@@ -40,7 +40,6 @@ class DeviceKeys:
     Where a vendor has alias keys, all are read and the first is written; an empty tuple means the vendor has none.
     `choices` pick one of several values; with `folds_choices` blanks around them and case mean nothing, and none at all
     is the same as an empty one. `general`: the choices that HAMi has for all vendors mean something here too.
-    `empty_allowlist_denies`: an allow list of empty items only (`,`) allows no card.
     """
 
     allocated: str
@@ -53,7 +52,6 @@ class DeviceKeys:
     choices: tuple[str, ...] = ()
     folds_choices: bool = False
     general: bool = True
-    empty_allowlist_denies: bool = False
 
     @classmethod
     def usual(
@@ -64,7 +62,6 @@ class DeviceKeys:
         model: str = "",
         extra: tuple[str, ...] = (),
         choices: tuple[str, ...] = (),
-        empty_allowlist_denies: bool = False,
     ) -> DeviceKeys:
         """The keys of a vendor whose device lists are `hami.io/<devices>-devices-…`.
 
@@ -79,7 +76,6 @@ class DeviceKeys:
             use_type=_allow(model),
             nouse_type=_deny(model),
             choices=choices,
-            empty_allowlist_denies=empty_allowlist_denies,
         )
 
     @property

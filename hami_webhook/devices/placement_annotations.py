@@ -13,6 +13,8 @@ from hami_webhook.kube.objects import ContainerKind, Pod
 
 NODE = "hami.io/vgpu-node"
 TIME = "hami.io/vgpu-time"
+BIND_PHASE = "hami.io/bind-phase"
+"""`allocating` from the bind on, then `success` or `failed`, as the device plugin sets it."""
 NOMINATED_NODE = "hami.io/nominated-node"
 NOMINATED_UNTIL = "hami.io/nominated-until"
 """Unix seconds until which the devices of a node are kept for the pod (docs/preemption.md#nominated-pods)."""

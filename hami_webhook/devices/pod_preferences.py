@@ -124,13 +124,13 @@ class ListRule:
     """Allow lists and a deny list that hold together; an empty allow list is no constraint.
 
     `also` are the allow lists under a vendor's further (alias) keys: a card must be in every list that isn't empty.
-    `shut`: an allow list was given that names nothing, and that means no card.
+    `allows_nothing`: an allow list was given that names no card (`,`), so it admits none.
     """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     also: tuple[tuple[str, ...], ...] = ()
-    shut: bool = False
+    allows_nothing: bool = False
 
     @classmethod
     def read(
@@ -140,18 +140,17 @@ class ListRule:
         deny_keys: Sequence[str],
         *,
         fold: bool = False,
-        empty_allowlist_denies: bool = False,
     ) -> ListRule:
         """The lists under a vendor's annotation keys, aliases included; `fold` lower-cases the items.
 
-        A blank value is no constraint. Nor is one of empty items only (`,`), unless with `empty_allowlist_denies`.
+        A blank value is no constraint. A deny list of empty items only (`,`) denies nothing, such an allow list allows
+        nothing.
         """
         allows = [items for key in allow_keys if (items := _list_under(annotations, key, fold=fold))]
         denies = [item for key in deny_keys for item in _list_under(annotations, key, fold=fold)]
-        shut = empty_allowlist_denies and any(
-            text.strip() and not split_list(text) for text in (annotations.get(key, "") for key in allow_keys)
-        )
-        return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]), shut)
+        texts = [annotations.get(key, "") for key in allow_keys]
+        allows_nothing = any(text.strip() and not split_list(text) for text in texts)
+        return cls(allows[0] if allows else (), tuple(dict.fromkeys(denies)), tuple(allows[1:]), allows_nothing)
 
     @property
     def length(self) -> int:
@@ -160,12 +159,12 @@ class ListRule:
 
     def admits(self, text: str) -> bool:
         """Exact match, for UUIDs."""
-        return not self.shut and all(text in items for items in self._allows()) and text not in self.deny
+        return not self.allows_nothing and all(text in items for items in self._allows()) and text not in self.deny
 
     def admits_type(self, model: str) -> bool:
         """Case-insensitive substring match, for card models (the items are lower case)."""
         folded = model.lower()
-        if self.shut or not all(any(item in folded for item in items) for items in self._allows()):
+        if self.allows_nothing or not all(any(item in folded for item in items) for items in self._allows()):
             return False
         return not any(item in folded for item in self.deny)
 

@@ -25,10 +25,14 @@ MODE_NOT_FIT = "ModeNotFit"
 CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
 NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
 NODE_INSUFFICIENT_HANDLE = "NodeInsufficientHandle"
+NODE_INTERNAL_ERROR = "NodeInternalError"
 NODE_UNREGISTERED = "node unregistered"
+SEARCH_LIMIT_EXCEEDED = "SearchLimitExceeded"
 
-UNRESOLVABLE = frozenset((NODE_UNREGISTERED, NODE_INSUFFICIENT_DEVICE, CARD_TYPE_MISMATCH, CARD_UUID_MISMATCH))
-"""Labels of what doesn't change with the pods on a node."""
+UNRESOLVABLE = frozenset(
+    (NODE_UNREGISTERED, NODE_INSUFFICIENT_DEVICE, NODE_INTERNAL_ERROR, CARD_TYPE_MISMATCH, CARD_UUID_MISMATCH)
+)
+"""Labels of what doesn't change with the pods on a node, or isn't known to: nobody is evicted for a fault of ours."""
 
 
 @dataclass(frozen=True, slots=True)

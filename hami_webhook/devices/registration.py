@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hami_webhook.devices.model import RegistrationError
+
+MOST_CARDS = 256
+"""Cards of a vendor on a node: far more than a node has. Each is looked at, and pairs of them compared, for a pod."""
+
+
+def check_number(cards: int) -> None:
+    """Raises `RegistrationError` for more cards than a node can have."""
+    if cards > MOST_CARDS:
+        raise RegistrationError(f"{cards} cards are registered, a node can have at most {MOST_CARDS}")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRegistration:

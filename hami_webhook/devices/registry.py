@@ -14,6 +14,7 @@ from hami_webhook.devices.foreign_scheduler import Coexistence, ForeignScheduler
 from hami_webhook.devices.keys import MEBIBYTE, Dimension, Governed, QuotaKey
 from hami_webhook.devices.reserved_annotations import PLACEMENT_KEYS
 from hami_webhook.devices.vendor import Vendor
+from hami_webhook.devices.vendor_faults import VendorFaults
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Pod
 
@@ -97,7 +98,7 @@ class Vendors(Mapping[str, Vendor]):
     them. `governed` are the ones that policy can speak of. `owned_annotations` are what only our scheduler and device
     plugins write on a pod, `foreign_annotations` what only the other schedulers and theirs do. `mixing` is the rule
     about several GPU managers on a node. `touching_every_container` are the keys of those that admit containers which
-    name none of their resources too.
+    name none of their resources too. `faults` are the unexpected exceptions of the vendors' rules.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Vendors(Mapping[str, Vendor]):
     ) -> None:
         vendors = list(vendors)
         self.mixing = mixing or Coexistence()
+        self.faults = VendorFaults()
         self._by_key = {vendor.key: vendor for vendor in sorted(vendors, key=lambda vendor: vendor.key)}
         self.foreign = tuple(foreign)
         self.governed: Mapping[str, Governed] = {

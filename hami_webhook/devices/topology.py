@@ -5,9 +5,10 @@ Sources: docs/spec/nvidia.md#7.6, docs/spec/ascend.md#7, docs/spec/amd-biren-vas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from itertools import accumulate
+from collections.abc import Hashable, Sequence
 
+from hami_webhook.devices.set_search import Admits, ExhaustiveSearch, GreedySearch
+from hami_webhook.devices.step_limit import StepLimit
 from hami_webhook.devices.subset_search import MOST_CARDS, best_set
 
 Scores = Sequence[Sequence[int]]
@@ -16,60 +17,38 @@ Scores = Sequence[Sequence[int]]
 NVLINK_SCORE = 100
 """The score of a pair with one NVLink and nothing else."""
 
+_STEPS_OF_A_PAIR = 2
+_STEPS_OF_A_SUBSET = 40
+"""Steps to look at a set of half of the cards with all sets of the others."""
 
-def best_combination(scores: Scores, count: int, admits: Callable[[Sequence[int]], bool] | None = None) -> list[int]:
+
+def best_combination(
+    scores: Scores, count: int, admits: Admits | None = None, limit: StepLimit | None = None
+) -> list[int]:
     """The positions of the `count` cards with the largest sum of score[x][y] over pairs x before y.
 
     Among equal sums the lexicographically first set. With `admits`, only sets it holds for compete; it must be
     monotone: once it refuses a set, it refuses every larger one. An empty list if no set competes.
 
-    Without `admits`, all sets of up to 16 cards are looked at together (`packed`). Otherwise depth first in
-    lexicographic order with a bound: a branch can't beat the best so far if not even the most each remaining card could
-    add — its links to the chosen ones plus half of its best links among the rest — would.
+    Without `admits`, all sets of up to 16 cards are looked at together (`subset_search`). Otherwise all are searched as
+    far as `limit` allows; beyond, the answer is the best set found, which `admits` holds for, too. Raises `OutOfSteps`
+    if the limit allows no search, or too short a one to find a set.
     """
     cards = len(scores)
     if count == 0 or count > cards:
         return []
+    limit = limit or StepLimit()
+    limit.take(_STEPS_OF_A_PAIR * cards * cards)
     columns = list(zip(*scores, strict=True))
     both = [[*columns[x][:x], 0, *scores[x][x + 1 :]] for x in range(cards)]
     if admits is None and cards <= MOST_CARDS:
-        least = min(map(min, both))
-        # what every pair has less of changes no comparison of sets of one size
-        return best_set([[each - least for each in row] for row in both] if least < 0 else both, count)
-    # reach[s][j][r]: the sum of card j's r best links to the cards at s and after, doubled bounds below
-    reach = [
-        [
-            [0, *accumulate(sorted((both[j][k] for k in range(start, cards) if k != j), reverse=True))]
-            for j in range(cards)
-        ]
-        for start in range(cards)
-    ]
-    best: list[int] = []
-    best_value: int | None = None
-    chosen: list[int] = []
-
-    def search(start: int, value: int, links: list[int]) -> None:
-        nonlocal best, best_value
-        left = count - len(chosen)
-        if left == 0:
-            if best_value is None or value > best_value:
-                best, best_value = chosen.copy(), value
-            return
-        for position in range(start, cards - left + 1):
-            if best_value is not None:
-                gains = sorted(
-                    (2 * links[j] + reach[position][j][left - 1] for j in range(position, cards)), reverse=True
-                )
-                if 2 * value + sum(gains[:left]) <= 2 * best_value:
-                    return
-            chosen.append(position)
-            if admits is None or admits(chosen):
-                row = both[position]
-                search(position + 1, value + links[position], [a + b for a, b in zip(links, row, strict=True)])
-            chosen.pop()
-
-    search(0, 0, [0] * cards)
-    return best
+        with limit.at_most(1 / 2):
+            limit.take(_STEPS_OF_A_SUBSET << cards // 2)
+            least = min(map(min, both))
+            # what every pair has less of changes no comparison of sets of one size
+            return best_set([[each - least for each in row] for row in both] if least < 0 else both, count)
+    found = GreedySearch(both, count, admits, limit).best()
+    return ExhaustiveSearch(both, count, admits, limit).best(found)
 
 
 def pair_sum(scores: Scores, positions: Sequence[int]) -> int:
@@ -83,17 +62,23 @@ class NvLinks:
     A link group are the cards that are linked directly or through others.
     """
 
+    STEPS_OF_A_PAIR = 5
+    """Steps of finding the links and the weights, for each pair of cards."""
+
     def __init__(self, scores: Scores) -> None:
         self._scores = scores
-        cards = range(len(scores))
         self._linked = [
-            [y for y in cards if y != x and scores[x][y] >= NVLINK_SCORE and scores[y][x] >= NVLINK_SCORE]
-            for x in cards
+            {
+                y
+                for y, (to, back) in enumerate(zip(row, column, strict=True))
+                if to >= NVLINK_SCORE and back >= NVLINK_SCORE and y != x
+            }
+            for x, (row, column) in enumerate(zip(scores, zip(*scores, strict=True), strict=True))
         ]
 
     def fully_linked(self, positions: Sequence[int]) -> bool:
         """Whether each two of the cards are linked directly."""
-        return all(y in self._linked[x] for i, x in enumerate(positions) for y in positions[i + 1 :])
+        return all(self._linked[x].issuperset(positions[i + 1 :]) for i, x in enumerate(positions))
 
     def left_in_groups(self, positions: Sequence[int]) -> int:
         """How many other cards are in the groups of these."""
@@ -102,16 +87,21 @@ class NvLinks:
     def groups(self) -> list[list[int]]:
         """The link groups of more than one card, each in order."""
         groups: list[list[int]] = []
+        grouped: set[int] = set()
         for card in range(len(self._linked)):
-            if self._linked[card] and not any(card in group for group in groups):
+            if self._linked[card] and card not in grouped:
                 groups.append(sorted(self._reached([card])))
+                grouped.update(groups[-1])
         return groups
 
-    def _reached(self, positions: Sequence[int]) -> list[int]:
+    def _reached(self, positions: Sequence[int]) -> set[int]:
         """The cards and all that are in their groups."""
-        reached = list(positions)
-        for card in reached:
-            reached += [other for other in self._linked[card] if other not in reached]
+        reached = set(positions)
+        border = list(positions)
+        while border:
+            near = self._linked[border.pop()] - reached
+            reached |= near
+            border += near
         return reached
 
     def single(self) -> int:
@@ -134,9 +124,11 @@ class NvLinks:
         scale = 2 * count * count * cards
         span = max(map(max, scores)) - min(0, *map(min, scores)) + 1
         penalty = scale * span * cards * cards if only_linked else 0
+        degrees = [len(others) for others in linked]
         weights = []
         for x, row in enumerate(scores):
-            of_x = [scale * score - len(linked[x]) - len(linked[y]) - penalty for y, score in enumerate(row)]
+            less = degrees[x] + penalty
+            of_x = [scale * score - less - degree for score, degree in zip(row, degrees, strict=True)]
             for y in linked[x]:
                 of_x[y] += count - 1 + penalty
             weights.append(of_x)

@@ -73,7 +73,6 @@ class Vendor:
     `default_cores`: what a container reserves that names no cores; `max_cores`: what more than that counts as.
     `lock`: what is taken on the node while a pod that requests the vendor's cards is bound; None for nothing.
     `masks_cores`: the vendor distinguishes a card's cores, and the cores field of an entry on the wire is their mask.
-    `without_cards`: the label of a node that has registered other vendors' cards only.
     `multi_is_exclusive`: a container that requests more than one device gets whole cards, whatever else it wrote.
     `explains_memory`: a refused amount of memory is answered with an example, as people write `16Gi`.
     `limits_only`: an amount that is written in requests alone is checked, but requests nothing.
@@ -98,7 +97,6 @@ class Vendor:
     lock: NodeLock | None = COMMON_LOCK
     checks: tuple[Check, ...] = USUAL_CHECKS
     unbookable: str = reasons.CARD_INSUFFICIENT_MEMORY
-    without_cards: str = reasons.NODE_INSUFFICIENT_DEVICE
     topology_ranks_nodes: bool = True
     default_cores: int = 0
     max_cores: int = 100
@@ -351,10 +349,10 @@ class Vendor:
 
     def lists(self, notes: Mapping[str, str]) -> tuple[ListRule, ListRule]:
         """What a pod's annotations say of the UUIDs and the types of the cards it may get."""
-        keys, shut = self.keys, self.keys.empty_allowlist_denies
+        keys = self.keys
         return (
-            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid, empty_allowlist_denies=shut),
-            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True, empty_allowlist_denies=shut),
+            ListRule.read(notes, keys.use_uuid, keys.nouse_uuid),
+            ListRule.read(notes, keys.use_type, keys.nouse_type, fold=True),
         )
 
     def refuses_node(self, trial: FitRequest) -> Rejection | None:

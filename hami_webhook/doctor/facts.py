@@ -110,3 +110,8 @@ class Facts:
         """The objects of a list by its path. Raises `ClusterError`."""
         found = await self.get(path)
         return [] if found is None else list(found["items"])
+
+    async def items_now(self, path: str) -> list[JSON]:
+        """The objects of a list as they are now. Raises `ClusterError`."""
+        self._answers.pop(path, None)
+        return await self.items(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from importlib import resources
 from urllib.parse import urlsplit
 
@@ -31,6 +31,13 @@ _LATE = 2.0
 """How many times its duration a Lease may be without renewal."""
 _AHEAD = 10.0
 """Seconds by which clocks may differ."""
+_RENEWING = (
+    ("kube-node-lease", "node", ""),
+    ("kube-system", "API server", "apiserver.kubernetes.io/identity"),
+)
+"""Namespaces of Leases, whose machines renew them, and the label of those Leases, empty for all."""
+_RENEWED_EVERY = 10.0
+"""Seconds after which kubelets and API servers renew their Leases."""
 
 
 async def api_server(facts: Facts) -> AsyncIterator[Finding]:
@@ -145,14 +152,37 @@ def _lease_fault(spec: JSON, now: float) -> str:
 
 
 async def clocks(facts: Facts) -> AsyncIterator[Finding]:
-    """No node's clock is ahead of the API server's."""
-    for lease in await facts.items("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"):
-        renewed = lease["spec"].get("renewTime")
-        ahead = parse_time(renewed) - facts.now if renewed else 0.0
-        if ahead > _AHEAD:
-            name = lease["metadata"]["name"]
-            fault = f"its clock is {ahead:.0f} s ahead of the API server's: handshakes and locks are misjudged"
-            yield Finding(f"node {name}", fault, "let it keep time (chrony, ntp)")
+    """The clocks of nodes and API servers are the answering API server's."""
+    before = await _renewals(facts.items)
+    ages = {name: _age(spec, facts.now) for name, spec in before.items()}
+    late = {name for name, age in ages.items() if age > _RENEWED_EVERY + _AHEAD}
+    if late:  # stopped, or alive and behind
+        await facts.sleep(_RENEWED_EVERY + 1)
+        now, renewed = await facts.api.time(), await _renewals(facts.items_now)
+        late = {name for name in late if name in renewed and renewed[name] != before[name]}
+        ages |= {name: _age(renewed[name], now) for name in late}
+    for name, age in sorted(ages.items()):
+        least = age - _RENEWED_EVERY
+        off = f"{-age:.0f} s ahead of" if age < -_AHEAD else f"at least {least:.0f} s behind" if name in late else ""
+        if off and (age < 0 or least > _AHEAD):
+            fault = f"its clock is {off} the API server's: handshakes, locks and certificates are misjudged"
+            yield Finding(name, fault, "let it keep time (chrony, ntp)")
+
+
+async def _renewals(items: Callable[[str], Awaitable[list[JSON]]]) -> dict[str, JSON]:
+    """The Leases that machines renew, by what the machine is and its name."""
+    found = {}
+    for namespace, what, label in _RENEWING:
+        for lease in await items(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"):
+            if not label or label in (lease["metadata"].get("labels") or {}):
+                found[f"{what} {lease['metadata']['name']}"] = lease["spec"]
+    return found
+
+
+def _age(spec: JSON, now: float) -> float:
+    """Seconds since a Lease was renewed; 0 for one that never was."""
+    renewed = spec.get("renewTime")
+    return now - parse_time(renewed) if renewed else 0.0
 
 
 async def rights(facts: Facts) -> AsyncIterator[Finding]:

@@ -13,7 +13,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, details: bool) ->
     for result in diagnosis.results:
         for finding in result.findings:
             console.print(Text.assemble(("FAULT ", "bold red"), f"{result.check}: {finding.subject}: {finding.fault}"))
-            console.print(Text(f"      {finding.remedy}"))
+            for line in finding.remedy.splitlines():
+                console.print(Text(f"      {line}"))
         if result.unseen:
             console.print(Text.assemble(("UNSEEN ", "yellow"), f"{result.check}: {result.what}: {result.unseen}"))
         elif details and result.skipped:

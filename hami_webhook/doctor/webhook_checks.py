@@ -6,8 +6,10 @@ import base64
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
 
 from hami_webhook import pki
+from hami_webhook.admission.review import REPORT_SOURCE, REVIEWED_FROM
 from hami_webhook.cluster.api import JSON, ClusterError, Forbidden
 from hami_webhook.controller.webhooks import CONFIGURATIONS, edits_of, wanted_conditions, webhooks_of
 from hami_webhook.doctor.facts import Facts, Finding
@@ -219,6 +221,16 @@ async def network_policy(facts: Facts) -> AsyncIterator[Finding]:
     process = await facts.process("webhook")
     if process is None:
         return
+    applying, rules = await _ingress(facts, process)
+    if applying and not any(_is_outside(rule) for rule in rules):
+        port, listed = process.settings.http_bind.port, ", ".join(each["metadata"]["name"] for each in applying)
+        fault = f"none of them lets the API server in on port {port} of {process.name}: reviews time out"
+        remedy = f"allow ingress on port {port} without from, or from an ipBlock with the API servers' addresses"
+        yield Finding(f"NetworkPolicy {facts.system}/{listed}", fault, remedy)
+
+
+async def _ingress(facts: Facts, process: Process) -> tuple[list[JSON], list[JSON]]:
+    """The NetworkPolicies that select a process's pods for ingress, and of their rules those for its port."""
     labels = process.deployment["spec"]["template"]["metadata"].get("labels") or {}
     policies = await facts.items(f"/apis/networking.k8s.io/v1/namespaces/{facts.system}/networkpolicies")
     applying = [
@@ -228,13 +240,53 @@ async def network_policy(facts: Facts) -> AsyncIterator[Finding]:
         and _selects(each["spec"].get("podSelector") or {}, labels)
     ]
     port = process.settings.http_bind.port
-    names = {each["name"] for each in process.container.get("ports") or () if each["containerPort"] == port}
+    ports = {port, *(each["name"] for each in process.container.get("ports") or () if each["containerPort"] == port)}
     rules = [rule for each in applying for rule in each["spec"].get("ingress") or ()]
-    if applying and not any(_admits(rule, {port, *names}) for rule in rules):
-        listed = ", ".join(each["metadata"]["name"] for each in applying)
-        fault = f"none of them lets the API server in on port {port} of {process.name}: reviews time out"
-        remedy = f"allow ingress on port {port} without from, or from an ipBlock with the API servers' addresses"
-        yield Finding(f"NetworkPolicy {facts.system}/{listed}", fault, remedy)
+    return applying, [rule for rule in rules if _is_for(rule, ports)]
+
+
+async def review_sources(facts: Facts) -> AsyncIterator[Finding]:
+    """Reviews are accepted from the API server alone (docs/api-server-authentication.md)."""
+    process = await facts.process("webhook")
+    if process is None or process.settings.client_ca_file or process.settings.api_server_cidrs:
+        return
+    applying, rules = await _ingress(facts, process)
+    if applying and not any(_admits_anybody(rule) for rule in rules):
+        return
+    servers = sorted({*await _ready_addresses(facts, "default", "kubernetes")}, key=ip_address)
+    source = await _review_source(facts)
+    fault = "accepts reviews from anybody who reaches it, who can so tie up the quota of any namespace"
+    if source and source not in servers:
+        fault += f"; a review of this check came from {source}, which is none of the API servers' addresses"
+        fault += f" ({', '.join(servers) or 'not known'}): they are behind NAT, or a proxy"
+    networks = [str(ip_network(each)) for each in (*servers, *({source} - {"", *servers}))]
+    remedy = "name the API servers' addresses: docs/api-server-authentication.md"
+    if networks:
+        quoted = ", ".join(f'"{each}"' for each in networks)
+        remedy = f"make deploy API_SERVER_CIDRS={','.join(networks)}\n"
+        remedy += f"or, with the chart, the value apiServerCIDRs: [{quoted}]"
+    yield Finding(f"Deployment {facts.system}/{process.name}", fault, remedy)
+
+
+async def _review_source(facts: Facts) -> str:
+    """Where the review of a pod in a dry run comes from, as the webhook sees it; empty if that isn't known."""
+    vendor = next(iter(facts.effective.vendors.values()), None)
+    if vendor is None:
+        return ""
+    pod = _pod(vendor.count_name)
+    pod["metadata"]["annotations"] = {REPORT_SOURCE: "true"}
+    try:
+        warnings = await facts.api.try_creating(f"/api/v1/namespaces/{_reviewed_namespace(facts)}/pods", pod)
+    except ClusterError:  # `admission` says why
+        return ""
+    found = (text.removeprefix(REVIEWED_FROM) for text in warnings if text.startswith(REVIEWED_FROM))
+    return next(found, "")
+
+
+def _reviewed_namespace(facts: Facts) -> str:
+    """The user's namespace, or `default` where its pods aren't reviewed."""
+    left_out = facts.namespace in (facts.system, "kube-system") or _opted_out(facts, facts.namespace)
+    return "default" if left_out else facts.namespace
 
 
 def _selects(selector: JSON, labels: Mapping[str, str]) -> bool:
@@ -242,10 +294,20 @@ def _selects(selector: JSON, labels: Mapping[str, str]) -> bool:
     return (selector.get("matchLabels") or {}).items() <= labels.items()
 
 
-def _admits(rule: JSON, ports: set[int | str]) -> bool:
-    sources, listed = rule.get("from"), rule.get("ports")
-    outside = not sources or any("ipBlock" in each for each in sources)
-    return outside and (not listed or any(_covers(each, ports) for each in listed))
+def _is_for(rule: JSON, ports: set[int | str]) -> bool:
+    listed = rule.get("ports")
+    return not listed or any(_covers(each, ports) for each in listed)
+
+
+def _is_outside(rule: JSON) -> bool:
+    """Whether a rule admits addresses outside the network of pods."""
+    sources = rule.get("from")
+    return not sources or any("ipBlock" in each for each in sources)
+
+
+def _admits_anybody(rule: JSON) -> bool:
+    sources = rule.get("from")
+    return not sources or any(each.get("ipBlock", {}).get("cidr") in ("0.0.0.0/0", "::/0") for each in sources)
 
 
 def _covers(listed: JSON, ports: set[int | str]) -> bool:
@@ -263,8 +325,7 @@ async def admission(facts: Facts) -> AsyncIterator[Finding]:
     vendor = next((each for key, each in vendors.items() if key in present), next(iter(vendors.values()), None))
     if vendor is None:
         return
-    left_out = facts.namespace in (facts.system, "kube-system") or _opted_out(facts, facts.namespace)
-    namespace = "default" if left_out else facts.namespace
+    namespace = _reviewed_namespace(facts)
     path = f"/api/v1/namespaces/{namespace}/pods"
     subject = f"a pod that asks for {vendor.count_name}, created in namespace {namespace} in a dry run"
     try:

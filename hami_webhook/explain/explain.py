@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hami_webhook.devices import reasons
 from hami_webhook.devices.codecs import BadAnnotation
 from hami_webhook.devices.fit_pipeline import FitTrace
 from hami_webhook.devices.fit_request import Candidate
 from hami_webhook.devices.model import BadRequest, Device, NodeView
-from hami_webhook.devices.placement_annotations import NODE, TIME, placement_counts
+from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, TIME, placement_counts
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.explain import remedies
@@ -37,15 +38,15 @@ from hami_webhook.kube.objects import Pod, ResourceQuota, format_time
 from hami_webhook.policy.evaluation import PolicyViolation
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.budget import PodBudget, charged, pod_budget
+from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.pricing import charge_of, placed_charge, waiting_charge
 from hami_webhook.scheduling.boundary import BoundedPod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request
-from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
-from hami_webhook.scheduling.scoring import ScoredNode
+from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.scoring import ScoredNode, evaluate
 
 OTHER_NODE = "node didn't match the pod's nodeSelector"
-_PHASE = "hami.io/bind-phase"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def explain_denial(
     quotas = []
     over = []
     for account in _accounts(pod, context):
-        part = account.part(charge, lambda cards: waiting_charge(pod, context.vendors, context.state, cards))
+        on_cards = partial(waiting_charge, pod, context.vendors, context.state)
+        part = account.while_waiting(charge, on_cards, partial(floor_id, pod, context.vendors))
         of_account = list(_quotas_at_admission(account, part.amounts))
         quotas += of_account
         keys = account.overrun(part) if account.enforced else ()
@@ -133,7 +135,14 @@ def _of_placed(pod: Pod, context: ExplainContext) -> Explanation:
     bound = bool(pod.node_name)
     expires = None if bound or time is None else time + context.assume_ttl
     place = PlacementReport(
-        name, bound, time, taken, cards, dict(sorted(charge.amounts.items())), expires, pod.annotations.get(_PHASE, "")
+        name,
+        bound,
+        time,
+        taken,
+        cards,
+        dict(sorted(charge.amounts.items())),
+        expires,
+        pod.annotations.get(BIND_PHASE, ""),
     )
     since = f" since {format_time(time)}" if time is not None else ""
     verdict = f"is placed on {name}{since} and {'bound' if bound else 'not bound yet'}"
@@ -181,7 +190,7 @@ def _of_pending(pod: Pod, pod_request: PodRequest, context: ExplainContext, note
     selector = (pod.node_selector or {}).items()
     views = list(context.state.views())
     suitable = [view for view in views if selector <= view.node.labels.items()]
-    found = evaluate(suitable, pod_request, context.vendors, budget, context.policies)
+    found = evaluate(suitable, pod_request, context.vendors, budget, context.policies.node)
     limits = budget.limits if budget else {}
     fits = {scored.fit.node: scored for scored in found.fits}
     nodes = []
@@ -249,7 +258,7 @@ def _other_nodes(
     pod_request, budget = search.pod_request, search.budget
     allowed = {view.name for view in suitable}
     others = [view for view in views if view.name not in allowed]
-    for scored in evaluate(others, pod_request, context.vendors, budget, context.policies).fits:
+    for scored in evaluate(others, pod_request, context.vendors, budget, context.policies.node).fits:
         text = f"{_selector_lacks(pod_request.pod, scored.view)}; it would fit there"
         yield Change([Step("selector", text, scored.view.name)], scored.view.name)
     for view in suitable:
@@ -284,7 +293,9 @@ def _unfit(
     limits: Mapping[str, int],
 ) -> NodeReport:
     if trace is None:
-        text = _unregistered(view, pod_request, context)
+        internal = rejection.bare == reasons.NODE_INTERNAL_ERROR
+        text = "hami-webhook failed on this node; its log says why" if internal else ""
+        text = text or _unregistered(view, pod_request, context)
         return NodeReport(view.name, False, str(rejection), text, cards=_all_cards(view))
     request, vendor = trace.trial.request, trace.vendor
     total = len(trace.trial.inventory.devices)

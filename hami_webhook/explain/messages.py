@@ -58,6 +58,8 @@ def why(card: Candidate, label: str, vendor: Vendor, vendors: Vendors, limits: M
 def _list_rule(rule: ListRule, text: str, use: tuple[str, ...], nouse: tuple[str, ...], *, part: bool = False) -> str:
     """Which list forbids the text, "" for none; `part` as in type lists, where an item is part of the text."""
     folded = text.lower() if part else text
+    if rule.allows_nothing:
+        return f"isn't in {' or '.join(use)}, which names nothing"
     if any(item in folded if part else item == folded for item in rule.deny):
         return f"is excluded by {' or '.join(nouse)} ({', '.join(rule.deny)})"
     for items in (rule.allow, *rule.also):

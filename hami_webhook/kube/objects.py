@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hami_webhook.kube import wire
 from hami_webhook.kube.quantity import Quantity, QuantityError
+from hami_webhook.kube.shown import shown
 from hami_webhook.kube.wire import MalformedObject as MalformedObject
 
 JSON = Mapping[str, Any]
@@ -307,7 +308,7 @@ def parse_time(text: str) -> float:
     """Unix seconds of an RFC 3339 time; raises ValueError."""
     parsed = datetime.fromisoformat(text)
     if parsed.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone")
+        raise ValueError(f"{shown(text)} has no time zone")
     return parsed.timestamp()
 
 
@@ -386,4 +387,4 @@ def _time(value: Any, path: str) -> float | None:
     try:
         return parse_time(value)
     except (ValueError, TypeError) as error:
-        raise MalformedObject(f"{path} must be an RFC 3339 time, not {value!r}") from error
+        raise MalformedObject(f"{path} must be an RFC 3339 time, not {shown(value)}") from error

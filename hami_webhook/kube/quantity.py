@@ -13,6 +13,8 @@ from enum import Enum
 from fractions import Fraction
 from functools import lru_cache, total_ordering
 
+from hami_webhook.kube.shown import shown
+
 MAX_INT64 = 2**63 - 1
 _NANO = 10**9
 _MAX_TEXT = 128
@@ -53,7 +55,7 @@ class Quantity:
     def parse(cls, text: object) -> Quantity:
         """The quantity that `text` (a string, or a JSON number) denotes; raises `QuantityError`."""
         if isinstance(text, bool) or not isinstance(text, str | int | float):
-            raise QuantityError(f"{text!r} is not a quantity")
+            raise QuantityError(f"{shown(text)} is not a quantity")
         if isinstance(text, int):
             return cls(Fraction(text))
         written = repr(text) if isinstance(text, float) else text

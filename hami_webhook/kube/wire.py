@@ -171,6 +171,8 @@ class ReviewedPodSpec(PodSpec, frozen=True):
     init_containers: tuple[ReviewedContainer, ...] | None = None
     ephemeral_containers: tuple[ContainerObject, ...] | None = None
     runtime_class_name: str | None = None
+    overhead: Any = None
+    resources: Any = None
 
 
 class ReviewedPod(PodObject, frozen=True):

@@ -128,7 +128,7 @@ def parser() -> Parser:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > _HIGHEST_PORT:
+    if not text.isdecimal() or len(text) > len(str(_HIGHEST_PORT)) or int(text) > _HIGHEST_PORT:
         raise argparse.ArgumentTypeError(f"must be a port from 0 to {_HIGHEST_PORT}, not {text!r}")
     return int(text)
 

@@ -7,7 +7,8 @@ pod can tighten and never loosen; deny lists add up.
 What docs/spec/policy.md leaves open is decided as follows:
 
 - An empty annotation is a value where it is a choice (`nvidia.com/vgpu-mode: ""` has a meaning), on the pod and on the
-  Namespace; where it is a list, blank means no list, as for every reader of lists.
+  Namespace; where it is a list, blank means no list, and a list of empty items only (`,`) one that allows nothing, as
+  for every reader of lists.
 - "Left with nothing" includes a list all of whose items policy denies, and a pod without a list for which the
   boundaries leave nothing: an empty list would be no constraint at all. Items that a pod denies itself don't count.
 - Of several matching rules with a `schedulerName` the last one counts, as with `enforce`: users can't override either.
@@ -195,8 +196,9 @@ class _Items:
     """Whether one of the other items covers the item."""
 
     def lists(self, annotations: Mapping[str, str], keys: Sequence[str]) -> list[tuple[str, ...]]:
-        """The lists under `keys` that aren't blank."""
-        return [items for key in keys if (items := self.unique(split_list(annotations.get(key, ""))))]
+        """The lists under `keys` that aren't blank; those of empty items only (`,`) are empty."""
+        texts = [text for key in keys if (text := annotations.get(key, "")).strip()]
+        return [self.unique(split_list(text)) for text in texts]
 
     def unique(self, items: Iterable[str]) -> tuple[str, ...]:
         """The items without repeats, as first written."""
@@ -226,6 +228,11 @@ class _SourcedItems:
 
     items: tuple[str, ...]
     source: _Source
+
+    @property
+    def allows(self) -> str:
+        """What a boundary leaves, for a sentence."""
+        return f"{self.source.text} allows {f'only {_item_list(self.items)}' if self.items else 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +281,8 @@ class _ListPair:
         given = self.kind.lists(annotations, self.allow_keys)
         own = self._in_all(given)
         for boundary in self.boundaries:
-            allowed = f"{boundary.source.text} allows only {_item_list(boundary.items)}"
-            if not given:
+            allowed = boundary.allows
+            if not any(given):
                 raise PolicyViolation(f"{self.allow_keys[0]}: must be set: {allowed}", [boundary.source.text])
             outside = [item for item in own if not self.kind.within(item, boundary.items)]
             if outside:
@@ -312,14 +319,14 @@ class _ListPair:
         usable = self.kind.unique(item for item in common if not self.kind.within(item, denied))
         shown = (wanted or common)[:MOST_NAMES]
         hits = [item for item in denied if any(self.kind.within(one, [item]) for one in shown)]
-        if usable:
-            why = [f"allowed: {_item_list(usable)}"]
-        else:
-            why = [f"{boundary.source.text} allows only {_item_list(boundary.items)}" for boundary in self.boundaries]
+        allowed = [f"allowed: {_item_list(usable)}"]
+        why = allowed if usable else [boundary.allows for boundary in self.boundaries]
         if hits:
             why.append(f"denied: {_item_list(hits)}")
         nothing = f"none of {_item_list(wanted)}" if wanted else "nothing"
         short = self.allow_keys[0].rpartition("/")[2]
+        if given and not wanted:
+            return f"{short}: it names nothing; in namespace {self.namespace} {'; '.join(why)}"
         return f"{short}: {nothing} is allowed in namespace {self.namespace} ({'; '.join(why)})"
 
 

@@ -39,14 +39,14 @@ class AcceleratorQuotaCache:
     def quota(self, name: str) -> ResourceQuota | None:
         return self._quotas.get(name)
 
-    @property
-    def size(self) -> int:
-        return len(self._objects)
-
     def selected(self, name: str) -> frozenset[str]:
         """The namespaces that a quota selects."""
         quota = self._quotas.get(name)
         return (quota.namespaces or frozenset()) if quota is not None else frozenset()
+
+    @property
+    def size(self) -> int:
+        return len(self._objects)
 
     def all(self) -> list[ResourceQuota]:
         return list(self._quotas.values())
@@ -60,5 +60,4 @@ class AcceleratorQuotaCache:
         return self.all() if self.alive_within(LONGEST_SILENCE) else None
 
     def current_within(self, seconds: float) -> bool:
-        """A new quota counts as soon as the watch shows it: until then its used isn't known to anybody."""
-        return self.alive_within(LONGEST_SILENCE)
+        return self.alive_within(seconds)

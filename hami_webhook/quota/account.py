@@ -5,13 +5,13 @@ Source: docs/spec/quota.md#7.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hami_webhook.cluster.api import ClusterError
 from hami_webhook.devices.registry import Vendors
@@ -21,7 +21,7 @@ from hami_webhook.kube.quantity import Format, Quantity, QuantityError, is_binar
 from hami_webhook.quota import ledger as ledgers
 from hami_webhook.quota.card_selection import COUNTED, CardSelection
 from hami_webhook.quota.enforcement import OBSERVED, Enforcement, observed_charges
-from hami_webhook.quota.ledger import LEDGER, Entry, State, find_entry
+from hami_webhook.quota.ledger import LEDGER, Entry, State
 from hami_webhook.quota.pricing import Charge, ChargeOn
 
 
@@ -58,11 +58,12 @@ class QuotaAccount:
             if _ceil(quota.used.get(key, 0)) and is_binary(quota.used[key]) != (key in in_bytes)
         }
         cards = CardSelection.of(quota)
-        if quota.annotations.get(COUNTED) != _text(cards):
-            stale |= hard.keys()  # used is that of other cards
+        ledger = ledgers.decode(quota.annotations.get(LEDGER))
+        if quota.annotations.get(COUNTED) != _text(cards):  # used and floor entries are those of other cards
+            stale |= hard.keys()
+            ledger = {key: entry for key, entry in ledger.items() if entry.state is not State.FLOOR}
         used = {key: _ceil(quota.used[key]) for key in hard if key in quota.used and key not in stale}
         gone = frozenset(key for key in (*quota.used, *quota.status_hard) if key in vendors.quota_keys) - hard.keys()
-        ledger = ledgers.decode(quota.annotations.get(LEDGER))
         return cls(
             quota,
             hard,
@@ -84,6 +85,11 @@ class QuotaAccount:
     def label(self) -> str:
         """The name in lists of quotas of both kinds."""
         return self.name if self.quota.namespaces is None else f"{self.quota.kind}/{self.name}"
+
+    @property
+    def spaces(self) -> int:
+        """How many namespaces it covers."""
+        return 1 if self.quota.namespaces is None else max(1, len(self.quota.namespaces))
 
     @property
     def enforced(self) -> bool:
@@ -110,6 +116,26 @@ class QuotaAccount:
     def part(self, charge: Charge, on_cards: ChargeOn | None) -> Charge:
         """What of a charge this quota counts; all of it, if `on_cards` isn't known."""
         return charge if self.cards is None or on_cards is None else on_cards(self.cards)
+
+    def floor(self, identity: str) -> Entry | None:
+        """The floor entry of this id."""
+        entry = self.ledger.get(identity)
+        return entry if entry is not None and entry.state is State.FLOOR else None
+
+    def is_fixed(self, charge: Charge) -> bool:
+        """Whether what a waiting pod costs this quota follows from the pod alone, whatever cards there are."""
+        return charge.derivable or (self.cards is None and charge.floors.isdisjoint(self.hard))
+
+    def while_waiting(self, charge: Charge, on_cards: ChargeOn | None, floor_id: Callable[[], str]) -> Charge:
+        """What of a waiting pod's charge this quota counts; where that depends on the cards, by its floor entry."""
+        part = self.part(charge, on_cards)
+        if self.is_fixed(part):
+            return part
+        entry = self.floor(floor_id())
+        if entry is None:
+            return part
+        exact = {**part.exact, **entry.only(charge.exact)}
+        return structs.replace(part, amounts={key: amount for key, amount in exact.items() if amount}, in_bytes={})
 
     def covers(self, pod: Pod) -> bool:
         """Whether the pod is in the quota's namespaces and scopes."""
@@ -210,6 +236,8 @@ class ChargeRequest(Struct, frozen=True):
     """A pod to be charged. `identity` is its UID, or the id of its reservation under `/webhook`.
 
     `reservation` is the secret that the pod brings and no other pod carries: a charge may exist under its digest.
+    `floor_id` gives the id of its floor entry; empty for none. `former`: the pod exists, and this is what it was before
+    an update; `identity` is then that of the update.
     """
 
     identity: str
@@ -218,6 +246,12 @@ class ChargeRequest(Struct, frozen=True):
     dry_run: bool = False
     reservation: str = ""
     on_cards: ChargeOn | None = None
+    floor_id: Callable[[], str] = str
+    former: ChargeRequest | None = None
+
+    def cost(self, account: QuotaAccount) -> Charge:
+        """What the pod costs a quota while it waits."""
+        return account.while_waiting(self.charge, self.on_cards, self.floor_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,91 +298,6 @@ class NeedsRecompute(Rejected):
     def __init__(self, quota: str) -> None:
         super().__init__(quota)
         self.quota = quota
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
-
-    `observed` are refusals that weren't given, as the quotas only observe.
-    """
-
-    accounts: Mapping[str, QuotaAccount]
-    refusals: Mapping[int, Refusal]
-    observed: Mapping[int, Sequence[Refusal]]
-
-
-def evaluate_batch(
-    accounts: Mapping[str, QuotaAccount],
-    requests: Sequence[ChargeRequest],
-    now: float,
-    max_ledger: int,
-    *,
-    recomputed: frozenset[str],
-) -> BatchResult:
-    """Evaluate requests in order against a running copy: each is charged to every quota that concerns it, or to none.
-
-    Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
-    """
-    running = dict(accounts)
-    refusals: dict[int, Refusal] = {}
-    observed: dict[int, Sequence[Refusal]] = {}
-    for index, request in enumerate(requests):
-        found = _evaluate_one(running, request, now, max_ledger, recomputed)
-        if isinstance(found, Refusal):
-            refusals[index] = found
-            continue
-        after, observed[index] = found
-        if not request.dry_run:
-            running.update(after)
-    return BatchResult(running, refusals, observed)
-
-
-def _evaluate_one(
-    running: Mapping[str, QuotaAccount], request: ChargeRequest, now: float, max_ledger: int, recomputed: frozenset[str]
-) -> Refusal | tuple[dict[str, QuotaAccount], Sequence[Refusal]]:
-    """The first refusal, or the accounts after the charge, with what those that only observe would have refused."""
-    after: dict[str, QuotaAccount] = {}
-    observed: list[Refusal] = []
-    pod, identity = request.pod, request.identity
-    for name in sorted(running):
-        account = running[name]
-        charge = account.part(request.charge, request.on_cards)
-        if not account.concerns(pod, charge):
-            continue
-        unknown = account.unknown(charge)
-        if unknown:
-            if name not in recomputed:
-                raise NeedsRecompute(name)
-            if account.enforced:
-                return refuse_unknown(name, unknown)
-        amounts = charge.only(account.hard)
-        found = find_entry(account.ledger, identity, request.reservation, partial(charge.only, account.hard))
-        known = found[1] if found else None
-        if found and found[0] != identity:
-            account = account.renamed(found[0], identity)
-        if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
-            # charged already; in any other state the pod exists, and admission doesn't change its charge
-            after[name] = account
-            if known.observed:
-                former = account.with_entry(identity, None)
-                observed.append(refuse_overrun(former, charge, former.overrun(charge)))
-            continue
-        over = account.overrun(charge, known.amounts if known else None)
-        if over and account.enforced:
-            return refuse_overrun(account, charge, over)
-        if over:
-            observed.append(refuse_overrun(account, charge, over))
-        if known is None and len(account.ledger) >= max_ledger:
-            if name not in recomputed:
-                raise NeedsRecompute(name)
-            cause = f"the ledger of quota {name} is full ({max_ledger} entries)"
-            return refuse_now(pod.namespace, cause)
-        # an admission only ever raises: its word alone is no proof that a charge may be lowered
-        larger = amounts if known is None else known.raised_to(amounts)
-        passed = bool(over) or (known is not None and known.observed)
-        after[name] = account.with_entry(identity, Entry(State.ADMITTED, int(now), larger, observed=passed))
-    return after, observed
 
 
 def verify(answer: ResourceQuota, patch: Mapping[str, Any]) -> None:

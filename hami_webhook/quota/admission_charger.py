@@ -21,9 +21,9 @@ from hami_webhook.quota.account import (
     QuotaAccount,
     Refusal,
     Rejected,
-    evaluate_batch,
     refuse_now,
 )
+from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.durations import durations
 from hami_webhook.quota.ledger import Entry, State
 from hami_webhook.quota.store import (
@@ -43,6 +43,9 @@ replicas and a recompute contend."""
 
 _GATHERING = 0.02
 """Seconds before a batch where the last one had several pods."""
+
+_IN_ADMISSION = (State.ADMITTED, State.UPDATING)
+"""The entries of pods that are being created or updated."""
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +155,21 @@ class AdmissionCharger:
             return self._store.concerns_none(self.scope_of(request.pod), request.pod, request.charge)
         return False
 
+    def refresh(self, pod: Pod) -> None:
+        """Begin to list the quotas of the pod's scope where what is known of them is about to be too old."""
+        self._store.refresh(self.scope_of(pod))
+
+    async def look(self, pod: Pod, *, anew: bool = False) -> None:
+        """List the quotas of the pod's scope unless they are known as of just now; `anew`: in any case.
+
+        Raises `ClusterError`.
+        """
+        await self._store.look(self.scope_of(pod), anew=anew)
+
+    def shows_no_quotas(self, pod: Pod) -> bool:
+        """Whether the cache shows no quota in the pod's scope, however old it is."""
+        return not self._store.known(self.scope_of(pod))
+
     def refuses(self, request: ChargeRequest) -> bool:
         """Whether the cache shows a quota without room for the pod."""
         known = self._store.known(self.scope_of(request.pod))
@@ -257,28 +275,25 @@ class AdmissionCharger:
         That is a refusal, whether an entry is still there, and what a dry run comes to, as no write proves it. A pod
         that consumes a key of no known quota takes a list unless the known ones were all of them just now.
         """
-        before = {name: recomputed.get(name) or account for name, account in snapshot.accounts.items()}
-        if not snapshot.current and not all(_all_limited(request, before) for request in requests):
+        read = {name: recomputed.get(name) or account for name, account in snapshot.accounts.items()}
+        if not snapshot.current and not all(_all_limited(request, read) for request in requests):
             raise NotListed
         if not snapshot.live and any(request.dry_run for request in requests):
             raise NotListed
-        result = evaluate_batch(before, requests, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
         identities = {request.identity for request in requests}
+        before = {name: self._without_shown(account, identities) for name, account in read.items()}
+        result = evaluate_batch(before, requests, self._clock(), self._max_ledger, recomputed=frozenset(recomputed))
         known = any(not identities.isdisjoint(account.ledger) for account in before.values())
         if not snapshot.live and (result.refusals or known):
             raise Rejected
-        after = {
-            name: self._without_shown(account, before[name].ledger)
-            for name, account in result.accounts.items()
-            if account is not before[name]
-        }
+        after = {name: account for name, account in result.accounts.items() if account is not before[name]}
         outcomes: list[Outcome] = [
             result.refusals.get(index)
             or Charged(
                 {
                     account.label: account.counted(charge.exact)
                     for account in before.values()
-                    if account.concerns(request.pod, charge := account.part(request.charge, request.on_cards))
+                    if account.concerns(request.pod, charge := request.cost(account))
                 },
                 tuple(f"quota is observed, not enforced: {each.message}" for each in result.observed.get(index, ())),
                 writes,
@@ -287,14 +302,17 @@ class AdmissionCharger:
         ]
         return after, outcomes
 
-    def _without_shown(self, account: QuotaAccount, stood: Mapping[str, Entry]) -> QuotaAccount:
-        """The account without admitted entries whose pods show the same by now (docs/spec/quota.md#6).
+    def _without_shown(self, account: QuotaAccount, requested: Set[str]) -> QuotaAccount:
+        """The account without entries whose pods show the same by now (docs/spec/quota.md#6).
 
-        Only such as stood there before: a new one may be a pod's second, which the recompute has to see. That drops
-        them too, but in a burst a ledger would grow to hundreds of entries until then, and each write has to carry it.
+        Not those that are requested, as such a pod may be a second one, which the recompute has to see. That drops them
+        all, but in a burst a ledger would grow to hundreds of entries until then, and each write has to carry it.
         """
-        old = [(key, e) for key, e in account.ledger.items() if e.state is State.ADMITTED and stood.get(key) == e]
-        shown = {key for key, entry in old if self._shows(account, key, entry)}
+        shown = {
+            key
+            for key, entry in account.ledger.items()
+            if entry.state in _IN_ADMISSION and key not in requested and self._shows(account, key, entry)
+        }
         return (
             replace(account, ledger={k: e for k, e in account.ledger.items() if k not in shown}) if shown else account
         )
@@ -311,7 +329,7 @@ class AdmissionCharger:
         def revert(account: QuotaAccount, swap: Swap) -> QuotaAccount:
             for identity in changed(swap):
                 entry = account.ledger.get(identity)
-                if entry is not None and entry.state is State.ADMITTED:
+                if entry is not None and entry.state in _IN_ADMISSION:
                     account = account.with_entry(identity, _no_more_than(swap.before.ledger.get(identity), entry))
             return account
 

@@ -13,8 +13,9 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.floors import cost_at_admission, cost_of
 from hami_webhook.quota.ledger import RESERVATION, Entry, find_entry
-from hami_webhook.quota.pricing import CapacityLister, admission_charge, charge_of, in_bytes, in_units
+from hami_webhook.quota.pricing import CapacityLister, charge_of, in_bytes, in_units
 
 _IN_BYTES = "bytes of "
 
@@ -152,13 +153,10 @@ class RecordingBudget:
 def charged(
     account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
 ) -> Mapping[str, int]:
-    """The pod's charge inside this quota's used, exact: its entry's, else what the pod itself says."""
+    """The pod's charge inside this quota's used, exact: its entry's, else what it costs by itself."""
     found = entry_of(account, pod, vendors, capacity)
-    return (
-        found[1].only(account.hard)
-        if found
-        else charge_of(pod, vendors, capacity, now, placement_ttl, account.cards).only(account.hard)
-    )
+    cost = found[1] if found else cost_of(account, pod, vendors, capacity, now, placement_ttl)
+    return cost.only(account.hard)
 
 
 def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> tuple[str, Entry] | None:
@@ -167,7 +165,7 @@ def entry_of(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: Capaci
         account.ledger,
         pod.uid,
         pod.annotations.get(RESERVATION, ""),
-        lambda: admission_charge(pod, vendors, capacity, account.cards).only(account.hard),
+        lambda: cost_at_admission(account, pod, vendors, capacity).only(account.hard),
     )
 
 

@@ -16,18 +16,26 @@ RESERVATION = "hami.io/quota-reservation"
 
 
 class State(Enum):
-    """Charged and not known to exist; existing and unplaced with an amount that isn't derivable; being placed."""
+    """Of one pod: charged and not known to exist; being placed; being updated so that it costs more.
+
+    `FLOOR` is of all pods of a namespace with the same request: what each costs while it waits. `WAITING`, of one pod,
+    is read and no longer made.
+    """
 
     ADMITTED = "admitted"
-    WAITING = "waiting"
     PLACING = "placing"
+    UPDATING = "updating"
+    FLOOR = "floor"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One pod's charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
+    """One charge to one quota. `time` is Unix seconds; `actual` is the new placement's charge while placing.
 
-    `observed`: the quota had no room for it, and let it pass as it only observes.
+    `observed`: the quota had no room for it, and let it pass as it only observes. `namespace` is the pod's, where the
+    quota is of several. `floor` is the id of the floor entry of what the pod requests after an update, whose `amounts`
+    are those that are added.
 
     Amounts are exact: a key that a quota may count in bytes is kept in bytes whatever this quota counts now, so that an
     entry means the same after `16` in hard became `16Gi`.
@@ -38,6 +46,8 @@ class Entry:
     amounts: Mapping[str, int]
     actual: Mapping[str, int] | None = None
     observed: bool = False
+    namespace: str = ""
+    floor: str = ""
 
     def only(self, keys: Iterable[str]) -> dict[str, int]:
         """The amounts of the given keys."""
@@ -59,12 +69,37 @@ class Entry:
 Ledger = Mapping[str, Entry]
 
 
+def is_full(ledger: Ledger, most: int, state: State, namespace: str = "", namespaces: int = 1) -> bool:
+    """Whether a ledger takes no further entry of a state for a pod of a namespace (docs/spec/quota.md#6).
+
+    `most` are entries of pods in flight; there may be a quarter as many floor entries in a ResourceQuota's ledger. In
+    the ledger of a quota of several namespaces each has its share of both whatever the others have, and more of what is
+    left, up to half of all.
+    """
+    floors = state is State.FLOOR
+    share = max(1, most // namespaces) if namespace else max(1, most // 4) if floors else most
+    if len(ledger) < share:
+        return False
+    if not namespace:
+        return sum((entry.state is State.FLOOR) == floors for entry in ledger.values()) >= share
+    of_kind = [
+        e.namespace for e in ledger.values() if (e.state is State.FLOOR) == floors and e.state is not State.WAITING
+    ]
+    own = of_kind.count(namespace)
+    return own >= share and (own >= most // 2 or len(of_kind) >= most)
+
+
 def reservation_id(secret: str) -> str:
     """The ledger id of a pod that was charged before it had a UID, from the secret in its annotation `RESERVATION`.
 
     A digest: a reader of the ledger doesn't learn the secret, and no UID is such an id.
     """
     return f"sha256:{hashlib.sha256(secret.encode()).hexdigest()[:40]}"
+
+
+def update_id(uid: str) -> str:
+    """The ledger id of what an update of a waiting pod adds to its charge; no UID is such an id."""
+    return f"update:{uid}"
 
 
 def charge_ids(uid: str, annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -83,7 +118,7 @@ def find_entry(
     before it is placed (exact, the quota's keys only). That no other pod carries the secret is the caller's to check.
     """
     entry = ledger.get(uid)
-    if entry is not None:
+    if entry is not None and entry.state not in (State.FLOOR, State.UPDATING):
         return uid, entry
     identity = reservation_id(secret) if secret else ""
     entry = ledger.get(identity)
@@ -123,6 +158,10 @@ def _item(entry: Entry) -> dict[str, Any]:
         item["a"] = dict(sorted(entry.actual.items()))
     if entry.observed:
         item["o"] = True
+    if entry.namespace:
+        item["n"] = entry.namespace
+    if entry.floor:
+        item["f"] = entry.floor
     return item
 
 
@@ -136,7 +175,8 @@ def _entry(item: Any) -> Entry | None:
     time, amounts, actual = item.get("t"), _amounts(item.get("c")), item.get("a")
     if not isinstance(time, int) or isinstance(time, bool) or amounts is None:
         return None
-    return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True)
+    texts = [text if isinstance(text := item.get(key), str) else "" for key in ("n", "f")]
+    return Entry(state, time, amounts, None if actual is None else _amounts(actual), item.get("o") is True, *texts)
 
 
 def _amounts(value: Any) -> dict[str, int] | None:

@@ -119,10 +119,10 @@ class PlacementCharger:
         increase = _increase(account, amounts, before)
         # a former placement's entry may expire before this placement is seen, so it is renewed in any case
         if not increase and not (found and found[1].state is State.PLACING):
-            if found and not (snapshot.live or snapshot.current):
+            if not (snapshot.live or snapshot.current):
                 itself = charge_of(pod, self._vendors, self._capacity, now, self._placement_ttl, account.cards)
                 if _increase(account, amounts, itself.only(account.hard)):
-                    raise QuotaChanged(account.name)  # no write will show whether the entry is still there
+                    raise QuotaChanged(account.name)  # no write will show whether the ledger still says so
             return account
         over = any(
             key not in account.used or account.used[key] + more > account.hard[key] for key, more in increase.items()
@@ -130,7 +130,8 @@ class PlacementCharger:
         if over and account.enforced:
             raise QuotaChanged(account.name)
         larger = {key: max(before.get(key, 0), amounts.get(key, 0)) for key in {*before, *amounts}}
-        entry = Entry(State.PLACING, int(now), larger, amounts, observed=over)
+        namespace = "" if account.quota.namespaces is None else pod.namespace
+        entry = Entry(State.PLACING, int(now), larger, amounts, observed=over, namespace=namespace)
         if found:
             account = account.without(found[0])
         return account.with_increase(pod.uid, entry, increase).with_observed(over)

@@ -18,8 +18,10 @@ from hami_webhook.kube.objects import MalformedObject, Pod
 from hami_webhook.quota import durations as histograms
 from hami_webhook.quota.accelerator_report import NamespaceUse, with_report
 from hami_webhook.quota.account import QuotaAccount
-from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry
-from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, admission_charge, charge_of, overrun
+from hami_webhook.quota.deleted_ledgers import DeletedLedgers
+from hami_webhook.quota.floors import FloorEntries, cost_at_admission, floor_id
+from hami_webhook.quota.ledger import RESERVATION, Entry, State, find_entry, update_id
+from hami_webhook.quota.pricing import NODE_LOCK_TIMEOUT, CapacityLister, Charge, charge_of, overrun
 from hami_webhook.quota.store import Accounts, QuotaStore, Retries, Snapshot
 
 _MOST_LISTS = 8
@@ -64,14 +66,18 @@ def recompute(
     times: Times,
     lost: Mapping[str, Entry] | None = None,
     gone: Container[str] = (),
+    max_ledger: int = 1000,
 ) -> Recomputed:
     """The account as the namespace's pods make it at `now`.
 
     `lost` are entries that were wiped from the annotation and count until their time is up. `gone` are the ledger
-    ids of pods that existed and don't any longer: nobody comes for their entries.
+    ids of pods that existed and don't any longer: nobody comes for their entries. `max_ledger` bounds the floor entries
+    that are made for pods without one.
     """
     pods = list(pods)
     entries = {**(lost or {}), **account.ledger}
+    shared = {key: entry for key, entry in entries.items() if entry.state in (State.FLOOR, State.UPDATING)}
+    single = {key: entry for key, entry in entries.items() if key not in shared}
     used = dict.fromkeys(account.hard, 0)
     ledger: dict[str, Entry] = {}
     problems: list[tuple[Pod, tuple[str, ...]]] = []
@@ -79,19 +85,28 @@ def recompute(
     counted: list[tuple[Pod, Charge]] = []
     uses: dict[str, NamespaceUse] = {}
     own, orphans = _match_entries(
-        pods, entries, lambda pod: admission_charge(pod, vendors, capacity, account.cards).only(account.hard)
+        pods, single, lambda pod: cost_at_admission(account, pod, vendors, capacity).only(account.hard)
     )
-    for pod in pods:
+    floors = FloorEntries(account, vendors, max_ledger)
+    for pod in sorted(pods, key=lambda pod: pod.uid not in own) if own else pods:
         if pod.ended(now) or not account.covers(pod):
             continue
         charge = charge_of(pod, vendors, capacity, now, times.placement_ttl, account.cards)
         if charge.problems:
             problems.append((pod, charge.problems))
         counted.append((pod, charge))
-        amounts, kept = _charge_and_entry(charge, account.hard, own.get(pod.uid), now, times)
+        entry = own.get(pod.uid)
+        whole = partial(charge_of, pod, vendors, capacity, now, times.placement_ttl)
+        cost = floors.cost(pod, charge, entry, whole, int(now))
+        amounts, kept = _charge_and_entry(charge, cost, account.hard, entry, now, times)
         if kept is not None:
             ledger[pod.uid] = kept
             wakes += [kept.time + times.ttl] if kept.state is State.PLACING else []
+        change = shared.get(update_id(pod.uid))
+        if change is not None and not _is_done(change, pod, vendors) and not change.expired(now, times.ttl):
+            ledger[update_id(pod.uid)] = change = replace(change, amounts=change.only(account.hard))
+            amounts = {key: amounts.get(key, 0) + change.amounts.get(key, 0) for key in {*amounts, *change.amounts}}
+            wakes.append(change.time + times.ttl)
         costs = account.counted(amounts)
         for key, amount in costs.items():
             used[key] += amount
@@ -109,12 +124,19 @@ def recompute(
         wakes.append(entry.time + times.ttl)
         for name, amount in account.counted(ledger[key].amounts).items():
             used[name] += amount
+    ledger |= floors.kept(lambda entry: entry.expired(now, times.ttl))
+    wakes += [entry.time + times.ttl for key, entry in ledger.items() if floors.is_unused(key)]
     after = replace(account, used=used, ledger=ledger, quota=with_report(account, used, uses, now))
-    confirmed = frozenset(entries.keys() - orphans.keys())
+    confirmed = frozenset(single.keys() - orphans.keys())
     over = {key for key, limit in account.hard.items() if used[key] > limit}
     larger = ((pod, overrun(pod, charge, over, vendors, capacity)) for pod, charge in counted) if over else ()
     overruns = [(pod, tuple(keys)) for pod, keys in larger if keys]
     return Recomputed(account, after, problems, confirmed, expired, min(wakes, default=None), overruns)
+
+
+def _is_done(change: Entry, pod: Pod, vendors: Vendors) -> bool:
+    """Whether the pod shows the update that an entry is of, or can't be updated so any longer."""
+    return bool(pod.node_name) or change.floor == floor_id(pod, vendors)
 
 
 def _match_entries(
@@ -152,25 +174,26 @@ def vanished(before: QuotaAccount, after: QuotaAccount) -> dict[str, Entry]:
 
 
 def _charge_and_entry(
-    charge: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
+    charge: Charge, cost: Charge, hard: Mapping[str, int], entry: Entry | None, now: float, times: Times
 ) -> tuple[Mapping[str, int], Entry | None]:
-    """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6)."""
-    amounts = charge.only(hard)
+    """What a live pod is charged, exact, and the entry that stays for it (the table of docs/spec/quota.md#6).
+
+    `charge` is what it holds, or would be charged today; `cost` is what it costs as floor entries have it.
+    """
+    amounts = cost.only(hard)
     kept = entry.only(hard) if entry is not None else {}
     if entry is not None and entry.state is State.PLACING:
         actual = {key: amount for key, amount in (entry.actual or {}).items() if key in hard}
         # a key that joined hard after the commit isn't in the entry
-        shown = charge.placed and all(amounts.get(key, 0) == actual.get(key, 0) for key in {*kept, *actual})
+        placed = charge.only(hard)
+        shown = charge.placed and all(placed.get(key, 0) == actual.get(key, 0) for key in {*kept, *actual})
         if not shown and not entry.expired(now, times.ttl):
             larger = {key: max(kept.get(key, 0), amounts.get(key, 0)) for key in {*kept, *amounts}}
             return larger, replace(entry, amounts=kept, actual=actual)
-        kept = {}
-    if charge.placed or charge.derivable:
-        return amounts, None
-    if kept and entry is not None:
+    elif entry is not None and entry.state is State.WAITING and not charge.placed and not charge.derivable:
         kept = {**amounts, **kept}
         return kept, Entry(State.WAITING, entry.time, kept)
-    return amounts, Entry(State.WAITING, int(now), amounts) if amounts else None
+    return amounts, None
 
 
 def assumption_expires_at(pod: Pod, placement_ttl: float) -> float | None:
@@ -215,7 +238,7 @@ def recompute_durations() -> Histogram:
 class Recomputer:
     """Recomputes quotas against the cluster, each step on the wire: get, list, compute, patch.
 
-    `namespaces` are those that a quota selects, by its name; None where they are of their scope's namespace.
+    `deleted` are ledgers whose charges in flight a new quota takes over.
     """
 
     def __init__(
@@ -228,10 +251,11 @@ class Recomputer:
         clock: Callable[[], float],
         times: Times,
         cached: Callable[[str], Pod | None] = lambda uid: None,
-        namespaces: Callable[[str], Collection[str]] | None = None,
+        deleted: DeletedLedgers | None = None,
         durations: Histogram | None = None,
+        max_ledger: int = 1000,
     ) -> None:
-        self._namespaces = namespaces
+        self._max_ledger = max_ledger
         self._store = store
         self._cluster = cluster
         self._vendors = vendors
@@ -239,6 +263,7 @@ class Recomputer:
         self._clock = clock
         self._times = times
         self._cached = cached
+        self._deleted = deleted or DeletedLedgers(times.ttl, clock)
         self.durations = durations or recompute_durations()
 
     async def run(
@@ -256,8 +281,10 @@ class Recomputer:
         """
         began = self._clock()
 
-        async def list_pods() -> Sequence[Pod]:
-            names = [scope] if self._namespaces is None else self._namespaces(name)
+        async def list_pods(accounts: Accounts) -> Sequence[Pod]:
+            account = accounts.get(name)
+            selected = account.quota.namespaces if account is not None else None
+            names = [scope] if selected is None else selected
             return read_pods(await pods_of_namespaces(self._cluster, names), self._cached)
 
         def change(snapshot: Snapshot) -> tuple[Accounts, Recomputed]:
@@ -265,9 +292,9 @@ class Recomputer:
             if account is None:
                 raise NotFound(f'resourcequotas "{name}" not found')
             now = self._clock()
-            result = recompute(
-                account, snapshot.pods, self._vendors, self._capacity, now, self._times, lost(account), gone
-            )
+            wiped = {**self._deleted.entries(account), **lost(account)}
+            more = (self._vendors, self._capacity, now, self._times, wiped, gone, self._max_ledger)
+            result = recompute(account, snapshot.pods, *more)
             return {name: result.after} if write else {}, result
 
         result = await self._store.update(scope, change, retries=_RETRIES, names=[name], list_pods=list_pods)

@@ -5,7 +5,7 @@ A scope is what is read together: a namespace's ResourceQuotas, or all Accelerat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from hami_webhook.cluster.api import JSON, Cluster, Forbidden, Kind, NotFound
@@ -60,10 +60,20 @@ class AcceleratorQuotas:
         return [self._read(item) for item in listing.items]
 
     async def get(self, scope: str, name: str) -> ResourceQuota:
-        return self._read(await self._cluster.get(Kind.ACCELERATOR_QUOTAS, name))
+        return await self._answer(name, self._cluster.get(Kind.ACCELERATOR_QUOTAS, name))
 
     async def patch_status(self, scope: str, name: str, patch: JSON) -> ResourceQuota:
-        return self._read(await self._cluster.patch_status(Kind.ACCELERATOR_QUOTAS, name, status_patch(patch)))
+        return await self._answer(name, self._cluster.patch_status(Kind.ACCELERATOR_QUOTAS, name, status_patch(patch)))
+
+    async def _answer(self, name: str, request: Awaitable[JSON]) -> ResourceQuota:
+        """What a request about one quota answers; not found if it is gone, also for those who lack the right."""
+        try:
+            return self._read(await request)
+        except Forbidden:
+            # deleted, or all rights to them withdrawn, as a rollback to a version without them does
+            if all(quota.name != name for quota in await self.list("")):
+                raise NotFound(f'acceleratorquotas "{name}" not found') from None
+            raise
 
     def _read(self, obj: JSON) -> ResourceQuota:
         return read_accelerator_quota(obj, self._labels())

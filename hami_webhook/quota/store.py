@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from hami_webhook.cluster.api import ClusterError, Conflict, NotFound
+from hami_webhook.cluster.shared_reads import SharedReads
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import QuotaAccount, Rejected, verify
@@ -157,7 +158,8 @@ class _Turn:
 class QuotaStore:
     """The quotas of a cluster, read from the cache where that is enough, and changed by compare-and-swap.
 
-    Any number of stores may work on one cluster.
+    Any number of stores may work on one cluster. `deleted` is called with the last version that was read or written
+    here of a quota that turns out to be gone.
     """
 
     def __init__(
@@ -169,7 +171,9 @@ class QuotaStore:
         cache: QuotaCache | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
+        deleted: Callable[[ResourceQuota], None] = lambda quota: None,
     ) -> None:
+        self._deleted = deleted
         self._source = source
         self._vendors = vendors
         self._clock = clock
@@ -178,6 +182,7 @@ class QuotaStore:
         self._jitter = jitter
         self._seen: dict[str, _Seen] = {}
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._lists = SharedReads(self._read_list)
 
     @contextlib.asynccontextmanager
     async def turn(self, scope: str) -> AsyncIterator[None]:
@@ -211,14 +216,15 @@ class QuotaStore:
         retries: Retries,
         writes: Writes | None = None,
         names: Iterable[str] | None = None,
-        list_pods: Callable[[], Awaitable[Sequence[Pod]]] | None = None,
+        list_pods: Callable[[Accounts], Awaitable[Sequence[Pod]]] | None = None,
     ) -> T:
         """Make a change to a namespace's quotas: one write for each that it changes, in the order of their names.
 
         It begins from the cache, or from a list where there is no cache, or, if `names` are given, from these quotas
         read live. Staleness shows as a conflict, after which the quota is read anew and the change is called again. A
-        quota that is gone no longer counts. `writes` gets what was written, or may have been, also if this raises:
-        `Rejected` from the change, `Conflict` when the last attempt met another writer, any other `ClusterError`.
+        quota that is gone no longer counts; as another may stand in its place, all are listed then, unless `names` are
+        given. `writes` gets what was written, or may have been, also if this raises: `Rejected` from the change,
+        `Conflict` when the last attempt met another writer, any other `ClusterError`.
         """
         writes = writes if writes is not None else Writes()
         known = self._known(scope) if names is None else None
@@ -227,24 +233,22 @@ class QuotaStore:
             live = set[str]()
         else:
             current = names is None
-            accounts = await (self._list(scope) if names is None else self._get(scope, names))
-            live = set(accounts)
+            accounts, fresh = await self._list(scope) if names is None else (await self._get(scope, names), True)
+            live = set(accounts) if fresh else set()
         conflicts = 0
         while True:
-            pods = () if list_pods is None else await list_pods()
+            pods = () if list_pods is None else await list_pods(accounts)
             snapshot = Snapshot(accounts, live >= accounts.keys(), current, pods)
             try:
                 after, result = change(snapshot)
             except NotListed:
-                accounts, current = await self._list(scope), True
-                live |= accounts.keys()
+                (accounts, fresh), current = await self._list(scope), True
+                live |= accounts.keys() if fresh else set()
                 continue
             except Rejected:
                 if snapshot.live:
                     raise
-                read = await self._get(scope, accounts.keys() - live)
-                accounts = {name: account for name, account in accounts.items() if name in live} | read
-                live |= read.keys()
+                accounts = await self._reread(scope, accounts, accounts.keys() - live, live, names)
                 continue
             for name in sorted(after):
                 try:
@@ -256,9 +260,7 @@ class QuotaStore:
                     if conflicts >= retries.attempts:
                         raise Conflict(f"{conflicts} conflicting writes") from error
                     await self._sleep(self._jitter() * retries.bound(conflicts))
-                    read = await self._get(scope, [name])
-                    accounts = {other: account for other, account in accounts.items() if other != name} | read
-                    live |= read.keys()
+                    accounts = await self._reread(scope, accounts, {name}, live, names)
                     break
                 if written is not None:
                     accounts = {**accounts, name: written}
@@ -279,10 +281,22 @@ class QuotaStore:
         """Whether the cache shows, as of just now or of the last list, that there is no quota."""
         if self._cache.quotas(scope) != []:
             return False
-        seen = self._seen.get(scope)
-        if seen is not None and self._clock() - seen.listed < CURRENT_SECONDS:
-            return not seen.accounts
+        if self._was_listed(scope):
+            return not self._seen[scope].accounts
         return self._cache.current_within(CURRENT_SECONDS)
+
+    def refresh(self, scope: str) -> None:
+        """Begin to list the quotas where what is known of them is about to be too old for the next charge."""
+        if not self._is_current(scope, CURRENT_SECONDS / 2):
+            self._lists.begin(scope)
+
+    async def look(self, scope: str, *, anew: bool = False) -> None:
+        """List the quotas unless they are known as of just now; `anew`: with a list that begins now.
+
+        Raises `ClusterError`.
+        """
+        if anew or not self._is_current(scope):
+            await (self._list_anew(scope) if anew else self._list(scope))
 
     async def listed(self, scope: str) -> Sequence[ResourceQuota]:
         """All quotas of a scope, read live. Raises `ClusterError`."""
@@ -312,6 +326,15 @@ class QuotaStore:
             with contextlib.suppress(ClusterError):
                 await self.update(scope, reverted, retries=retries, writes=Writes(counts=writes.counts), names=[name])
 
+    def _was_listed(self, scope: str, seconds: float = CURRENT_SECONDS) -> bool:
+        """Whether all quotas were listed in the last seconds."""
+        seen = self._seen.get(scope)
+        return seen is not None and self._clock() - seen.listed < seconds
+
+    def _is_current(self, scope: str, seconds: float = CURRENT_SECONDS) -> bool:
+        """Whether the cache or a list shows all quotas that there were so many seconds ago."""
+        return self._was_listed(scope, seconds) or self._cache.current_within(seconds)
+
     def _known(self, scope: str) -> tuple[dict[str, QuotaAccount], bool] | None:
         """The accounts without a live read, or None; and whether they are known to be all.
 
@@ -322,7 +345,7 @@ class QuotaStore:
         if quotas is None:
             return None
         seen = self._seen.get(scope) or _Seen(0.0)
-        listed = self._clock() - seen.listed < CURRENT_SECONDS
+        listed = self._was_listed(scope)
         accounts, ahead = {}, False
         for quota in quotas:
             account = seen.accounts.get(quota.name)
@@ -336,10 +359,35 @@ class QuotaStore:
         if listed:
             accounts = {**seen.accounts, **accounts}
         # a watch that doesn't show yet what was written here is late
-        current = listed or self._cache.current_within(CURRENT_SECONDS)
+        current = self._is_current(scope)
         return None if ahead and not current else (accounts, current)
 
-    async def _list(self, scope: str) -> dict[str, QuotaAccount]:
+    async def _list(self, scope: str) -> tuple[dict[str, QuotaAccount], bool]:
+        """All accounts, and whether the list began just now: a refusal isn't given from an earlier one."""
+        return await self._lists.get(scope)
+
+    async def _list_anew(self, scope: str) -> dict[str, QuotaAccount]:
+        """All accounts, by a list that begins now."""
+        accounts, fresh = await self._list(scope)
+        return accounts if fresh else (await self._list(scope))[0]
+
+    async def _reread(
+        self,
+        scope: str,
+        accounts: Mapping[str, QuotaAccount],
+        stale: Set[str],
+        live: set[str],
+        only: Iterable[str] | None,
+    ) -> dict[str, QuotaAccount]:
+        """The accounts with the stale ones read anew, which are added to `live`; `only` as `names` in `update`."""
+        read = await self._get(scope, stale)
+        kept = {name: account for name, account in accounts.items() if name not in stale}
+        if only is None and len(read) < len(stale):
+            read, kept = await self._list_anew(scope), {}
+        live.update(read)
+        return kept | read
+
+    async def _read_list(self, scope: str) -> dict[str, QuotaAccount]:
         now = self._clock()
         quotas = await self._source.list(scope)
         accounts = {quota.name: QuotaAccount.read(quota, self._vendors) for quota in quotas}
@@ -353,7 +401,9 @@ class QuotaStore:
             try:
                 quota = await self._source.get(scope, name)
             except NotFound:
-                self._note(scope, {}).accounts.pop(name, None)
+                gone = self._note(scope, {}).accounts.pop(name, None)
+                if gone is not None:
+                    self._deleted(gone.quota)
                 continue
             accounts[name] = QuotaAccount.read(quota, self._vendors)
         self._note(scope, accounts)
@@ -387,6 +437,10 @@ class QuotaStore:
         seen = self._seen.pop(scope, None) or _Seen(now)
         seen.at = now
         self._seen[scope] = seen  # in the order of their times
+        for name, account in accounts.items():
+            former = seen.accounts.get(name)
+            if former is not None and former.quota.uid != account.quota.uid:
+                self._deleted(former.quota)
         seen.accounts.update(accounts)
         for other in list(self._seen):
             if now - self._seen[other].at < _KEPT_SECONDS:

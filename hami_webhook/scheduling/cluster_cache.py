@@ -265,7 +265,7 @@ class ClusterCache:
         if entry is None or entry.node is None:
             return None
         if entry.view is None:
-            unusable = unusable_cards(entry.inventories, [*entry.allocations.values()], self._vendors)
+            unusable = unusable_cards(name, entry.inventories, [*entry.allocations.values()], self._vendors)
             entry.view = NodeView(entry.node, dict(entry.inventories), dict(entry.usage), unusable, entry.generation)
         return entry.view
 
@@ -412,6 +412,11 @@ class ClusterCache:
                     held |= shares(vendor, pod, self._cards(pod, vendor))
                 except BadAnnotation as error:
                     texts.append(f"{vendor.keys.allocated} can't be read, so its cards aren't counted as used: {error}")
+                except Exception as error:
+                    self._vendors.faults.record("usage", pod.node_name or pod.annotations[NODE], error)
+                    texts.append(
+                        f"{vendor.keys.allocated} isn't counted as used, by a fault of ours ({type(error).__name__})"
+                    )
         self._note(("Pod", pod.uid), Problem("Pod", pod.namespace, pod.name, "; ".join(dict.fromkeys(texts))))
         if not held and not texts:
             return None

@@ -29,6 +29,7 @@ from hami_webhook.scheduling.placer import AssumedPlacement, CycleState, Placer,
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.scheduling.protocol import Binding, ExtenderArgs, Filtered, Proposal
 from hami_webhook.scheduling.scoring import NodeRank, failed_nodes
+from hami_webhook.scheduling.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -176,9 +177,11 @@ class Extender:
         if not fits:
             self._placer.record_unplaced(pod, found)
             if self._preemption is not None:
-                self._preemption.consider(pod, found)
+                await self._preemption.consider(pod, found)
             return self._refusal(pod, Unschedulable(refused))
         if self._single:
+            if pod.uid in self._binding:
+                return Filtered(error=f"pod {pod.key} is being bound to node {self._binding[pod.uid]}")
             self._placed(pod.uid)
             return Filtered([self._assume(pod, found).node], None, *failed_nodes(refused))
         _remember(self._fitting, pod.uid, (found.request, fits))
@@ -193,7 +196,7 @@ class Extender:
 
     async def _filter_whole(self, pod: Pod, nodes: Sequence[JSON]) -> Filtered:
         """A dry run on the nodes as given, with nothing on them: as the cluster autoscaler calls."""
-        state = self._state.without_any()
+        state, slices = self._state.without_any(), TimeSlices()
         named: dict[str, JSON] = {}
         unreadable: dict[str, str] = {}
         for raw in nodes:
@@ -203,6 +206,7 @@ class Extender:
                 state.set_node(Node.from_object(raw), self._clock())
             except MalformedObject as error:
                 unreadable[name] = str(error)
+            await slices.interrupt()
         found = await self._placer.on(state).consider(pod, list(named), await self._quotas_of(pod.namespace))
         if found is None:
             return Filtered(None, nodes)
@@ -259,6 +263,19 @@ class Extender:
         self._fitting.pop(binding.uid, None)
         self._assumed.pop(binding.uid, None)
         return ""
+
+    async def release_lock(self, node: str, uid: str, lock: NodeLock) -> None:
+        """Release a lock that a pod has from before, unless it is bound or being bound. Raises `ClusterError`."""
+        pod = self._state.pod(uid)
+        if pod is None or pod.node_name or uid in self._binding:
+            return
+        self._binding[uid] = (
+            node  # a bind that begins meanwhile would count on the lock: it is refused, and tried again
+        )
+        try:
+            await self._locks.release(node, pod, lock)
+        finally:
+            del self._binding[uid]
 
     async def _checked_bind(self, binding: Binding) -> str:
         """Bind the pod as the cache has it, or as the API server does if the two turn out to differ."""

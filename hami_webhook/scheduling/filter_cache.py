@@ -19,9 +19,10 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import BudgetAnswers, PodBudget, RecordingBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
+from hami_webhook.scheduling.fit import PodRequest
 from hami_webhook.scheduling.preemption.nominations import Nominations
-from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, node_rank, score
+from hami_webhook.scheduling.scoring import NodeRank, ScoredNode, fit_and_score
+from hami_webhook.scheduling.time_slices import Steps, run_at_once
 
 MOST_ANSWERS = 200_000
 """As many answers are kept, over all shapes: some 200 bytes each."""
@@ -94,32 +95,38 @@ class FilterCache:
 
     def filtered(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> FilterResult:
         """How the nodes of these names answer."""
+        return run_at_once(self.filtering(request, budget, names))
+
+    def filtering(self, request: PodRequest, budget: PodBudget | None, names: Iterable[str]) -> Steps[FilterResult]:
+        """As `filtered`, with an interruption after each node tested. An answer is that of the time of its test."""
         answers = self._answers(request, budget)
-        fits, failed = answers.fits, answers.failed
         names = list(dict.fromkeys(names))
-        # what is kept for nominated pods depends on this pod's priority, so it isn't cached
-        kept = self._nominations.nodes_kept_from(request.pod) if self._nominations is not None else ()
-        answers.forget(kept)
-        unknown: list[str] = []
+        if self._nominations is not None:
+            answers.forget(self._nominations.nodes_kept_from(request.pod))
+        # in the interruptions others may have answers forgotten, and add those of another budget
+        fits, failed = dict(answers.fits), dict(answers.failed)
         for name in names:
-            if name not in fits and name not in failed and not self._fit_node(name, answers, request, budget):
-                unknown.append(name)
+            if name in fits or name in failed:
+                continue
+            found = self._fit_node(name, answers, request, budget)
+            if isinstance(found, NodeRank):
+                fits[name] = found
+            else:
+                failed[name] = found
+            yield
         self._trim()
-        found = {name: failed[name] for name in names if name in failed} if failed else {}
-        found |= dict.fromkeys(unknown, _UNKNOWN)
-        result = FilterResult([fits[name] for name in names if name in fits], found)
-        answers.forget(kept)
-        return result
+        return FilterResult(
+            [fits[name] for name in names if name in fits],
+            {name: failed[name] for name in names if name in failed} if failed else {},
+        )
 
     def fit(self, request: PodRequest, budget: PodBudget | None, name: str) -> ScoredNode | Rejection:
         """The placement on the current state of one node, with its score."""
         view = self._view(name, request.pod)
         if view is None:
             return _UNKNOWN
-        result = fit_pod(view, request, self._vendors, budget)
-        if isinstance(result, Rejection):
-            return result
-        return ScoredNode(result, view, score(result, view, request, self._vendors, self._default_node_policy))
+        result = fit_and_score(view, request, self._vendors, budget, self._default_node_policy)
+        return result if isinstance(result, Rejection) else result[0]
 
     def _view(self, name: str, pod: Pod) -> NodeView | None:
         """The node as the pod may use it."""
@@ -146,24 +153,34 @@ class FilterCache:
                 answers.forget(list(answers.by_verdicts[said][1]))
         return answers
 
-    def _fit_node(self, name: str, answers: _CachedResults, request: PodRequest, budget: PodBudget | None) -> bool:
-        """Test one node; whether it is known."""
+    def _fit_node(
+        self, name: str, answers: _CachedResults, request: PodRequest, budget: PodBudget | None
+    ) -> NodeRank | Rejection:
+        """Test one node."""
         view = self._view(name, request.pod)
         if view is None:
-            return False
+            return _UNKNOWN
         self.tested += 1
+        # what is kept for nominated pods depends on this pod's priority, so it isn't cached
+        cached = self._nominations is None or not self._nominations.is_kept_from(request.pod, name)
         witness = None if budget is None else RecordingBudget(budget)
-        result = fit_pod(view, request, self._vendors, witness)
-        if isinstance(result, NodeFit):
-            points = score(result, view, request, self._vendors, self._default_node_policy)
-            answers.fits[name] = node_rank(ScoredNode(result, view, points), request, self._vendors)
-        else:
+        result = fit_and_score(view, request, self._vendors, witness, self._default_node_policy)
+        if isinstance(result, Rejection):
             # many nodes refuse for the same reason: one object says it for all
             reason = (result.bare, result.cards, *sorted(result.counts.items()))
-            answers.failed[name] = self._refusals.setdefault(reason, result)
-        if witness is not None:
-            answers.keep(name, witness.verdicts)
-        return True
+            answer: NodeRank | Rejection = self._refusals.setdefault(reason, result)
+        else:
+            _, answer = result
+        if cached:
+            if name in answers.fits or name in answers.failed:  # of a filter that ran meanwhile
+                answers.forget([name])
+            if isinstance(answer, NodeRank):
+                answers.fits[name] = answer
+            else:
+                answers.failed[name] = answer
+            if witness is not None:
+                answers.keep(name, witness.verdicts)
+        return answer
 
     def _trim(self) -> None:
         """Drop the least recently used shapes, until the rest is not too much; never the last one."""

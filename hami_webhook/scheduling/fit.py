@@ -19,6 +19,7 @@ from hami_webhook.devices.model import Allocation, BadRequest, Claim, NodeView, 
 from hami_webhook.devices.reasons import Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
+from hami_webhook.devices.step_limit import StepLimit
 from hami_webhook.kube.objects import ContainerKind, Pod
 from hami_webhook.quota.ledger import RESERVATION
 
@@ -42,6 +43,7 @@ class PodRequest:
         return shape_of(self.pod)
 
 
+_NONE_OF_ITS_CARDS = Rejection(bare=reasons.NODE_INSUFFICIENT_DEVICE)
 _NOT_OURS = re.compile(r"(?:[^/]+\.)?(?:kubernetes|k8s)\.io/.*")
 
 
@@ -114,22 +116,40 @@ def fit_pod(
     vendors: Vendors,
     budget: Budget | None,
     traces: list[FitTrace] | None = None,
+    limit: StepLimit | None = None,
 ) -> NodeFit | Rejection:
-    """The pod's placement on the node, or why there is none; traces of Fit are added to `traces`, if given.
+    """The pod's placement on the node, or why there is none; traces of Fit are added to `traces`, if given, and its
+    steps taken of `limit`, else of one of its own.
 
     Ordinary init containers are fitted on the node with the sidecars before them; sidecars and apps stay. Where quota
     forbids that, the app containers are fitted first once more, so that init containers can share their cards.
+    An unexpected exception is the node's reason (docs/spec/core.md#7.5); none is raised.
     """
-    missing = [key for key in pod_request.vendors if key not in view.inventories]
-    if missing:
-        return Rejection(bare=vendors[missing[0]].without_cards if view.inventories else reasons.NODE_UNREGISTERED)
+    try:
+        return _fit_pod(view, pod_request, vendors, budget, traces, limit or StepLimit())
+    except Exception as error:
+        return vendors.faults.record("fit", view.name, error)
+
+
+def _fit_pod(
+    view: NodeView,
+    pod_request: PodRequest,
+    vendors: Vendors,
+    budget: Budget | None,
+    traces: list[FitTrace] | None,
+    limit: StepLimit,
+) -> NodeFit | Rejection:
+    if not view.inventories:
+        return Rejection(bare=reasons.NODE_UNREGISTERED)
+    if view.inventories.keys().isdisjoint(pod_request.vendors):
+        return _NONE_OF_ITS_CARDS
     budget = None if budget is None else budget.on(view)
-    first = _fit(view, pod_request, vendors, budget, traces, _FitPass.in_order)
+    first = _fit(view, pod_request, vendors, budget, traces, limit, _FitPass.in_order)
     if isinstance(first, NodeFit) or budget is None or reasons.RESOURCE_QUOTA_NOT_FIT not in first.labels():
         return first
     if ContainerKind.INIT not in pod_request.pod.kinds:
         return first
-    second = _fit(view, pod_request, vendors, budget, traces, _FitPass.apps_first)
+    second = _fit(view, pod_request, vendors, budget, traces, limit, _FitPass.apps_first)
     return second if isinstance(second, NodeFit) else first
 
 
@@ -139,13 +159,14 @@ def _fit(
     vendors: Vendors,
     budget: Budget | None,
     traces: list[FitTrace] | None,
+    limit: StepLimit,
     passing: Callable[[_FitPass], NodeFit | Rejection],
 ) -> NodeFit | Rejection:
     """Pass over the pod's containers, again with another card where one card must take them all and couldn't."""
     excluded: dict[str, frozenset[str]] = {}
     first: Rejection | None = None
     while True:
-        attempt = _FitPass(view, pod_request, vendors, budget, traces, excluded)
+        attempt = _FitPass(view, pod_request, vendors, budget, traces, excluded, limit)
         result = passing(attempt)
         if isinstance(result, NodeFit):
             return result
@@ -167,6 +188,7 @@ class _FitPass:
         budget: Budget | None,
         traces: list[FitTrace] | None,
         excluded: Mapping[str, frozenset[str]],
+        limit: StepLimit,
     ) -> None:
         self._traces = traces
         self._view = view
@@ -176,6 +198,7 @@ class _FitPass:
         self._vendors = vendors
         self._budget = budget
         self._running = Overlay(view)
+        self._limit = limit
         self._rows: list[dict[str, Allocation]] = [{} for _ in pod_request.rows]
         self._holds: list[Claim] = []
 
@@ -213,6 +236,9 @@ class _FitPass:
     def _fit_row(self, row: int, kind: ContainerKind, overlay: Overlay) -> Rejection | None:
         """Fit one container's requests, vendor by vendor, on the overlay, which keeps what they take."""
         for key, request in self._pod_request.rows[row].items():
+            if key not in self._view.inventories:
+                self._refused_by = key
+                return _NONE_OF_ITS_CARDS
             trial = FitRequest(
                 pod=self._pod_request.shape,
                 terms=self._pod_request.terms[key],
@@ -224,6 +250,7 @@ class _FitPass:
                 holds=self._holds,
                 budget=self._budget,
                 excluded=self._excluded.get(key, frozenset()),
+                limit=self._limit,
             )
             result = fit(self._vendors[key], trial, self._traces)
             if isinstance(result, Rejection):

@@ -7,6 +7,7 @@ from datetime import tzinfo
 
 from hami_webhook.devices.model import Inventory, NodeView, RegistrationError, Usage
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.vendor import Vendor
 from hami_webhook.kube.objects import Node
 from hami_webhook.kube.quantity import parse_whole
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation
@@ -42,29 +43,43 @@ class NodeEntry:
         self.registrations = {}
         texts: list[str] = []
         for key, vendor in vendors.items():
-            allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
-            register = node.annotations.get(vendor.registration.annotation)
-            if vendor.registration.gone_with_allocatable and allocatable == 0 and self.allocatable.get(key, 0) > 0:
-                self.dropped[key] = register
-            elif allocatable > 0 or self.dropped.get(key, register) != register:
-                self.dropped.pop(key, None)
-            self.allocatable[key] = allocatable
-            health = vendor.health(node, now, zone)
-            if health.until is not None:
-                self.health_until = min(health.until, self.health_until or health.until)
-            if key in self.dropped or not health.healthy:
-                if register is not None:
-                    self.registrations[key] = "silent"
-                continue
             try:
-                inventory = vendor.inventory(node)
-            except RegistrationError as error:
-                texts.append(str(error))
+                texts += self._read_vendor(key, vendor, before.get(key), now, zone)
+            except Exception as error:
+                vendors.faults.record("registration", node.name, error)
+                texts.append(f"the {key} cards can't be read, by a fault of ours ({type(error).__name__})")
                 self.registrations[key] = "unreadable"
-                inventory = None if vendor.registration.drop_on_error else before.get(key)
-            if inventory is not None:
-                self.inventories[key] = inventory
-                self.registrations.setdefault(key, "ready")
-                self.types |= {(key, device.uuid): device.type for device in inventory.devices}
-                texts.extend(inventory.warnings)
+        return texts
+
+    def _read_vendor(
+        self, key: str, vendor: Vendor, known: Inventory | None, now: float, zone: tzinfo | None
+    ) -> list[str]:
+        """Read one vendor's cards anew; `known` are those that were read before."""
+        node, texts = self.node, list[str]()
+        assert node is not None
+        allocatable = parse_whole(node.allocatable.get(vendor.count_name)) or 0
+        register = node.annotations.get(vendor.registration.annotation)
+        if vendor.registration.gone_with_allocatable and allocatable == 0 and self.allocatable.get(key, 0) > 0:
+            self.dropped[key] = register
+        elif allocatable > 0 or self.dropped.get(key, register) != register:
+            self.dropped.pop(key, None)
+        self.allocatable[key] = allocatable
+        health = vendor.health(node, now, zone)
+        if health.until is not None:
+            self.health_until = min(health.until, self.health_until or health.until)
+        if key in self.dropped or not health.healthy:
+            if register is not None:
+                self.registrations[key] = "silent"
+            return []
+        try:
+            inventory = vendor.inventory(node)
+        except RegistrationError as error:
+            texts.append(str(error))
+            self.registrations[key] = "unreadable"
+            inventory = None if vendor.registration.drop_on_error else known
+        if inventory is not None:
+            self.inventories[key] = inventory
+            self.registrations.setdefault(key, "ready")
+            self.types |= {(key, device.uuid): device.type for device in inventory.devices}
+            texts.extend(inventory.warnings)
         return texts

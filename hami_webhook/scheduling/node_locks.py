@@ -1,10 +1,11 @@
 """Node locks on the wire (docs/spec/core.md#9.4), and a fair queue before them.
 
 HAMi's device plugins find the pod that kubelet allocates for by the lock on its node, and take the lock away when
-they are done; so one pod at a time is bound to a node. Pods wait here in the order they came, instead of failing.
+they are done; so one pod at a time is bound to a node. Pods wait here instead of failing: the namespaces take turns.
 
 A free lock is taken by one patch, on condition that the node has the resourceVersion that the informer's cache shows;
-only after a conflict is the node read. Waiting costs no calls: the cache shows when the lock is free.
+only after a conflict is the node read. Waiting costs no calls: the cache shows when the lock is free, or when its
+holder has no more use for it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,31 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_webhook.devices.lock_annotations import COMMON_LOCK, NodeLock
-from hami_webhook.devices.placement_annotations import NODE
-from hami_webhook.kube.objects import Pod, format_time, is_subdomain, parse_time
+from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE
+from hami_webhook.kube.objects import MalformedObject, Pod, format_time, is_subdomain, parse_time
+from hami_webhook.scheduling.fair_lock import FairLock
 
 LOCK = COMMON_LOCK.annotation
 _TRIES = 5
 _POLL = 0.05
 """Seconds between reads of a node while the cache is behind."""
+_BEHIND_WAITS = 20
+"""So often is a cache that is behind waited for, before the node is read."""
 _READ_AGAIN = 5.0
 """Seconds without a change after which the node is read all the same: its watch may be silent, the holder gone."""
+_ALLOCATE_WITHIN = 0.5
+"""Seconds after a bind, or after the plugin has said that it is done, before a lock is taken over: kubelet may still
+call the plugin for a pod that is gone by now, and the plugin serves who the lock names; or it may be about to unlock.
+"""
+_ALLOCATED = frozenset(("success", "failed"))
+"""What the plugin sets the bind phase to just before it unlocks the node."""
 _UNKNOWN = -1
 
 
@@ -56,10 +67,21 @@ class LockValue:
 
 @dataclass(frozen=True, slots=True)
 class _TakenLock:
-    """A lock that was taken here: how its value ends, its value, and the resourceVersion of the node with it."""
+    """A lock that was taken here: for which pod, its value, and the resourceVersion of the node with it."""
 
-    owner: str = ""
-    value: str = ""
+    pod: Pod
+    value: str
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldLock:
+    """Another pod's lock: its value, the Unix seconds from which it may be taken over if nothing changes, and a
+    resourceVersion at which the node had it.
+    """
+
+    value: str
+    free_at: float = inf
     version: int = 0
 
 
@@ -67,8 +89,8 @@ class NodeLocks:
     """The locks of all nodes. `expires` and `patience` are seconds: a lock's life, and the wait for one.
 
     `seen` is the value of an annotation of a node, and `version` a node's resourceVersion, as the informer's cache has
-    them (None and "" if it doesn't): `node_changed` is to be called when they may be others. `annotations` are those of
-    all locks.
+    them (None and "" if it doesn't), and `pods_on` gives the pods that hold devices of a node: `node_changed` is to be
+    called when they may be others. `annotations` are those of all locks.
     """
 
     def __init__(
@@ -80,6 +102,7 @@ class NodeLocks:
         patience: float = 28.0,
         seen: Callable[[str, str], str | None] = lambda node, annotation: None,
         version: Callable[[str], str] = lambda node: "",
+        pods_on: Callable[[str], Iterable[Pod]] | None = None,
         annotations: Collection[str] = (LOCK,),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -90,10 +113,11 @@ class NodeLocks:
         self._patience = patience
         self._seen = seen
         self._version = version
+        self._pods_on = pods_on
         self._annotations = annotations
         self._sleep = sleep
         self._jitter = jitter
-        self._queues: dict[str, asyncio.Lock] = {}
+        self._queues: dict[str, FairLock] = {}
         self._taken: dict[tuple[str, str], _TakenLock] = {}
         self._waiting: dict[str, int] = {}
         self._first_seen: dict[tuple[str, str], tuple[str, float]] = {}
@@ -102,9 +126,13 @@ class NodeLocks:
         self._changes: dict[str, asyncio.Event] = {}
         self._others: dict[str, int] = {}
         """By node the resourceVersion with which the cache showed a lock last that wasn't taken here."""
+        self._last_bind: dict[str, float] = {}
+        """By node the end of the last turn."""
+        self._over: dict[tuple[str, str], tuple[str, float]] = {}
+        """By node and annotation the value whose holder has no more use for it by the cache, and since when."""
 
     def node_changed(self, node: str) -> None:
-        """The cache shows another version of the node."""
+        """The cache shows another version of the node, or of pods there."""
         values = {annotation: self._seen(node, annotation) for annotation in self._annotations}
         (self._locked.add if any(values.values()) else self._locked.discard)(node)
         for annotation, value in values.items():
@@ -112,6 +140,17 @@ class NodeLocks:
                 self._others[node] = _number(self._version(node))
         if (waited := self._changes.get(node)) is not None:
             waited.set()
+        if not self._version(node) and node not in self._waiting:
+            self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        """The node is gone: new ones have other names."""
+        for annotation in self._annotations:
+            self._taken.pop((node, annotation), None)
+            self._first_seen.pop((node, annotation), None)
+            self._over.pop((node, annotation), None)
+        for known in (self._changes, self._others, self._last_bind):
+            known.pop(node, None)
 
     @property
     def busy(self) -> set[str]:
@@ -119,35 +158,45 @@ class NodeLocks:
         return self._locked | self._waiting.keys()
 
     def _taken_here(self, node: str, annotation: str, value: str) -> bool:
-        return self._taken.get((node, annotation), _TakenLock()).value == value
+        taken = self._taken.get((node, annotation))
+        return taken is not None and taken.value == value
 
     @asynccontextmanager
     async def turn(self, node: str, pod: Pod | None = None) -> AsyncIterator[float]:
-        """This pod's turn at a node, first come first served; gives the time (Unix seconds) to have the lock by.
+        """This pod's turn at a node, of its namespace's; gives the time (Unix seconds) to have the lock by.
 
         A pod that has the node's lock from before, when its bind broke off, goes first: all others wait for just it.
         Raises `LockContended` if the turn doesn't come in time.
         """
         deadline = self._clock() + self._patience
-        if pod is not None and (self._seen(node, LOCK) or "").endswith(_owner(pod)):
+        if pod is not None and self._has_lock(node, pod):
             yield deadline
+            self._last_bind[node] = self._clock()
             return
-        queue = self._queues.setdefault(node, asyncio.Lock())
+        queue = self._queues.setdefault(node, FairLock())
         self._waiting[node] = self._waiting.get(node, 0) + 1
         try:
             try:
                 async with asyncio.timeout(self._patience):
-                    await queue.acquire()
+                    await queue.acquire(pod.namespace if pod is not None else "")
             except TimeoutError:
                 raise LockContended(self._contention(node)) from None
             try:
                 yield deadline
             finally:
+                self._last_bind[node] = self._clock()
                 queue.release()
         finally:
             self._waiting[node] -= 1
             if not self._waiting[node]:
                 del self._waiting[node], self._queues[node]
+
+    def _has_lock(self, node: str, pod: Pod) -> bool:
+        """Whether the cache shows that the pod has the node's lock, and not one of the same name before it."""
+        value, taken = self._seen(node, LOCK) or "", self._taken.get((node, LOCK))
+        if taken is not None and taken.value == value:
+            return taken.pod.uid == pod.uid
+        return value.endswith(_owner(pod))
 
     async def take(self, node: str, pod: Pod, deadline: float, lock: NodeLock = COMMON_LOCK) -> int | None:
         """Have a lock of the node for the pod; waits for its holder. Raises `LockContended`, `ClusterError`.
@@ -156,11 +205,12 @@ class NodeLocks:
         """
         tries = 0
         live = not self._version(node)
+        known = _HeldLock("")
         while True:
             try:
                 held = None if live else self._held_for_another(node, pod, lock)
                 if held is None:
-                    since = await self._try(node, pod, lock, live=live)
+                    since = await self._try(node, pod, lock, known, live=live)
                     if isinstance(since, int):
                         return None if since == _UNKNOWN else since
                     held = since
@@ -172,28 +222,68 @@ class NodeLocks:
                     await self._sleep(0.1 * 2 ** (tries - 1) * (0.5 + self._jitter() / 2))
                 live = True
                 continue
-            tries = 0
+            tries, known = 0, held
             live = not await self._changed(node, held, deadline, lock)
 
-    def _held_for_another(self, node: str, pod: Pod, lock: NodeLock) -> str | None:
-        """The lock's value, if it is what this process wrote for another pod, by the cache or before that shows it."""
-        taken = self._taken.get((node, lock.annotation))
-        if taken is None or taken.owner == _owner(pod):
-            return None
-        behind = _number(self._version(node)) < taken.version
-        return taken.value if behind or self._seen(node, lock.annotation) == taken.value else None
+    def _held_for_another(self, node: str, pod: Pod, lock: NodeLock) -> _HeldLock | None:
+        """The lock, if it is what this process wrote for another pod, by the cache or before that shows it.
 
-    async def _changed(self, node: str, held: str, deadline: float, lock: NodeLock) -> bool:
-        """Wait for the cache to show another value of the lock; whether it does."""
-        shown = self._seen(node, lock.annotation)
-        until = min(deadline, self._clock() + _READ_AGAIN)
-        if shown != held:  # the cache is behind
+        None as well if the cache shows that it may be taken over.
+        """
+        taken = self._taken.get((node, lock.annotation))
+        if taken is None or taken.pod.uid == pod.uid:
+            return None
+        free_at = self._free_by_cache(node, taken.value, lock)
+        held = _HeldLock(taken.value, free_at, taken.version)
+        is_held = self._is_behind(node, held) or self._seen(node, lock.annotation) == taken.value
+        return held if is_held and self._clock() < free_at else None
+
+    def _free_by_cache(self, node: str, value: str, lock: NodeLock) -> float:
+        """From when (Unix seconds) the lock may be taken over, by what the cache shows of its holder; infinity while
+        that has devices of the node that haven't been allocated.
+        """
+        key = node, lock.annotation
+        taken = self._taken.get(key)
+        is_ours = taken is not None and taken.value == value
+        if self._pods_on is None or not (is_ours or lock.names_holder):
+            return inf
+        pods = self._pods_on(node)
+        if taken is not None and is_ours:
+            holders = [each for each in pods if each.uid == taken.pod.uid]
+        else:
+            holders = [each for each in pods if value.endswith(_owner(each))]
+        if not all(each.annotations.get(BIND_PHASE) in _ALLOCATED for each in holders):
+            self._over.pop(key, None)
+            return inf
+        if self._over.get(key, ("", 0.0))[0] != value:
+            since = self._clock() if holders else self._last_bind.get(node, -inf) if is_ours else -inf
+            self._over[key] = (value, since)
+        return self._over[key][1] + _ALLOCATE_WITHIN
+
+    async def _changed(self, node: str, held: _HeldLock, deadline: float, lock: NodeLock) -> bool:
+        """Wait for the cache to show another value of the lock, or that it may be taken over; whether it is the former.
+
+        Else the node is to be read.
+        """
+        shown, was_over = self._seen(node, lock.annotation), self._free_by_cache(node, held.value, lock) < inf
+        waits = 0
+        while shown != held.value and (not waits or self._is_behind(node, held)) and waits < _BEHIND_WAITS:
             await self._node_change(node, max(0.0, min(_POLL, deadline - self._clock())))
-        while self._seen(node, lock.annotation) == held == shown and self._clock() < until:
+            waits += 1
+        until = min(deadline, held.free_at, self._clock() + _READ_AGAIN)
+        while self._seen(node, lock.annotation) == held.value == shown and self._clock() < until:
             await self._node_change(node, until - self._clock())
+            free_at = self._free_by_cache(node, held.value, lock)
+            if free_at < inf and not was_over:  # else the API server has been asked
+                until = min(until, free_at)
+            was_over = free_at < inf
         if self._clock() >= deadline:
             raise LockContended(self._contention(node, lock))
         return self._seen(node, lock.annotation) != shown
+
+    def _is_behind(self, node: str, held: _HeldLock) -> bool:
+        """Whether the cache shows the node as it was before it had this lock."""
+        return _number(self._version(node)) < held.version
 
     async def _node_change(self, node: str, seconds: float) -> None:
         """Return when the cache shows another version of the node, or after so many seconds."""
@@ -208,11 +298,11 @@ class NodeLocks:
             for each in waits:
                 each.cancel()
 
-    async def _try(self, node: str, pod: Pod, lock: NodeLock, *, live: bool) -> int | str:
-        """Take the lock if it is free, expired or its holder is gone; the value of another's lock otherwise.
+    async def _try(self, node: str, pod: Pod, lock: NodeLock, known: _HeldLock, *, live: bool) -> int | _HeldLock:
+        """Take the lock if it is free or its holder has no more use for it; gives it if it is another's.
 
         By the cache alone if it shows the lock free, and not `live`. The pod's own lock stays as it is, so that who
-        binds twice finds it. Returns what `take` does, -1 for None.
+        binds twice finds it. `known` is the lock as it was found last. Returns what `take` does, -1 for None.
         """
         version = "" if live or self._seen(node, lock.annotation) is not None else self._version(node)
         others = self._others.get(node, 0) if version else _UNKNOWN
@@ -224,26 +314,32 @@ class NodeLocks:
             if text is not None:
                 held = self._read(node, text, lock)
                 if held is not None:
-                    if held.holder == (pod.namespace, pod.name):
+                    taken = self._taken.get((node, lock.annotation))
+                    holder = taken.pod if taken is not None and taken.value == text else None
+                    if held.holder == (pod.namespace, pod.name) and (holder is None or holder.uid == pod.uid):
                         return _UNKNOWN
-                    if not await self._holder_is_gone(held, node):
-                        return text
+                    free_at = await self._free_at(held, holder, node)
+                    if free_at < inf:  # since when that was so
+                        free_at = min(free_at, self._free_by_cache(node, text, lock))
+                    if known.value == text:
+                        free_at = min(free_at, known.free_at)
+                    if self._clock() < free_at:
+                        return _HeldLock(text, free_at, _number(version))
         value = format_time(self._clock()) + (_owner(pod) if lock.names_holder else "")
-        taken = self._taken.get((node, lock.annotation))
-        self._taken[node, lock.annotation] = _TakenLock(_owner(pod), value)  # the watch may be quicker than the answer
+        before = self._taken.get((node, lock.annotation))
+        self._taken[node, lock.annotation] = _TakenLock(pod, value)  # the watch may be quicker than the answer
         try:
             patch = {"metadata": {"resourceVersion": version, "annotations": {lock.annotation: value}}}
             stored = await self._cluster.patch(Kind.NODES, node, patch)
         except Conflict:
-            if taken is not None:
-                self._taken[node, lock.annotation] = taken
+            if before is not None:
+                self._taken[node, lock.annotation] = before
             else:
                 del self._taken[node, lock.annotation]
             raise
-        self._taken[node, lock.annotation] = _TakenLock(
-            _owner(pod), value, _number(stored["metadata"]["resourceVersion"])
-        )
+        self._taken[node, lock.annotation] = _TakenLock(pod, value, _number(stored["metadata"]["resourceVersion"]))
         self._first_seen.pop((node, lock.annotation), None)
+        self._over.pop((node, lock.annotation), None)  # a pod of the same name may have had the same value
         return others
 
     def _read(self, node: str, text: str, lock: NodeLock) -> LockValue | None:
@@ -281,31 +377,46 @@ class NodeLocks:
     def _life(self, lock: NodeLock) -> float:
         return self._expires if lock == COMMON_LOCK else lock.expires
 
-    async def _holder_is_gone(self, held: LockValue, node: str) -> bool:
-        """Whether nobody will let this lock go: its pod is gone, or bound or placed elsewhere."""
-        if held.holder is None:
-            return False
-        namespace, name = held.holder
+    async def _free_at(self, held: LockValue, taken_for: Pod | None, node: str) -> float:
+        """From when (Unix seconds) the lock may be taken over; infinity while its holder may need it.
+
+        `taken_for` is the pod that it was taken for, if that was here.
+        """
+        if taken_for is not None:
+            namespace, name = taken_for.namespace, taken_for.name
+        elif held.holder is not None:
+            namespace, name = held.holder
+        else:
+            return inf
+        bound = self._last_bind.get(node, -inf) if taken_for is not None else -inf
         try:
-            found = await self._cluster.get(Kind.PODS, name, namespace)
+            found = Pod.from_object(await self._cluster.get(Kind.PODS, name, namespace))
         except NotFound:
-            return True
-        bound = (found.get("spec") or {}).get("nodeName")
-        if bound:
-            return bool(bound != node)
-        placed = (found["metadata"].get("annotations") or {}).get(NODE, node)
-        return bool(placed != node)
+            return bound + _ALLOCATE_WITHIN
+        except MalformedObject:
+            return inf
+        is_another = taken_for is not None and found.uid != taken_for.uid
+        elsewhere = (found.node_name or found.annotations.get(NODE, node)) != node
+        if is_another or elsewhere or found.ended(self._clock()):
+            return bound + _ALLOCATE_WITHIN
+        if found.node_name and found.annotations.get(BIND_PHASE) in _ALLOCATED:
+            return self._clock() + _ALLOCATE_WITHIN
+        return inf
 
     async def release(self, node: str, pod: Pod, lock: NodeLock = COMMON_LOCK) -> None:
         """Let the lock go if this pod has it; best effort, as it expires."""
-        taken = self._taken.get((node, lock.annotation), _TakenLock())
-        if taken.owner == _owner(pod):
+        taken = self._taken.get((node, lock.annotation))
+        if taken is not None and taken.pod.uid == pod.uid:
             del self._taken[node, lock.annotation]
         for _ in range(_TRIES):
             with contextlib.suppress(Conflict):
                 found = await self._cluster.get(Kind.NODES, node)
                 text = (found["metadata"].get("annotations") or {}).get(lock.annotation, "")
-                if not (text.endswith(_owner(pod)) or (taken.owner == _owner(pod) and text == taken.value)):
+                if taken is not None and text == taken.value:
+                    is_own = taken.pod.uid == pod.uid
+                else:
+                    is_own = text.endswith(_owner(pod))
+                if not is_own:
                     return
                 version = found["metadata"]["resourceVersion"]
                 await self._cluster.patch(

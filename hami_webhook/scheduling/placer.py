@@ -13,7 +13,7 @@ from typing import Any
 
 from hami_webhook.cluster.api import Cluster, ClusterError, Conflict, Kind, Unavailable
 from hami_webhook.devices.model import BadRequest, NodeView, Rows
-from hami_webhook.devices.placement_annotations import NODE, placement_counts
+from hami_webhook.devices.placement_annotations import BIND_PHASE, NODE, placement_counts
 from hami_webhook.devices.reasons import RESOURCE_QUOTA_NOT_FIT, Rejection
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import MalformedObject, Namespace, Pod, ResourceQuota, is_label_value
@@ -31,7 +31,7 @@ from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import EventRecorder
 from hami_webhook.scheduling.filter_cache import FilterCache, FilterResult
-from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
+from hami_webhook.scheduling.fit import PodRequest, read_pod_request
 from hami_webhook.scheduling.placement_metadata import (
     carrying,
     placement_annotations,
@@ -46,16 +46,15 @@ from hami_webhook.scheduling.scoring import (
     failure_messages,
     grades,
     hints,
-    ranked,
     remarks,
-    score,
     success_message,
     unregistered,
 )
+from hami_webhook.scheduling.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 
-_BIND_WITHIN = 10.0
+BIND_WITHIN = 10.0
 """Seconds after its charge by which a placement is written, or not at all (docs/spec/quota.md#8)."""
 
 
@@ -65,6 +64,10 @@ class SchedulingPolicies:
 
     node: str = "binpack"
     card: str = "spread"
+
+
+_ROUNDS = 3
+"""Nodes that changed while others were tested are tested again as often."""
 
 
 class PlacementSuperseded(ClusterError):
@@ -92,14 +95,6 @@ class Unschedulable:
     failed: Mapping[str, Rejection] = field(default_factory=dict)
     error: str = ""
     advice: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Every candidate node tested: those that fit, best first, and those that don't."""
-
-    fits: Sequence[ScoredNode]
-    failed: Mapping[str, Rejection]
 
 
 @dataclass(frozen=True)
@@ -136,25 +131,6 @@ class CycleState:
     best: ScoredNode | None = None
 
 
-def evaluate(
-    views: Sequence[NodeView],
-    request: PodRequest,
-    vendors: Vendors,
-    budget: PodBudget | None,
-    policies: SchedulingPolicies,
-) -> Evaluation:
-    """Fit the pod on every node."""
-    fits: list[ScoredNode] = []
-    failed: dict[str, Rejection] = {}
-    for view in views:
-        result = fit_pod(view, request, vendors, budget)
-        if isinstance(result, NodeFit):
-            fits.append(ScoredNode(result, view, score(result, view, request, vendors, policies.node)))
-        else:
-            failed[view.name] = result
-    return Evaluation(ranked(fits, request, vendors, policies.node), failed)
-
-
 class Placer:
     """Places pods one at a time on what the state knows, and writes the decision to the cluster."""
 
@@ -171,6 +147,7 @@ class Placer:
         store: QuotaStore | None = None,
         above: QuotaStore | None = None,
         nominations: Nominations | None = None,
+        slices: Callable[[], TimeSlices] = TimeSlices,
     ) -> None:
         self._cluster = cluster
         self._state = state
@@ -181,6 +158,7 @@ class Placer:
         self._placement_ttl = placement_ttl
         self._store = store or QuotaStore(ResourceQuotas(cluster), vendors, clock=clock)
         self._above = above
+        self._slices = slices
         self._charger = PlacementCharger(
             self._store, vendors, state, clock=clock, placement_ttl=placement_ttl, above=above
         )
@@ -203,6 +181,7 @@ class Placer:
             placement_ttl=self._placement_ttl,
             store=self._store,
             above=self._above,
+            slices=self._slices,
         )
         other.events = None
         other._known = self._state
@@ -263,7 +242,7 @@ class Placer:
 
         `choose`: find the best node's devices too. They are free until the event loop runs on; see `assume`.
         """
-        found = self._filter(pod, await self._namespace(pod), nodes, quotas, choose=choose)
+        found = await self._filter(pod, await self._namespace(pod), nodes, quotas, choose=choose)
         self._record_outcome(pod, found)
         return found
 
@@ -300,9 +279,9 @@ class Placer:
             return placed_charge(own, pod.kinds, self._vendors)
 
         charge = await self._charger.commit(pod, placed_charge(holds, pod.kinds, self._vendors), on_cards)
-        if self._clock() - started > _BIND_WITHIN:
+        if self._clock() - started > BIND_WITHIN:
             await charge.undo()
-            raise ClusterError(f"charging the placement took more than {_BIND_WITHIN:g} s; it is tried anew")
+            raise ClusterError(f"charging the placement took more than {BIND_WITHIN:g} s; it is tried anew")
         return charge
 
     async def _write(self, placement: AssumedPlacement, charge: PlacementCharge) -> None:
@@ -319,7 +298,7 @@ class Placer:
     async def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str], stale: Mapping[str, Any]) -> None:
         """Bind a pod of just this version and say so; `stale` is removed first, as a Binding can only add."""
         version = pod.resource_version
-        phase = {"hami.io/bind-phase": "allocating", "hami.io/bind-time": str(int(self._clock()))}
+        phase = {BIND_PHASE: "allocating", "hami.io/bind-time": str(int(self._clock()))}
         metadata: dict[str, Any] = {"annotations": {**annotations, **phase}}
         if annotations and is_label_value(node):
             metadata["labels"] = {NODE: node}
@@ -344,7 +323,7 @@ class Placer:
         """The pod's Namespace, None where there is no policy. Raises `ClusterError` if it isn't known."""
         return None if self._boundary is None else await self._boundary.namespace(pod.namespace)
 
-    def _filter(
+    async def _filter(
         self,
         pod: Pod,
         namespace: Namespace | None,
@@ -353,10 +332,12 @@ class Placer:
         *,
         choose: bool = False,
     ) -> CycleState | Unschedulable | None:
-        """`consider` without a word: nothing else happens meanwhile, so what is found still holds on return.
+        """`consider` without a word. What changes while others have their turn is looked at again, `_ROUNDS` times at
+        most; after that an answer may be some milliseconds old.
 
-        `choose`: find the best node's devices too.
+        `choose`: find the best node's devices too. Nothing else happens between that and the return.
         """
+        slices = self._slices()
         now = self._clock()
         self._state.tick(now)
         self._state.release(pod.uid)
@@ -373,9 +354,19 @@ class Placer:
             return Unschedulable(error=f"calcScore failed {error}")
         if request is None:
             return None
-        known = self._known
         accounts = [QuotaAccount.read(quota, self._vendors) for quota in quotas]
-        budget = pod_budget(
+        for _ in range(_ROUNDS):
+            before = slices.interruptions
+            budget = self._budget(pod, accounts, now)
+            filtered = await slices.run(self._filter_cache.filtering(request, budget, names))
+            if slices.interruptions == before:
+                break
+        found = CycleState(bounded, request, accounts, budget, filtered, names)
+        return await self._chosen(found, slices) if choose else found
+
+    def _budget(self, pod: Pod, accounts: Sequence[QuotaAccount], now: float) -> PodBudget | None:
+        known = self._known
+        return pod_budget(
             pod,
             accounts,
             (),
@@ -385,14 +376,18 @@ class Placer:
             self._placement_ttl,
             others_of=lambda account: known.placed_besides(pod, account, now),
         )
-        filtered = self._filter_cache.filtered(request, budget, names)
-        if not choose or not filtered.fits:
-            return CycleState(bounded, request, accounts, budget, filtered, names)
-        order = best_first(filtered.fits, request, self._policies.node, self.busy_nodes())
-        best = self._filter_cache.fit(request, budget, order[0].node)
-        assert isinstance(best, ScoredNode)
-        filtered = FilterResult(order, filtered.failed)
-        return CycleState(bounded, request, accounts, budget, filtered, names, best)
+
+    async def _chosen(self, found: CycleState, slices: TimeSlices) -> CycleState:
+        """With the fitting nodes in order, and the best one's placement."""
+        order = best_first(found.filtered.fits, found.request, self._policies.node, self.busy_nodes())
+        failed = dict(found.filtered.failed)
+        while order:
+            best = self._filter_cache.fit(found.request, found.budget, order[0].node)
+            if isinstance(best, ScoredNode):
+                return replace(found, filtered=FilterResult(order, failed), best=best)
+            failed[order.pop(0).node] = best  # its answer has changed since
+            await slices.interrupt()
+        return replace(found, filtered=FilterResult(order, failed))
 
     def _record_outcome(self, pod: Pod, found: CycleState | Unschedulable | None) -> None:
         if isinstance(found, CycleState):

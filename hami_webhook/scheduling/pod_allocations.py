@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from hami_webhook.devices.model import Device, Inventory, PodUsage, Usage
-from hami_webhook.devices.placement_annotations import NOMINATED_NODE, NOMINATED_UNTIL, read_placed
+from hami_webhook.devices.placement_annotations import BIND_PHASE, NOMINATED_NODE, NOMINATED_UNTIL, read_placed
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.reserved_annotations import is_scheduler_owned
 from hami_webhook.devices.vendor import Vendor
@@ -17,7 +17,7 @@ from hami_webhook.kube.objects import Pod
 CardKey = tuple[str, str]
 """A card's backend key and UUID."""
 
-_OF_NO_PLACEMENT = frozenset(("hami.io/bind-phase", "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
+_OF_NO_PLACEMENT = frozenset((BIND_PHASE, "hami.io/bind-time", NOMINATED_NODE, NOMINATED_UNTIL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,19 @@ def usage_by_card(allocations: Iterable[PodAllocation], cards: Iterable[CardKey]
 
 
 def unusable_cards(
-    inventories: Mapping[str, Inventory], allocations: Sequence[PodAllocation], vendors: Vendors
+    node: str, inventories: Mapping[str, Inventory], allocations: Sequence[PodAllocation], vendors: Vendors
 ) -> frozenset[CardKey]:
-    """The cards that must take nobody new because of what the node's pods say."""
-    return frozenset(
-        (key, uuid)
-        for key, inventory in inventories.items()
-        for uuid in vendors[key].unusable_devices(inventory, [a.pod for a in allocations if key in a.vendors])
-    )
+    """The cards that must take nobody new because of what the node's pods say: all of a vendor whose rules fail."""
+    found: set[CardKey] = set()
+    for key, inventory in inventories.items():
+        pods = [allocation.pod for allocation in allocations if key in allocation.vendors]
+        try:
+            unusable = vendors[key].unusable_devices(inventory, pods)
+        except Exception as error:
+            vendors.faults.record("usage", node, error)
+            unusable = frozenset(device.uuid for device in inventory.devices)
+        found.update((key, uuid) for uuid in unusable)
+    return frozenset(found)
 
 
 def placement_of(pod: Pod) -> dict[str, str]:

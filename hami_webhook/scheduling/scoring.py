@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import orjson
 
 from hami_webhook.devices.device_lister import DeviceLister
+from hami_webhook.devices.fit_request import Budget
 from hami_webhook.devices.model import Allocation, NodeView
 from hami_webhook.devices.pod_preferences import NODE_POLICY
 from hami_webhook.devices.reasons import UNRESOLVABLE, Rejection
 from hami_webhook.devices.registry import Vendors
-from hami_webhook.scheduling.fit import NodeFit, PodRequest
+from hami_webhook.quota.budget import PodBudget
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 
 _TIE = 1e-6
 """Scores that differ by less are equal."""
@@ -98,6 +100,20 @@ def node_rank(scored: ScoredNode, request: PodRequest, vendors: Vendors) -> Node
     return NodeRank(scored.node, scored.score, links)
 
 
+def fit_and_score(
+    view: NodeView, request: PodRequest, vendors: Vendors, budget: Budget | None, default_node_policy: str
+) -> tuple[ScoredNode, NodeRank] | Rejection:
+    """The pod's placement on a node, with its score and rank; or why there is none, as for `fit_pod`."""
+    fit = fit_pod(view, request, vendors, budget)
+    if isinstance(fit, Rejection):
+        return fit
+    try:
+        scored = ScoredNode(fit, view, score(fit, view, request, vendors, default_node_policy))
+        return scored, node_rank(scored, request, vendors)
+    except Exception as error:
+        return vendors.faults.record("score", view.name, error)
+
+
 def ranked(
     fits: Sequence[ScoredNode], request: PodRequest, vendors: Vendors, default_node_policy: str
 ) -> list[ScoredNode]:
@@ -166,6 +182,33 @@ def _score_ranks(scores: Sequence[float], *, lowest_first: bool) -> dict[float, 
 
 def _first_allocation(fit: NodeFit, vendor: str) -> Allocation:
     return next(row[vendor] for row in fit.rows if vendor in row)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every candidate node tested: those that fit, best first, and those that don't."""
+
+    fits: Sequence[ScoredNode]
+    failed: Mapping[str, Rejection]
+
+
+def evaluate(
+    views: Sequence[NodeView],
+    request: PodRequest,
+    vendors: Vendors,
+    budget: PodBudget | None,
+    default_node_policy: str,
+) -> Evaluation:
+    """Fit the pod on every node."""
+    fits: list[ScoredNode] = []
+    failed: dict[str, Rejection] = {}
+    for view in views:
+        result = fit_and_score(view, request, vendors, budget, default_node_policy)
+        if isinstance(result, Rejection):
+            failed[view.name] = result
+        else:
+            fits.append(result[0])
+    return Evaluation(ranked(fits, request, vendors, default_node_policy), failed)
 
 
 def success_message(chosen: NodeScore, fits: Sequence[NodeScore], candidates: int) -> str:

@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
@@ -22,6 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.handler import AdmissionHandler
 from hami_webhook.admission.review import (
+    REPORT_SOURCE,
+    REVIEWED_FROM,
     Answer,
     BadReview,
     Review,
@@ -260,6 +263,10 @@ class _PodRoute(_ReviewRoute):
             return self._refused(review.api_version, review.uid, failure, review.name)
         if logger.isEnabledFor(logging.DEBUG):
             self._log(logging.DEBUG, "pod allowed", review, began)
+        meta = review.object.metadata
+        if review.dry_run and meta is not None and REPORT_SOURCE in (meta.annotations or ()):
+            source = f"{REVIEWED_FROM}{_read_address(scope['client'][0])}"
+            answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, source))
         return 200, allowed(review.api_version, review.uid, answer)
 
     def _log(

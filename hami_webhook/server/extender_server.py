@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from hami_webhook.assembly import Core
+from hami_webhook.cluster.kubernetes import REQUEST_TIMEOUT
 from hami_webhook.config import Settings
 from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.requeue_trigger import RequeueTrigger
+from hami_webhook.kube.objects import Pod
 from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.scheduling.extender import Extender
 from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
+from hami_webhook.scheduling.left_locks import release_left_locks
 from hami_webhook.scheduling.node_locks import NodeLocks
 from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.server.extender_app import MAX_BODY, ExtenderApp
@@ -30,7 +34,8 @@ from hami_webhook.server.tls import CertificateFiles, ReloadingTls
 class ExtenderServer:
     """The extender of a process, its listener if it has one, and its routes for the main server.
 
-    `tls` reloads itself where it is watched.
+    `tls` reloads itself where it is watched. `requeue` keeps kube-scheduler trying the pods that were refused;
+    `release_left_locks` returns when it has released what a former process left.
     """
 
     extender: Extender
@@ -38,6 +43,8 @@ class ExtenderServer:
     tls: ReloadingTls | None
     main_routes: Sequence[Route]
     preemption: Preemption | None
+    requeue: Callable[[], Awaitable[NoReturn]]
+    release_left_locks: Callable[[], Awaitable[None]]
 
 
 def a_node(core: Core) -> str | None:
@@ -71,6 +78,13 @@ def extender_server(
         named = {rule.scheduler_name for rule in policies().rules if rule.scheduler_name}
         return {settings.scheduler_name, *named}
 
+    async def requeue() -> NoReturn:
+        await informers.wait_synced()
+        named = schedulers()
+        requeue_trigger.resume(pod.uid for pod in core.state.pods() if _may_have_been_refused(core, pod, named))
+        await requeue_trigger.run()
+
+    locks_of_vendors = {vendor.lock for vendor in core.vendors.values() if vendor.lock is not None}
     locks = NodeLocks(
         core.cluster,
         clock=core.clock,
@@ -78,7 +92,8 @@ def extender_server(
         patience=settings.node_lock_retry_timeout,
         seen=lock_seen,
         version=version,
-        annotations={vendor.lock.annotation for vendor in core.vendors.values() if vendor.lock is not None},
+        pods_on=lambda node: (allocation.pod for allocation in core.state.allocations(node)),
+        annotations={lock.annotation for lock in locks_of_vendors},
     )
     core.state.node_changed = locks.node_changed
     core.placer.busy_nodes = lambda: locks.busy
@@ -116,6 +131,12 @@ def extender_server(
         preemption=preemption,
         metrics=ExtenderMetrics(registry),
     )
+
+    async def release_left() -> None:
+        await informers.wait_synced()
+        timeout = settings.kube_timeout or REQUEST_TIMEOUT
+        await release_left_locks(extender, core.state, locks_of_vendors, request_timeout=timeout)
+
     generous = replace(limits, max_request_bytes=max(limits.max_request_bytes, MAX_BODY))
     requests = RequestMetrics(registry, "hami_webhook_extender", "extender request")
     app = ExtenderApp(extender, generous, requests, settings.extender_token_file)
@@ -124,7 +145,7 @@ def extender_server(
     main_routes = app.routes(loopback_only=not guarded) if settings.extender_on_main else ()
     address = settings.extender_bind_address
     if address is None:
-        return ExtenderServer(extender, None, None, main_routes, preemption)
+        return ExtenderServer(extender, None, None, main_routes, preemption, requeue, release_left)
     tls = None
     if settings.extender_client_ca_file:
         files = CertificateFiles(
@@ -134,4 +155,11 @@ def extender_server(
     elif settings.tls and not address.is_loopback:
         tls = ReloadingTls(CertificateFiles(Path(settings.cert_file), Path(settings.key_file)))
     listener = Listener(app.application(), host=address.host, port=address.port, limits=generous, tls=tls)
-    return ExtenderServer(extender, listener, tls, main_routes, preemption)
+    return ExtenderServer(extender, listener, tls, main_routes, preemption, requeue, release_left)
+
+
+def _may_have_been_refused(core: Core, pod: Pod, schedulers: Collection[str]) -> bool:
+    """Whether kube-scheduler asks us for a place for the pod; `schedulers` are the names it has, none for any."""
+    waits = not (pod.node_name or pod.terminal or pod.gated or pod.deletion_time is not None)
+    ours = not schedulers or pod.scheduler_name in schedulers
+    return waits and ours and not pod.named.isdisjoint(core.vendors.own_names)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,6 +34,10 @@ _ACCEPT_PAUSE: Final = 1.0
 _HELD_REQUESTS: Final = 2
 
 
+class _TooManyRequests(Exception):
+    """A request was refused while others are in work."""
+
+
 class _Server(Server):
     """uvicorn's server, in a process that handles its signals itself."""
 
@@ -47,9 +50,10 @@ class Listener:
     """Serves ``app`` on ``host``:``port`` from `start` until `drain_and_stop`; then it may be started again.
 
     ``host`` is an address or a name; empty or ``::`` means every address of both families. ``port`` 0 takes a free
-    one. Signals are the caller's. A request whose body is complete while ``max_concurrent_requests`` others are in work
-    is answered with 503, for which `receive` raises starlette's ``HTTPException``. Requests whose body isn't read, as
-    probes, are always answered.
+    one. Signals are the caller's. A request is in work from when its body is complete until its answer begins: how long
+    a client takes to read is bounded by connections and bytes. One that is complete while ``max_concurrent_requests``
+    others are in work is answered with 503: `receive` raises, and what ``app`` sends after that is dropped. Requests
+    whose body isn't read, as probes, are always answered.
     """
 
     def __init__(
@@ -243,25 +247,37 @@ class Listener:
         if size > self._limits.max_header_bytes:
             await PlainTextResponse("Request Header Fields Too Large", 431)(scope, receive, send)
             return
-        complete = False
+        in_work = begun = refused = False
 
         async def counting() -> Message:
             """As `receive`; the request counts from when its body is complete, so that half-sent ones keep none out."""
-            nonlocal complete
+            nonlocal in_work, refused
             message = await receive()
-            if not complete and message["type"] == "http.request" and not message.get("more_body"):
-                if self._in_work >= self._limits.max_concurrent_requests:
-                    self._refused += 1
-                    raise HTTPException(503, "Too many requests in flight", {"retry-after": "1"})
-                complete = True
-                self._in_work += 1
+            if in_work or begun or message["type"] != "http.request" or message.get("more_body"):
+                return message
+            if self._in_work >= self._limits.max_concurrent_requests:
+                self._refused += 1
+                refused = True
+                raise _TooManyRequests
+            in_work = True
+            self._in_work += 1
             return message
 
+        async def sending(message: Message) -> None:
+            """As `send`, unless the request was refused: a streamed answer listens while it begins."""
+            nonlocal in_work, begun
+            if refused:
+                return
+            self._in_work -= in_work
+            in_work, begun = False, True
+            await send(message)
+
         try:
-            await self._app(scope, counting, send)
+            await self._app(scope, counting, sending)
         except ClientDisconnect:
             _LOG.debug("client left before its request was read")
-        except HTTPException as refusal:
-            await PlainTextResponse(refusal.detail, refusal.status_code, refusal.headers)(scope, receive, send)
+        except _TooManyRequests:
+            text = PlainTextResponse("Too many requests in flight", 503, {"retry-after": "1"})
+            await text(scope, receive, send)
         finally:
-            self._in_work -= complete
+            self._in_work -= in_work

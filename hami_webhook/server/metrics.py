@@ -26,6 +26,9 @@ _PROBLEMS = Family("hami_webhook_problems", "Events recorded about objects.", ("
 _FAILURES = Family(
     "hami_webhook_loop_failures", "Unexpected exceptions that loops survived.", ("loop",), is_counter=True
 )
+_FAULTS = Family(
+    "hami_webhook_vendor_faults", "Unexpected exceptions of the vendors' rules on a node.", ("step",), is_counter=True
+)
 _IGNORED = Family(
     "hami_webhook_policy_ignored",
     "Namespaces of pods found with annotations that mean nothing there.",
@@ -54,4 +57,5 @@ class CoreCollector(Collector):
         yield _BACKEND.of([((self._quota_backend,), 1)])
         yield _PROBLEMS.of(((reason,), number) for reason, number in sorted(core.problems.items()))
         yield _FAILURES.of(((loop,), number) for loop, number in sorted(core.failures.items()))
+        yield _FAULTS.of(((step,), number) for step, number in sorted(core.vendors.faults.counts.items()))
         yield _IGNORED.of([((), len(core.ignored))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +21,11 @@ from hami_webhook.server.tls import ReloadingTls
 _CACHE_AGE = Family(
     "hami_webhook_cache_age_seconds", "Since when the API server gave no sign of life to a cache.", ("kind",)
 )
+_CLOCK_SKEW = Family(
+    "hami_webhook_clock_skew_seconds",
+    "Seconds by which this machine's clock is ahead of the API server's, and this process' time of the leader's.",
+    ("of",),
+)
 _CACHE_OBJECTS = Family("hami_webhook_cache_objects", "Objects in a cache.", ("kind",))
 
 
@@ -36,6 +41,7 @@ class ProcessCollector(Collector):
     webhooks: WebhookReconciler
     leading: Callable[[], bool]
     informers: SharedInformers
+    skews: Callable[[], Iterable[tuple[str, float]]] = tuple
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
@@ -53,6 +59,7 @@ class ProcessCollector(Collector):
                 )
         yield _CACHE_AGE.of(((kind.value,), age) for kind, age in self.informers.ages())
         yield _CACHE_OBJECTS.of(((kind.value,), size) for kind, size in self.informers.sizes())
+        yield _CLOCK_SKEW.of(((of,), seconds) for of, seconds in self.skews())
         yield _counter("refused", "Requests and connections beyond the limits.", self.main.refused)
         yield _gauge("policy_rules", "Rules of the policy file in force.", len(self.source.current.rules))
         yield _counter("policy_failures", "Policy files that could not be used.", self.reload.failures)

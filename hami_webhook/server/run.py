@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from hami_webhook.assembly import Core, options_of
 from hami_webhook.cluster.api import Cluster
+from hami_webhook.cluster.clock import ServerClock
 from hami_webhook.cluster.quotas_in_memory import WITHOUT_STATUS, QuotasInMemory
 from hami_webhook.config import ConfigError, Settings
 from hami_webhook.config.go_syntax import ListenAddress
@@ -103,8 +104,8 @@ async def running(
 ) -> AsyncIterator[Running]:
     """The servers and loops of a process, up while the block runs; ready once `informers` is synced.
 
-    `policies` are those of the policy file as first read. Raises `ConfigError` where an address can't be listened on,
-    and `TlsError`.
+    `policies` are those of the policy file as first read. `clock` gives Unix seconds, the same in all replicas. Raises
+    `ConfigError` where an address can't be listened on, and `TlsError`.
     """
     leaving = asyncio.Event()
     informers: SharedInformers | None = None
@@ -147,7 +148,8 @@ async def running(
         showback=showback if reconcilers else None,
     )
     limits = limits_of(settings)
-    webhooks = webhook_reconciler(core, settings)
+    election = leader_election(core, settings, showback) if settings.leader_elect else None
+    webhooks = webhook_reconciler(core, settings, election)
     registry = new_registry()
     webhook = WebhookApp(
         core.admission,
@@ -183,9 +185,14 @@ async def running(
         limits=limits,
     )
     alone = isinstance(cluster, QuotasInMemory)  # then no other replica can correct these quotas
-    election = leader_election(core, settings, showback) if settings.leader_elect else None
     extender = extended.listener if extended is not None else None
     backend = "memory" if alone else "status"
+
+    def skews() -> Iterator[tuple[str, float]]:
+        if isinstance(clock, ServerClock):
+            yield "api-server", clock.skew
+        if election is not None and election.skew is not None:
+            yield "leader", election.skew
 
     def leading() -> bool:
         return bool(reconcilers) and (election is None or election.leading)
@@ -194,7 +201,7 @@ async def running(
     registry.register(
         ClusterCollector(core, showback, lambda: leading() and informers.synced, legacy=settings.legacy_metrics)
     )
-    registry.register(ProcessCollector(main, tls, source, reload, reconcilers, webhooks, leading, informers))
+    registry.register(ProcessCollector(main, tls, source, reload, reconcilers, webhooks, leading, informers, skews))
 
     def leave() -> None:
         leaving.set()
@@ -213,8 +220,9 @@ async def running(
                 kept |= _controlling(core, informers, reconcilers, rotator, webhooks, loops, election, alone)
             if own_pod is not None:
                 kept |= _own_pod_loops(own_pod, informers, settings, election, alone)
-            if requeue_trigger is not None:
-                kept["scheduler wake-up"] = requeue_trigger.run
+            if extended is not None:
+                kept["scheduler wake-up"] = extended.requeue
+                kept["locks left by a former process"] = extended.release_left_locks
             if extended is not None and extended.preemption is not None:
                 kept["preemption"] = extended.preemption.run
             if extended is not None and extended.tls is not None:
@@ -322,7 +330,14 @@ async def _listen(listener: Listener, flag: str, address: ListenAddress) -> None
         raise ConfigError([f"{flag} {address}: can't be listened on: {cause}"]) from error
 
 
-async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, policies: PolicyRules) -> None:
+async def serve(
+    cluster: Cluster,
+    vendors: Vendors,
+    settings: Settings,
+    *,
+    policies: PolicyRules,
+    clock: Callable[[], float] = time.time,
+) -> None:
     """Run until SIGINT or SIGTERM. Requests in flight are finished, for `settings.shutdown_grace` at most.
 
     After SIGTERM a process that gets reviews goes on for `_LEAVING` seconds, or until a second signal, in which
@@ -341,7 +356,7 @@ async def serve(cluster: Cluster, vendors: Vendors, settings: Settings, *, polic
         loop.add_signal_handler(number, signalled, number)
     try:
         async with (
-            running(cluster, vendors, settings, policies=policies) as process,
+            running(cluster, vendors, settings, policies=policies, clock=clock) as process,
             _caches_set_aside(process.informers),
         ):
             logger.warning(

@@ -38,7 +38,7 @@ async def serve_kubernetes(vendors: Vendors, settings: Settings, policies: Polic
     async with cluster:
         await _check_version(cluster)
         served = await _with_quotas(cluster)
-        await serve(served, vendors, settings, policies=policies)
+        await serve(served, vendors, settings, policies=policies, clock=cluster.clock)
 
 
 async def _check_version(cluster: KubernetesCluster) -> None:

@@ -192,7 +192,9 @@ class Simulation:
         self._schema = MemoryCluster(lambda: now)
         self.cluster = MemoryCluster(lambda: now)
         self.core = Core(self.cluster, vendors, options, clock=lambda: now, policies=lambda: policies, sleep=_yield)
-        self.core.caches.accelerator_quotas.alive_within = lambda seconds: True  # nobody else writes to them
+        # nobody else writes to them
+        self.core.caches.accelerator_quotas.alive_within = lambda seconds: True
+        self.core.caches.namespaces_current_within = lambda seconds: True
         self._priorities = PriorityClasses()
         self._preemption = preemption
         self._outcomes: list[Outcome] = []
@@ -368,7 +370,7 @@ class Simulation:
         budgets = core.caches.disruption_budgets
         room = core.nominations.room(pod, found.accounts)
         preemptor = Preemptor(found.request, found.budget, core.vendors, [*budgets.values()], self._now, room)
-        victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed).values())
+        victims = choose_node(preemptor, core.nominations.candidates(pod, found.filtered.failed))
         if victims is None or not victims.pods:
             return None
         for victim in victims.pods:

@@ -60,9 +60,7 @@ class Amd(Vendor):
     section_type = AmdSection
     reserved = ReservedKeys(kept=("hami.io/amd-cu-allocated",))
     registration = NodeRegistration("hami.io/node-amd-register")
-    keys = DeviceKeys.usual(
-        "amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype", empty_allowlist_denies=True
-    )
+    keys = DeviceKeys.usual("amd", uuid="amd.com/[no]use-gpu-uuid", model="amd.com/[no]use-gputype")
     checks = (HEALTHY, TYPE_LISTS, UUID_LISTS, FREE_SLOT, MUTEX, WITHIN_QUOTA, FREE_MEMORY, FREE_CORES)
     default_cores = 100
     limits_only = True

@@ -191,7 +191,8 @@ class WholeModules:
             if len(module) == 2 and len(chosen) + 2 <= count and admits([*chosen, *module]):
                 chosen += module
         if self.splits and count % 2 and len(chosen) == count - 1:
-            left = [card for card in passed if card not in chosen and admits([*chosen, card])]
+            taken = set(chosen)
+            left = [card for card in passed if card not in taken and admits([*chosen, card])]
             chosen += sorted(left, key=lambda card: len(modules[card.device.index // 2]))[:1]
         return chosen
 

@@ -34,9 +34,13 @@ def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> Non
     """Normalise a pod, and warn. Raises `BadRequest`."""
     refuse_node_name(pod.original)
     move_priority(pod, "PriorityClasses and ElasticQuotas")
-    for container in pod.containers:
-        if container.kind is ContainerKind.APP:
-            normalise(container, pod)
+    apps = [container for container in pod.containers if container.kind is ContainerKind.APP]
+    for container in apps:
+        normalise(container, pod)
+    offered = any(parse_whole(node.allocatable.get(SHARED)) for node in census.nodes())
+    counted = offered or any(_needs_count(read(container)) for container in pod.containers)
+    for container in apps:
+        complete(container, counted=counted)
     drop_owned(pod, SCHEDULERS_OWN)
     check_amounts(pod.containers)
     check_hints(pod.annotations)
@@ -45,20 +49,38 @@ def admit(pod: PodDraft, section: KoordinatorSection, census: NodeLister) -> Non
     if want is None:
         return  # there were only zeros
     _label(pod, section, want)
+    if SHARED in amounts and not offered:
+        pod.warn(
+            f"[koordinator/shared] no node offers {SHARED}, so the pod waits until one does; koord-manager's feature "
+            "gate EnableSyncGPUSharedResource makes nodes offer it"
+        )
     for doubt in warnings_of(pod, section, want, amounts.get(MEMORY, 0), census):
         pod.warn(doubt)
 
 
 def normalise(container: ContainerDraft, pod: PodDraft) -> None:
-    """Put an app container's amounts into Koordinator's own form, in both limits and requests."""
+    """Put an app container's amounts into Koordinator's own form."""
     for amounts in (container.limits, container.requests):
         _rename(container, amounts, pod)
         for resource in OWN:
             if parse_whole(amounts.get(resource)) == 0:
                 del amounts[resource]
         _spell_out(container, amounts)
+
+
+def _needs_count(found: Amounts) -> bool:
+    """Whether the number of cards is given, or nothing else that Koordinator reads tells it."""
+    return SHARED in found or (RATIO not in found and cards_of(found.get(CORE)) is not None)
+
+
+def complete(container: ContainerDraft, *, counted: bool) -> None:
+    """Name in both limits and requests what an app container requests; `counted`: its number of cards too.
+
+    Where nodes don't offer that resource a pod that names it is never scheduled, and Koordinator doesn't need it.
+    """
     found = read(container)
-    if SHARED not in found and any(name in found for name in OWN) and not _asks_for_whole_npus(found):
+    missing = SHARED not in found and any(name in found for name in OWN) and not _asks_for_whole_npus(found)
+    if missing and counted:
         ratio = found.get(RATIO)
         container.set_both(SHARED, cards_of(found.get(CORE) if ratio is None else ratio) or 1)
     for resource in OWN:

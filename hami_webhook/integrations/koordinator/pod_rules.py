@@ -15,7 +15,15 @@ from hami_webhook.integrations.koordinator.keys import (
     RATIO,
     SHARED,
 )
-from hami_webhook.integrations.koordinator.request import GPU_TYPE, OWN, Amounts, RequestingContainer, read, total
+from hami_webhook.integrations.koordinator.request import (
+    GPU_TYPE,
+    OWN,
+    Amounts,
+    RequestingContainer,
+    cards_of,
+    read,
+    total,
+)
 
 _WITHOUT_SHARED = frozenset(map(frozenset, ({MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO})))
 """Legal too, but for what admission makes of app containers: only init containers are left like this."""
@@ -83,6 +91,9 @@ def _check_sum(amounts: Amounts) -> None:
             raise _invalid(f"{resource} {percent} of the whole pod exceeds 100 per GPU of {SHARED} {shared}")
         if not shared and percent > 100 and percent % 100:
             raise _invalid(f"{resource} {percent} must be at most 100, or a multiple of 100")
+    cards = cards_of(amounts.get(RATIO)) or 1
+    if not shared and amounts.get(CORE, 0) > 100 * cards:
+        raise _invalid(f"{CORE} {amounts[CORE]} of the whole pod exceeds 100 per GPU of {cards}")
     if NPU_CORE in amounts and shared > 1:
         raise _invalid(f"{SHARED} {shared} must be at most 1 beside {NPU_CORE}")
     if amounts.get(NPU_DVPP, 0) > _MOST_DVPP:

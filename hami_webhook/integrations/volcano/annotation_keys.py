@@ -43,8 +43,8 @@ def mode_of(notes: Mapping[str, str]) -> str:
 
 
 def uuids_of(notes: Mapping[str, str]) -> ListRule:
-    """Which UUIDs a pod's annotations admit."""
-    return ListRule.read(notes, (USE_UUID,), (NOUSE_UUID,))
+    """Which UUIDs a pod's annotations admit; Volcano takes an allow list that names nothing (`,`) for none."""
+    return ListRule(split_list(notes.get(USE_UUID, "")), split_list(notes.get(NOUSE_UUID, "")))
 
 
 def types_of(notes: Mapping[str, str]) -> ListRule:

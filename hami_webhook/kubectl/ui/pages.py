@@ -37,6 +37,7 @@ _NODES_EXPLAINED = 20
 """Nodes whose cards a pod's page shows, and on which it searches changes: all of 1,000 would take seconds."""
 _MOST_PODS = 1000
 _LONGEST_MANIFEST = 1024 * 1024
+_MOST_DIGITS = 9
 _CHOICES = ("node", "vendor", "model", "label", "health")
 _HEALTHS = ("healthy", "unhealthy")
 
@@ -99,7 +100,7 @@ class Pages:
         found = [card for card in cards if self._is_asked(card, asked)]
         nodes = [(name, list(group)) for name, group in groupby(found, key=lambda card: card.node)]
         pages = max(1, -(-len(nodes) // _NODES_A_PAGE))
-        page = min(pages, max(1, int(text) if (text := request.query_params.get("page", "")).isdecimal() else 1))
+        page = min(pages, max(1, _number("page", request.query_params.get("page") or "1")))
         overview = self._readings.cluster.overview
         return self._page(
             "cluster.html",
@@ -198,9 +199,16 @@ class _Refused(Exception):
     """A form that can't be used; the text says what would be right."""
 
 
+def _number(what: str, text: str) -> int:
+    """A number that a browser sent; Python itself reads up to 4,300 digits."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise _Refused(f"{what} must be a whole number of at most {_MOST_DIGITS} digits")
+    return int(text)
+
+
 async def _body(request: Request, most: int) -> bytes:
     """The body, which is at most so many bytes."""
-    if not request.headers.get("content-length", "").isdecimal() or int(request.headers["content-length"]) > most:
+    if _number("Content-Length", request.headers.get("content-length", "")) > most:
         raise _Refused(f"the request must be at most {most} bytes long")
     return await request.body()
 
@@ -208,13 +216,14 @@ async def _body(request: Request, most: int) -> bytes:
 def _manifests(text: str, copies: str) -> list[Mapping[str, Any]]:
     """The pods of a pasted manifest, each as often as asked for."""
     pods, _ = pods_of([load_objects(text, "the manifest")])
-    if not copies.isdecimal() or not 1 <= int(copies) * max(1, len(pods.manifests)) <= _MOST_PODS:
+    count = _number("the number of copies", copies)
+    if not 1 <= count * max(1, len(pods.manifests)) <= _MOST_PODS:
         raise _Refused(f"together at most {_MOST_PODS} pods can be tried at once, and at least one of each")
     if not pods.manifests:
         raise _Refused("the manifest has no Pod and no workload")
-    if copies == "1":
+    if count == 1:
         return list(pods.manifests)
-    return [_copy(pod, number) for pod in pods.manifests for number in range(int(copies))]
+    return [_copy(pod, number) for pod in pods.manifests for number in range(count)]
 
 
 def _copy(pod: Mapping[str, Any], number: int) -> Mapping[str, Any]:

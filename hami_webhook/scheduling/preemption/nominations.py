@@ -6,7 +6,7 @@ when it was decided. kube-scheduler's own, for CPU and memory, are read off `nom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -19,6 +19,7 @@ from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import BadRequest, NodeFit, PodRequest, fit_pod, read_pod_request
 from hami_webhook.scheduling.pod_allocations import CardKey
+from hami_webhook.scheduling.preemption.eviction_limits import DEFAULT_PER_MINUTE, EvictionLimits
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom, quota_room
 from hami_webhook.scheduling.preemption.victims import NodeSnapshot, with_reserved
 
@@ -38,11 +39,18 @@ class Nomination:
 class Nominations:
     """The nominated pods of a cluster, and the pods whose eviction was decided.
 
-    `clock` gives Unix seconds; `card_policy` is the default order of cards.
+    `clock` gives Unix seconds; `card_policy` is the default order of cards. At most `evictions_per_minute` pods are
+    evicted for those of one namespace.
     """
 
     def __init__(
-        self, state: ClusterCache, vendors: Vendors, *, clock: Callable[[], float], card_policy: str = "spread"
+        self,
+        state: ClusterCache,
+        vendors: Vendors,
+        *,
+        clock: Callable[[], float],
+        card_policy: str = "spread",
+        evictions_per_minute: int = DEFAULT_PER_MINUTE,
     ) -> None:
         self._state = state
         self._vendors = vendors
@@ -52,11 +60,13 @@ class Nominations:
         self._nodes: dict[str, str] = {}
         self._decided: set[str] = set()
         self._evicted: dict[str, float] = {}
+        self.limits = EvictionLimits(state, self.going, clock=clock, per_minute=evictions_per_minute)
 
     # what is known of pods
 
     def set_pod(self, pod: Pod) -> None:
         """A pod was added or changed."""
+        self.limits.set_pod(pod)
         if pod.deletion_time is not None:
             self._evicted.pop(pod.uid, None)
         node = pod.annotations.get(NOMINATED_NODE, "")
@@ -77,6 +87,7 @@ class Nominations:
 
     def remove_pod(self, uid: str) -> None:
         """A pod is gone."""
+        self.limits.remove_pod(uid)
         self._evicted.pop(uid, None)
         self.withdraw(uid)
 
@@ -85,6 +96,8 @@ class Nominations:
         self._put(Nomination(pod, node, until))
         self._decided.add(pod.uid)
         self._evicted |= victims
+        if victims or not self.limits.is_known(pod.uid):
+            self.limits.evicted(pod, victims)
 
     def withdraw(self, uid: str) -> None:
         """The pod has a place, is gone, or won't come."""
@@ -122,6 +135,10 @@ class Nominations:
         """The nodes where devices may be kept from a pod."""
         return {node for node in self._by_node if self._before(pod, node)}
 
+    def is_kept_from(self, pod: Pod, node: str) -> bool:
+        """Whether devices of the node may be kept from the pod."""
+        return node in self._by_node and bool(self._before(pod, node))
+
     def view(self, view: NodeView, pod: Pod) -> NodeView:
         """The node as the pod may use it: without what is kept for others of at least its priority."""
         return with_reserved(view, self._reserved(view, pod))
@@ -131,10 +148,11 @@ class Nominations:
         allocations, ending = self._state.allocations(view.name), self.ending(view.name)
         return NodeSnapshot(view, allocations, self._reserved(view, pod), ending)
 
-    def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> dict[str, NodeSnapshot]:
-        """The nodes that refused the pod, by name, but for those where evictions can't help."""
-        views = {name: self._state.view(name) for name, why in failed.items() if not why.labels() <= UNRESOLVABLE}
-        return {name: self.snapshot(view, pod) for name, view in views.items() if view}
+    def candidates(self, pod: Pod, failed: Mapping[str, Rejection]) -> Iterator[NodeSnapshot]:
+        """The nodes that refused the pod, but for those where evictions can't help; as they are when looked at."""
+        for name, why in failed.items():
+            if not why.labels() <= UNRESOLVABLE and (view := self._state.view(name)) is not None:
+                yield self.snapshot(view, pod)
 
     def room(self, pod: Pod, accounts: Sequence[QuotaAccount]) -> QuotaRoom | None:
         """The room that the namespace's quotas give the pod."""

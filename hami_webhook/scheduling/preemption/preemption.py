@@ -1,7 +1,7 @@
 """Preemption for a pod that no node takes: who is evicted is decided, written down, and done (docs/preemption.md).
 
-`consider` decides at once, so the next pod finds the devices kept; `run` writes to the cluster afterwards, so
-kube-scheduler isn't kept waiting.
+`consider` decides before the pod's filter is answered, so the next pod finds the devices kept; `run` writes to the
+cluster afterwards, so kube-scheduler isn't kept waiting.
 """
 
 from __future__ import annotations
@@ -23,10 +23,19 @@ from hami_webhook.logs import of_pod
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.event_recorder import record_event
 from hami_webhook.scheduling.placer import CycleState, Placer
-from hami_webhook.scheduling.preemption.nominations import Nominations
+from hami_webhook.scheduling.preemption.eviction_limits import LimitReached
+from hami_webhook.scheduling.preemption.nominations import Nomination, Nominations
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
-from hami_webhook.scheduling.preemption.victims import Effort, Preemptor, Victims, choose_node, select_victims
+from hami_webhook.scheduling.preemption.victims import (
+    Effort,
+    NodeSnapshot,
+    Preemptor,
+    Victims,
+    choosing_node,
+    selecting_victims,
+)
 from hami_webhook.scheduling.protocol import Proposal
+from hami_webhook.scheduling.time_slices import TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +45,20 @@ _HELD = 60.0
 """Seconds that devices are kept for a nominated pod after its victims should be gone."""
 _DEFAULT_GRACE = 30.0
 _TRIES = 5
+_ROUNDS = 3
+"""A node that changed while victims were looked for is looked at again as often."""
 _RETRY = 1.0
 _TOLD = 10
 """As many victims as an event names."""
 
-OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "failed")
+OUTCOMES = ("evicting", "waiting", "dry-run", "no-candidates", "policy-never", "limited", "failed")
 """What is decided for a pod that no node takes, and evictions that failed."""
 
 REASON_PREEMPTED = "Preempted"
 REASON_PREEMPTING = "Preempting"
 REASON_DRY_RUN = "PreemptionDryRun"
 REASON_FAILED = "PreemptionFailed"
+REASON_LIMITED = "PreemptionLimited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,14 @@ class _Decision:
     pod: Pod
     victims: Victims
     until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """A namespace for whose pods nobody may be evicted before a time (Unix seconds)."""
+
+    namespace: str
+    at: float
 
 
 class Preemption:
@@ -94,8 +114,10 @@ class Preemption:
         self._refused = refused
         self._freed = freed
         self._sleep = sleep
-        self._decided: asyncio.Queue[_Decision | Pod] = asyncio.Queue()
-        """What is to be written: evictions, and pods whose nomination is withdrawn."""
+        self._decided: asyncio.Queue[_Decision | _Retry | Pod] = asyncio.Queue()
+        """What is to be done: evictions to be written, pods to be tried again, and nominations to be withdrawn."""
+        self._retried: set[str] = set()
+        """The namespaces whose pods are to be tried again."""
         self._offered_again: str = ""
         self._spent: dict[tuple[str, str], tuple[PodDisruptionBudget, frozenset[str]]] = {}
         self.counts: Counter[str] = Counter()
@@ -103,11 +125,11 @@ class Preemption:
         self.victims = 0
         """Pods evicted."""
 
-    def consider(self, pod: Pod, found: CycleState) -> None:
+    async def consider(self, pod: Pod, found: CycleState) -> None:
         """Decide who is evicted for a pod that fits on none of the nodes that kube-scheduler offered.
 
-        It is decided at once, on what `found` was found on; and only for a pod that the API server shows with this
-        priority, whatever a request says.
+        It is decided on what `found` was found on, or on how the node chosen is when the search is over; and only for a
+        pod that the API server shows with this priority, whatever a request says.
         """
         shown = self._state.pod(pod.uid)
         if shown is None or shown.priority != pod.priority:
@@ -122,12 +144,21 @@ class Preemption:
             self._offered_again = pod.uid
             return
         self._offered_again = ""
+        if self._nominations.limits.waits(pod.uid):
+            self.counts["waiting"] += 1
+            return
         if nominated is not None and nominated.node not in names and self._nominations.waits(pod, nominated.node):
             self.counts["waiting"] += 1  # kube-scheduler evicted pods there, for CPU or memory
             return
         room = self._nominations.room(pod, found.accounts)
         preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock(), room)
-        victims = self._choose(preemptor, found, nominated.node if nominated is not None else "")
+        victims = await self._choose(preemptor, found, nominated)
+        shown = self._state.pod(pod.uid)
+        if shown is None or shown.node_name or shown.deletion_time is not None:
+            return
+        if victims is None and nominated is not None and self._is_from_before(nominated):
+            self.counts["waiting"] += 1
+            return
         if victims is None:
             self.counts["no-candidates"] += 1
             if nominated is not None and not self._dry_run:
@@ -139,6 +170,9 @@ class Preemption:
             if victims.pods:
                 self._placer.record(pod, "Normal", REASON_DRY_RUN, f"would evict {listed(victims)}")
             return
+        if victims.pods and (reached := self._nominations.limits.reached(pod, len(victims.pods))):
+            self._limited(pod, reached)
+            return
         self.counts["evicting" if victims.pods else "waiting"] += 1
         if nominated is None or nominated.node != victims.node or victims.pods:
             self._nominate(pod, victims, room)
@@ -148,10 +182,12 @@ class Preemption:
     ) -> dict[str, Proposal]:
         """kube-scheduler's candidates with all victims that the pod needs there, its devices counted too.
 
-        Nodes where evictions wouldn't help are left out; all are for a pod that others are evicted for already.
+        Nodes where evictions wouldn't help are left out; all are for a pod that others are evicted for already. So are
+        those where pods would be evicted for devices beyond the limits.
         """
+        limits = self._nominations.limits
         nominated = self._nominations.of(pod.uid)
-        if nominated is not None and self._nominations.waits(pod, nominated.node):
+        if limits.waits(pod.uid) or (nominated is not None and self._nominations.waits(pod, nominated.node)):
             return {}
         found = await self._placer.consider(pod, [*proposed], quotas)
         if found is None:
@@ -162,27 +198,75 @@ class Preemption:
         if nominated is not None and room is not None and room.ending:
             return {}
         preemptor = Preemptor(found.request, found.budget, self._vendors, self._budgets(), self._clock())
-        completed = {}
+        completed, slices = {}, TimeSlices()
+        victims_by_node: dict[str, Sequence[Pod]] = {}
+        reached: LimitReached | None = None
         for node, proposal in proposed.items():
             view = self._state.view(node)
             if view is None:
                 continue
             snapshot = self._nominations.snapshot(view, pod)
             ending = {*snapshot.ending, *proposal.victims}
-            victims = select_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512))
+            victims = await slices.run(selecting_victims(preemptor, replace(snapshot, ending=ending), Effort(64, 512)))
             if victims is None or (victims.pods and self._dry_run):
                 continue
+            if victims.pods and (above := limits.reached(pod, len(victims.pods))):
+                reached = above
+                continue
+            victims_by_node[node] = victims.pods
             more = [each.uid for each in victims.pods]
             completed[node] = Proposal((*proposal.victims, *more), proposal.violations + victims.violations)
+        if reached is not None:
+            self._limited(pod, reached)
+        if any(victims_by_node.values()):  # kube-scheduler evicts those of one node
+            uids = {each.uid for pods in victims_by_node.values() for each in pods}
+            limits.evicted(pod, uids, max(map(len, victims_by_node.values())))
         return completed
 
-    def _choose(self, preemptor: Preemptor, found: CycleState, nominated: str) -> Victims | None:
-        nodes = self._nominations.candidates(preemptor.pod, found.filtered.failed)
-        if nominated in nodes:  # once its victims are gone, if nobody else has to go
-            waiting = select_victims(preemptor, nodes[nominated])
-            if waiting is not None and not waiting.pods:
+    async def _choose(self, preemptor: Preemptor, found: CycleState, nominated: Nomination | None) -> Victims | None:
+        pod, failed, slices = preemptor.pod, found.filtered.failed, TimeSlices()
+        waits_at = {node: why for node, why in failed.items() if nominated is not None and node == nominated.node}
+        for node in self._nominations.candidates(pod, waits_at):
+            waiting = await slices.run(selecting_victims(preemptor, node))
+            if waiting is not None and not waiting.pods:  # once its victims are gone, if nobody else has to go
                 return waiting
-        return choose_node(preemptor, nodes.values())
+        if nominated is not None and self._is_from_before(nominated):
+            failed = waits_at
+        looked_at: dict[str, NodeSnapshot] = {}
+        nodes = (looked_at.setdefault(node.name, node) for node in self._nominations.candidates(pod, failed))
+        victims = await slices.run(choosing_node(preemptor, nodes))
+        for _ in range(_ROUNDS):
+            if victims is None or not slices.interruptions:
+                return victims
+            # others had their turn meanwhile: who is evicted is decided on the node as it is now, or not at all
+            now = next(self._nominations.candidates(pod, {victims.node: failed[victims.node]}), None)
+            if now is None:
+                return None
+            if now.same_as(looked_at[now.name]) and self._are_there(victims.pods):
+                return victims
+            looked_at[now.name] = now
+            victims = await slices.run(selecting_victims(preemptor, now))
+        return None
+
+    def _are_there(self, pods: Iterable[Pod]) -> bool:
+        shown = [self._state.pod(each.uid) for each in pods]
+        return all(each is not None and each.deletion_time is None for each in shown)
+
+    def _limited(self, pod: Pod, reached: LimitReached) -> None:
+        """Report that nobody is evicted for the pod now, and have it tried again when that may be otherwise."""
+        self.counts["limited"] += 1
+        self._placer.record(pod, "Warning", REASON_LIMITED, f"preemption evicts nobody now: {reached.reason}")
+        if reached.until and pod.namespace not in self._retried:
+            self._retried.add(pod.namespace)
+            self._decided.put_nowait(_Retry(pod.namespace, reached.until))
+
+    def _is_from_before(self, nominated: Nomination) -> bool:
+        """Whether pods are ending on the node that may have been evicted for the pod before the start.
+
+        Not all of its victims may have been evicted then: the rest may be, but nobody elsewhere.
+        """
+        known = self._nominations.limits.is_known(nominated.pod.uid)
+        return not known and self._clock() < nominated.until and self._nominations.waits(nominated.pod, nominated.node)
 
     def _nominate(self, pod: Pod, victims: Victims, room: QuotaRoom | None) -> None:
         now = self._clock()
@@ -226,8 +310,19 @@ class Preemption:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 decided = await self._decided.get()
-                step = self._withdraw(decided) if isinstance(decided, Pod) else self._carry_out(decided)
-                tasks.create_task(step)
+                match decided:
+                    case Pod():
+                        tasks.create_task(self._withdraw(decided))
+                    case _Retry():
+                        tasks.create_task(self._retry(decided))
+                    case _Decision():
+                        tasks.create_task(self._carry_out(decided))
+
+    async def _retry(self, retry: _Retry) -> None:
+        """Have kube-scheduler try the pods again for which others may be evicted by then."""
+        await self._sleep(max(0.0, retry.at - self._clock()))
+        self._retried.discard(retry.namespace)
+        self._freed()
 
     async def _carry_out(self, eviction: _Decision) -> None:
         pod, victims = eviction.pod, eviction.victims
@@ -239,6 +334,7 @@ class Preemption:
             logger.warning("preemption failed", extra=about)
             self.counts["failed"] += 1
             self._nominations.withdraw(pod.uid)
+            self._nominations.limits.failed(pod.uid)
             for victim in victims.pods:
                 self._nominations.spare(victim.uid)
             await self._withdraw(pod)

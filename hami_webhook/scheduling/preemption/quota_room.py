@@ -82,7 +82,7 @@ class QuotaRoom:
         for pod in (self._pod, *self._pods):
             live.update(self._cost(account, pod))
         for identity, entry in account.ledger.items():
-            if entry.state is State.ADMITTED and self._state.pod(identity) is None:
+            if entry.state is State.UPDATING or (entry.state is State.ADMITTED and self._state.pod(identity) is None):
                 live.update(account.counted(entry.amounts))
         return replace(account, used={key: min(used, live[key]) for key, used in account.used.items()})
 

@@ -13,12 +13,14 @@ from operator import itemgetter
 
 from hami_webhook.devices.model import DeviceReservation, NodeView
 from hami_webhook.devices.registry import Vendors
+from hami_webhook.devices.step_limit import FIT_STEPS, StepLimit
 from hami_webhook.kube.disruption import PodDisruptionBudget, violating
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod
 from hami_webhook.scheduling.pod_allocations import CardKey, PodAllocation, unusable_cards, usage_by_card
 from hami_webhook.scheduling.preemption.quota_room import QuotaRoom
+from hami_webhook.scheduling.time_slices import Steps, run_at_once
 
 _OFFSET = 1 << 31
 """Makes every priority positive, as kube-scheduler does: of victims with negative priorities fewer are better, too."""
@@ -29,6 +31,11 @@ _FITS = 512
 times after that in search of sets smaller than kube-scheduler's."""
 _SETS = 4096
 """As many such sets are compared."""
+_SETS_AT_ONCE = 64
+_STEPS = 20_000_000
+"""Steps of all those Fits, some 1 s: 50 nodes that mean harm, or many more than are tried of others."""
+_STEPS_OF_A_NODE = 4_000_000
+"""Steps to find victims on one node, else there are none."""
 
 Key = tuple[int, int, int, int, float]
 """kube-scheduler's order of candidate nodes, smallest first: violated budgets, highest priority, sum of priorities,
@@ -53,6 +60,10 @@ class NodeSnapshot:
     def name(self) -> str:
         return self.view.name
 
+    def same_as(self, other: NodeSnapshot) -> bool:
+        """Whether nothing of the node changed between the two."""
+        return self.view is other.view and self.reserved == other.reserved and set(self.ending) == set(other.ending)
+
     def without(self, victims: Collection[str], vendors: Vendors) -> NodeView:
         """The node as it is when the pods with these UIDs and those that are ending are gone, and the nominated pods
         have come.
@@ -62,7 +73,7 @@ class NodeSnapshot:
         if len(left) < len(self.allocations):
             freed = {card for each in self.allocations if each.pod.uid in gone for card in each.shares}
             kept = {card: usage for card, usage in view.usage.items() if card not in freed}
-            closed = unusable_cards(view.inventories, left, vendors) if view.closed else view.closed
+            closed = unusable_cards(view.name, view.inventories, left, vendors) if view.closed else view.closed
             view = replace(view, usage=kept | usage_by_card(left, freed), closed=closed)
         return with_reserved(view, self.reserved)
 
@@ -164,51 +175,70 @@ class Preemptor:
 
 
 class Effort:
-    """What a search may still cost: times that Fit is tried, and sets of pods that are compared."""
+    """What a search may still cost: times that Fit is tried, and sets of pods that are compared, and steps of Fit."""
 
-    def __init__(self, fits: int, sets: int) -> None:
+    def __init__(self, fits: int, sets: int, steps: int = _STEPS_OF_A_NODE) -> None:
         self.fits = fits
         self.sets = sets
+        self.steps = steps
 
 
 def select_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Victims | None:
+    """`selecting_victims` without an interruption."""
+    return run_at_once(selecting_victims(preemptor, node, effort))
+
+
+def selecting_victims(preemptor: Preemptor, node: NodeSnapshot, effort: Effort | None = None) -> Steps[Victims | None]:
     """The victims on a node, as kube-scheduler chooses them; None if evicting pods wouldn't help.
 
     It goes without all candidates first, and gives them back one by one. With `effort`, smaller sets are tried besides.
     """
     search = _Search(preemptor, node)
-    found = search.by_giving_back()
-    return found if found is None or effort is None else search.smaller(found, found.key, effort)
+    found = yield from search.by_giving_back()
+    if found is None or effort is None:
+        return found
+    return (yield from search.smaller(found, found.key, effort))
 
 
 def choose_node(preemptor: Preemptor, nodes: Iterable[NodeSnapshot]) -> Victims | None:
+    """`choosing_node` without an interruption."""
+    return run_at_once(choosing_node(preemptor, nodes))
+
+
+def choosing_node(preemptor: Preemptor, nodes: Iterable[NodeSnapshot]) -> Steps[Victims | None]:
     """The node with the smallest set of victims, by kube-scheduler's order; None if evicting pods would help on none.
 
     Nodes are looked at in the order of the least that they could cost, until no other can cost less, or enough was
-    found and tried (`_CANDIDATES`, `_FITS`). Then smaller sets are tried, on the best nodes first.
+    found and tried (`_CANDIDATES`, `_FITS`, `_STEPS`). Then smaller sets are tried, on the best nodes first.
     """
-    bounds = [(least, node.name, node) for node in nodes if (least := preemptor.least(node)) is not None]
+    bounds = []
+    for node in nodes:
+        least = preemptor.least(node)
+        if least is not None:
+            bounds.append((least, node.name, node))
+        yield
     bounds.sort(key=lambda each: each[:2])
-    tried = 0
+    tried = steps = 0
     found: list[tuple[Victims, _Search]] = []
     best: Key | None = None
     for least, _, node in bounds:
         enough = len(found) >= max(_CANDIDATES, len(bounds) // 10) or tried >= max(_FITS, len(bounds) // 2)
-        if best is not None and (best <= least or enough):
+        if (best is not None and (best <= least or enough)) or steps >= _STEPS:
             break
         search = _Search(preemptor, node)
-        victims = search.by_giving_back()
+        victims = yield from search.by_giving_back()
         tried += search.fits
+        steps += search.steps
         if victims is not None:
             found.append((victims, search))
             best = min(best or victims.key, victims.key)
     if not found:
         return None
     found.sort(key=lambda each: (each[0].key, each[0].node))
-    effort = Effort(_FITS, _SETS)
+    effort = Effort(_FITS, _SETS, _STEPS - steps)
     chosen = found[0][0]
     for victims, search in found:
-        smaller = search.smaller(victims, chosen.key, effort)
+        smaller = yield from search.smaller(victims, chosen.key, effort)
         if smaller.key < chosen.key:
             chosen = smaller
     return chosen
@@ -221,44 +251,49 @@ def _least_of_size(candidates: Sequence[Pod], size: int) -> Key:
 
 
 class _Search:
-    """The search for victims on one node; `fits` counts how often Fit was tried."""
+    """The search for victims on one node, interrupted after each Fit; `fits` counts these, `steps` what they took."""
 
     def __init__(self, preemptor: Preemptor, node: NodeSnapshot) -> None:
         self._preemptor = preemptor
         self._node = node
         self._candidates = preemptor.candidates(node)
         self._tried: dict[frozenset[str], NodeFit | None] = {}
+        self.steps = 0
 
     @property
     def fits(self) -> int:
         return len(self._tried)
 
-    def by_giving_back(self) -> Victims | None:
+    def by_giving_back(self) -> Steps[Victims | None]:
         """kube-scheduler's choice: those that can't be given back, each in its turn.
 
-        Many are given back at once where that fits: then each would have been, in its turn.
+        Many are given back at once where that fits: then each would have been, in its turn. None, too, if finding them
+        takes more than `_STEPS_OF_A_NODE`: nobody is evicted who needn't be.
         """
         exceeding = violating(self._candidates, self._preemptor.disruption)
         gone: Sequence[Pod] = sorted(self._candidates, key=lambda pod: pod.uid not in exceeding)
         if self._fit(gone) is None:
             return None
 
-        def give_back(some: Sequence[Pod]) -> None:
+        def give_back(some: Sequence[Pod]) -> Steps[None]:
             nonlocal gone
+            yield
+            if self.steps > _STEPS_OF_A_NODE:
+                return
             kept = {pod.uid for pod in some}
             without: Sequence[Pod] = [pod for pod in gone if pod.uid not in kept]
             if self._fit(without) is not None:
                 gone = without
             elif len(some) > 1:
                 middle = len(some) // 2
-                give_back(some[:middle])
-                give_back(some[middle:])
+                yield from give_back(some[:middle])
+                yield from give_back(some[middle:])
 
         if gone:
-            give_back(gone)
-        return self._victims(gone)
+            yield from give_back(gone)
+        return self._victims(gone) if self.steps <= _STEPS_OF_A_NODE else None
 
-    def smaller(self, found: Victims, below: Key, effort: Effort) -> Victims:
+    def smaller(self, found: Victims, below: Key, effort: Effort) -> Steps[Victims]:
         """The smallest set whose key is smaller than `below`, while the effort lasts; else what was found."""
         keyed: list[tuple[Key, Sequence[Pod]]] = []
         sizes = [size for size in range(1, len(self._candidates)) if _least_of_size(self._candidates, size) < below]
@@ -266,15 +301,21 @@ class _Search:
             if effort.sets <= 0:
                 break
             effort.sets -= 1
+            if effort.sets % _SETS_AT_ONCE == 0:
+                yield
             key = self._preemptor.key(pods)
             if key < below:
                 keyed.append((key, pods))
         keyed.sort(key=itemgetter(0))
         for _, victims in keyed:
-            if effort.fits <= 0:
+            if effort.fits <= 0 or effort.steps <= 0:
                 break
+            yield
             effort.fits -= 1
-            if self._fit(victims) is not None:
+            effort.steps += self.steps
+            fits = self._fit(victims) is not None
+            effort.steps -= self.steps
+            if fits:
                 return self._victims(victims)
         return found
 
@@ -283,7 +324,9 @@ class _Search:
         if gone not in self._tried:
             preemptor = self._preemptor
             view = self._node.without(gone, preemptor.vendors)
-            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget_without(gone))
+            limit = StepLimit()
+            result = fit_pod(view, preemptor.request, preemptor.vendors, preemptor.budget_without(gone), limit=limit)
+            self.steps += FIT_STEPS - limit.left
             self._tried[gone] = result if isinstance(result, NodeFit) else None
         return self._tried[gone]
 

@@ -12,8 +12,11 @@ from typing import Any
 
 from hami_webhook.devices.codecs import lower_keys, parse_json
 from hami_webhook.devices.model import FixedMemory, RegistrationError
+from hami_webhook.devices.registration import check_number
 from hami_webhook.kube.quantity import Format, Quantity
+from hami_webhook.kube.shown import shown
 
+MOST_PROFILES = 128
 MOST_SLICES = 6
 """Slices of a card whose table isn't known."""
 _SURELY_MEBIBYTES = 1024
@@ -120,6 +123,7 @@ def read_capacity(text: str) -> tuple[ProfileTable, list[tuple[int, str, int]]]:
     devices, profiles = fields.get("devices") or [], fields.get("profiles") or {}
     if not isinstance(devices, list) or not isinstance(profiles, dict):
         raise RegistrationError("devices must be an array and profiles an object")
+    check_number(len(devices))
     cards = sorted(_card(item, position) for position, item in enumerate(devices))
     if len({index for index, *_ in cards}) < len(cards):
         raise RegistrationError("two devices have the same index")
@@ -143,18 +147,20 @@ def _text(fields: Mapping[str, Any], key: str, position: int) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RegistrationError(f"device {position}: {key} must be a text or a whole number, not {value!r}")
+        raise RegistrationError(f"device {position}: {key} must be a text or a whole number, not {shown(value)}")
     return str(value).strip()
 
 
 def _table(written: Mapping[str, Any]) -> ProfileTable:
     """The table, without the names that are no profile's."""
+    if len(written) > MOST_PROFILES:
+        raise RegistrationError(f"{len(written)} profiles are registered, a node can have at most {MOST_PROFILES}")
     parsed = []
     for name, id_ in written.items():
         match = _NAME.fullmatch("".join(name.split()).lower())
         if match and int(match["size"]) > 0:
             if isinstance(id_, bool) or not isinstance(id_, str | int):
-                raise RegistrationError(f"profile {name}: the id must be a text, not {id_!r}")
+                raise RegistrationError(f"profile {name[:100]}: the id must be a text, not {shown(id_)}")
             parsed.append((int(match["size"]), int(match["gigabytes"]), name, str(id_)))
     if not parsed:
         raise RegistrationError("no profile such as 1g.6gb is in it")

@@ -89,10 +89,10 @@ class SharedGcu(SlicedGcu):
         per_card = capacity(node, SHARED_GCU) // count if count else 0
         if per_card == 0:
             return None
-        healthy = _numbers_in_order(node.annotations.get(SHARED_CAPACITY), count)
-        cards = counted(
-            self.key, node, SHARED_WORD, count, slots=SHARED_SLOTS, memory=100, cores=100, model=self.known_as
+        cards = tuple(
+            counted(self.key, node, SHARED_WORD, count, slots=SHARED_SLOTS, memory=100, cores=100, model=self.known_as)
         )
+        healthy = _numbers_in_order(node.annotations.get(SHARED_CAPACITY), len(cards))
         return Inventory(tuple(replace(card, healthy=card.index in healthy) for card in cards), per_card)
 
     # admission (5)

@@ -73,13 +73,19 @@ def _same_silicon(view: NodeView, device: Device) -> Iterator[tuple[str, str]]:
         return
     number = str(device.index)
     registered = view.inventories.get(DRS)
-    minors = {card.uuid: card.extra.minor for card in registered.devices} if registered else {}
-    minors.setdefault(f"{view.name}-{DRS_WORD}-{number}", number)
-    yield from ((DRS, uuid) for uuid, minor in minors.items() if minor == number)
+    unregistered = f"{view.name}-{DRS_WORD}-{number}"
+    for card in registered.devices if registered else ():
+        if card.uuid == unregistered:
+            unregistered = ""
+        if card.extra.minor == number:
+            yield DRS, card.uuid
+    if unregistered:
+        yield DRS, unregistered
 
 
 def _idle_in_other_mode(candidate: Candidate) -> bool:
     overlay = candidate.trial.overlay
+    candidate.trial.take_steps_of(DRS)
     return not any(overlay.used(*card).slots for card in _same_silicon(overlay.view, candidate.device))
 
 

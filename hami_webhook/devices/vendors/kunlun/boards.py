@@ -24,6 +24,7 @@ def _unused_by_twin(candidate: Candidate) -> bool:
     """Where a node runs both plugins, the card of this index isn't used through the other one."""
     overlay, twin = candidate.trial.overlay, _TWINS[candidate.device.vendor]
     inventory = overlay.view.inventories.get(twin)
+    candidate.trial.take_steps_of(twin)
     return inventory is None or not any(
         card.index == candidate.device.index and overlay.used(twin, card.uuid).slots for card in inventory.devices
     )
@@ -34,11 +35,12 @@ UNUSED_BY_TWIN = Check(reasons.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT, _unused_by_tw
 
 
 def best_admitted(trial: FitRequest, passed: Sequence[Candidate], *, sliced: bool) -> Choice | Rejection:
-    """The best set of cards that the quota admits."""
+    """The best set of cards that the quota admits; `passed` may be empty."""
     cards = {card.device.index: card for card in passed}
     shared = frozenset(index for index, card in cards.items() if card.usage.slots)
-    of_pod = {hold.uuid for hold in trial.holds if hold.vendor == passed[0].device.vendor}
-    shared = frozenset(index for index in shared if cards[index].device.uuid in of_pod) or shared
+    of_pod = {(hold.vendor, hold.uuid) for hold in trial.holds}
+    own = (index for index in shared if (cards[index].device.vendor, cards[index].device.uuid) in of_pod)
+    shared = frozenset(own) or shared
     label = reasons.NUMA_NOT_FIT
     for chosen in wings.card_sets(trial.request.count, frozenset(cards), shared, sliced=sliced):
         found = [cards[index] for index in chosen]

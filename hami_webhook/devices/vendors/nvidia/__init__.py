@@ -17,6 +17,7 @@ from hami_webhook.devices.device_lister import DeviceLister
 from hami_webhook.devices.fit_request import (
     AMOUNT_CHECKS,
     FIRST_FIT,
+    FIRST_OF_ALL,
     FREE_SLOT,
     HEALTHY,
     MUTEX,
@@ -56,6 +57,7 @@ from hami_webhook.devices.vendors.nvidia.section import NvidiaSection
 from hami_webhook.kube.draft import ContainerDraft, PodDraft
 from hami_webhook.kube.objects import Container, Node, Pod
 from hami_webhook.kube.quantity import parse_whole
+from hami_webhook.kube.shown import shown
 
 MODE = "nvidia.com/vgpu-mode"
 REQUIRE_NVLINK = "nvidia.com/require-nvlink"
@@ -105,6 +107,17 @@ class BestLinked:
     looks_at_all = True
 
     def choose(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
+        containers = len(trial.pod.containers) - trial.row
+        with trial.limit.at_most(1 / (2 * containers - 1)):  # the containers after this one need theirs
+            return self._best(trial, passed)
+        return self._refused(trial, passed) if self.only_linked else FIRST_OF_ALL.choose(trial, passed)
+
+    def _refused(self, trial: FitRequest, passed: Sequence[Candidate]) -> Rejection:
+        return Rejection({reasons.NVLINK_NOT_FIT: len(passed)}, len(trial.inventory.devices))
+
+    def _best(self, trial: FitRequest, passed: Sequence[Candidate]) -> Choice | Rejection | None:
+        """The choice by links; raises `OutOfSteps` if there are too many cards to compare."""
+        trial.limit.take(NvLinks.STEPS_OF_A_PAIR * len(passed) ** 2)
         table = _facts(trial).scores
         uuids = [candidate.device.uuid for candidate in passed]
         scores = [[table.get(x, {}).get(y, 0) if x != y else 0 for y in uuids] for x in uuids]
@@ -120,13 +133,16 @@ class BestLinked:
             unlimited = True
         weights = links.weights(count, only_linked=self.only_linked)
         positions = best_combination(
-            weights, count, None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen])
+            weights,
+            count,
+            None if unlimited else lambda chosen: trial.admits([passed[p] for p in chosen]),
+            trial.limit,
         )
         linked = links.fully_linked(positions)
         if self.only_linked and not (positions and linked):
-            best = positions if unlimited else best_combination(weights, count)
+            best = positions if unlimited else best_combination(weights, count, limit=trial.limit)
             if not links.fully_linked(best):
-                return Rejection({reasons.NVLINK_NOT_FIT: len(passed)}, len(trial.inventory.devices))
+                return self._refused(trial, passed)
             return None
         if not positions:
             return None
@@ -163,7 +179,6 @@ class Nvidia(Vendor):
         WITHIN_QUOTA,
         *AMOUNT_CHECKS,
     )
-    without_cards = reasons.NODE_UNREGISTERED
     unbookable = reasons.CARD_MIG_TOPOLOGY_INFEASIBLE
 
     def __init__(self, section: NvidiaSection) -> None:
@@ -238,7 +253,7 @@ class Nvidia(Vendor):
     def check_pod(self, pod: Pod) -> None:
         text = pod.annotations.get(REQUIRE_NVLINK)
         if text is not None and parse_bool(text) is None:
-            raise BadRequest(f"invalid {REQUIRE_NVLINK} annotation {text!r}: must be true or false")
+            raise BadRequest(f"invalid {REQUIRE_NVLINK} annotation {shown(text)}: must be true or false")
 
     def bounds(self) -> Iterator[tuple[str, int, int, str]]:
         """A percentage must be exact too: docs/spec/security.md outranks this one, whose rounding extraction undoes."""

@@ -11,8 +11,13 @@ import orjson
 from hami_webhook.devices.codecs import CardRecord, DeviceEntry, lower_keys
 from hami_webhook.devices.model import Device, DeviceReservation, HardwareInstance, RegistrationError, Rows, Usage
 from hami_webhook.kube.objects import Pod
+from hami_webhook.kube.shown import shown
 
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+
+_MOST_SLICES = 64
+_MOST_PLACEMENTS = 128
+"""Of all profiles of a card: an A100 has 25. Each is tried for every share of a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,17 @@ class MigPlacement:
     start: int
     size: int
 
-    def overlaps(self, other: MigPlacement) -> bool:
-        return self.start < other.start + other.size and other.start < self.start + self.size
+    @property
+    def mask(self) -> int:
+        """A bit for each slice."""
+        return (1 << self.size) - 1 << self.start
 
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """An instance kind of a card: MiB, percent of the card's compute, slices, where it may be placed."""
+    """An instance kind of a card: MiB, percent of the card's compute, slices, where it may be placed, first choice
+    first.
+    """
 
     name: str
     memory: int
@@ -40,8 +49,8 @@ class MigProfile:
 def read_profiles(record: CardRecord) -> tuple[MigProfile, ...]:
     """The profiles of a MIG card's registration, smallest first; raises `RegistrationError`."""
     profiles = []
-    for item in _list(record.extra.get("migprofiles"), f"card {record.id}: migProfiles"):
-        where = f"card {record.id}: migProfiles"
+    for item in _list(record.extra.get("migprofiles"), f"card {record.id[:100]}: migProfiles"):
+        where = f"card {record.id[:100]}: migProfiles"
         if not isinstance(item, dict):
             raise RegistrationError(f"{where} must hold objects")
         fields = lower_keys(item)
@@ -54,9 +63,11 @@ def read_profiles(record: CardRecord) -> tuple[MigProfile, ...]:
                 _natural(fields, "memorymb", where),
                 _natural(fields, "core", where),
                 _natural(fields, "slicecount", where),
-                tuple(_placement(placement, where) for placement in _list(fields.get("placements"), where)),
+                _placements(fields, name, where),
             )
         )
+    if len(profiles) + sum(len(profile.placements) for profile in profiles) > _MOST_PLACEMENTS:
+        raise RegistrationError(f"card {record.id}: migProfiles hold more than {_MOST_PLACEMENTS} placements")
     return tuple(sorted(profiles, key=lambda profile: (profile.memory, profile.slices)))
 
 
@@ -71,14 +82,16 @@ def largest_profile(device: Device) -> int:
 
 def book(device: Device, usage: Usage, needed: int) -> DeviceReservation | None:
     """The smallest instance of at least `needed` MiB that can still be placed on the card; None if there is none."""
-    occupied = [mark.placement for mark in usage.marks if isinstance(mark, MigInstance)]
+    occupied = 0
+    for mark in usage.marks:
+        if isinstance(mark, MigInstance):
+            occupied |= mark.placement.mask
     free = device.memory - usage.memory
     for profile in profiles_of(device):
         if not needed <= profile.memory <= free:
             continue
-        downwards = profile.name.startswith(("1g.", "3g."))
-        for placement in sorted(profile.placements, key=lambda p: p.start, reverse=downwards):
-            if not any(placement.overlaps(other) for other in occupied):
+        for placement in profile.placements:
+            if not placement.mask & occupied:
                 return DeviceReservation(
                     profile.memory, profile.cores, profile.name, MigInstance(profile.name, placement)
                 )
@@ -199,6 +212,12 @@ def _record(item: Any) -> MigAllocation:
     return MigAllocation(row, device, uuid, MigInstance(profile, placement), made)
 
 
+def _placements(fields: Mapping[str, Any], profile: str, where: str) -> tuple[MigPlacement, ...]:
+    """A profile's placements in the order they are tried."""
+    found = [_placement(placement, where) for placement in _list(fields.get("placements"), where)]
+    return tuple(sorted(found, key=lambda p: p.start, reverse=profile.startswith(("1g.", "3g."))))
+
+
 def _placement(value: Any, where: str) -> MigPlacement:
     if not isinstance(value, dict):
         raise RegistrationError(f"{where}: a placement must be an object")
@@ -206,6 +225,8 @@ def _placement(value: Any, where: str) -> MigPlacement:
     placement = MigPlacement(_natural(fields, "start", where), _natural(fields, "size", where))
     if placement.size == 0:
         raise RegistrationError(f"{where}: a placement needs a size")
+    if placement.start + placement.size > _MOST_SLICES:
+        raise RegistrationError(f"{where}: a placement ends at slice {_MOST_SLICES} at most")
     return placement
 
 
@@ -219,5 +240,5 @@ def _list(value: Any, where: str) -> list[Any]:
 def _natural(fields: Mapping[str, Any], key: str, where: str) -> int:
     value = fields.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RegistrationError(f"{where}: {key} must be a whole number, not {value!r}")
+        raise RegistrationError(f"{where}: {key} must be a whole number, not {shown(value)}")
     return value

@@ -1,0 +1,185 @@
+"""The evaluation of charge requests against quotas, in their order; pure (docs/spec/quota.md#7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from hami_webhook.quota.account import (
+    ChargeRequest,
+    NeedsRecompute,
+    QuotaAccount,
+    Refusal,
+    refuse_now,
+    refuse_overrun,
+    refuse_unknown,
+)
+from hami_webhook.quota.ledger import Entry, State, find_entry, is_full
+
+_RENEWED = 10
+"""Seconds after which a floor entry's time is written anew for a pod that costs nothing while it waits."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """A batch evaluated: the accounts as they are to be, and the refusals, by the index of their requests.
+
+    `observed` are refusals that weren't given, as the quotas only observe.
+    """
+
+    accounts: Mapping[str, QuotaAccount]
+    refusals: Mapping[int, Refusal]
+    observed: Mapping[int, Sequence[Refusal]]
+
+
+def evaluate_batch(
+    accounts: Mapping[str, QuotaAccount],
+    requests: Sequence[ChargeRequest],
+    now: float,
+    max_ledger: int,
+    *,
+    recomputed: frozenset[str],
+) -> BatchResult:
+    """Evaluate requests in order against a running copy: each is charged to every quota that concerns it, or to none.
+
+    Raises `NeedsRecompute` for a quota that isn't in `recomputed` yet.
+    """
+    running = dict(accounts)
+    refusals: dict[int, Refusal] = {}
+    observed: dict[int, Sequence[Refusal]] = {}
+    for index, request in enumerate(requests):
+        after: dict[str, QuotaAccount] = {}
+        notes: list[Refusal] = []
+        for name in sorted(running):
+            account = running[name]
+            if not account.concerns(request.pod, request.charge):
+                continue
+            charging = _Charging(account, request, int(now), max_ledger, recomputed=name in recomputed)
+            found = charging.update() if request.former is not None else charging.creation()
+            if isinstance(found, Refusal):
+                refusals[index] = found
+                break
+            after[name] = found
+            notes += charging.observed
+        else:
+            observed[index] = notes
+            if not request.dry_run:
+                running.update(after)
+    return BatchResult(running, refusals, observed)
+
+
+class _Charging:
+    """One request evaluated against one quota that may concern it; `observed` as in `BatchResult`."""
+
+    def __init__(
+        self, account: QuotaAccount, request: ChargeRequest, now: int, max_ledger: int, *, recomputed: bool
+    ) -> None:
+        self._account = account
+        self._request = request
+        self._charge = request.cost(account)
+        self._now = now
+        self._max_ledger = max_ledger
+        self._recomputed = recomputed
+        self._namespace = "" if account.quota.namespaces is None else request.pod.namespace
+        self.observed: list[Refusal] = []
+
+    def creation(self) -> QuotaAccount | Refusal:
+        """The account with a new pod charged."""
+        account, request, amounts = self._account, self._request, self._charge.only(self._account.hard)
+        if not amounts:
+            return self._with_floor(account)
+        unknown = self._refuse_unknown()
+        if unknown is not None:
+            return unknown
+        found = find_entry(account.ledger, request.identity, request.reservation, lambda: amounts)
+        known = found[1] if found else None
+        if found and found[0] != request.identity:
+            account = account.renamed(found[0], request.identity)
+        if known is not None and (known.state is not State.ADMITTED or known.covers(amounts)):
+            # charged already; in any other state the pod exists, and admission doesn't change its charge
+            if known.observed:
+                former = account.with_entry(request.identity, None)
+                self.observed.append(refuse_overrun(former, self._charge, former.overrun(self._charge)))
+            return account
+        # an admission only ever raises: its word alone is no proof that a charge may be lowered
+        larger = amounts if known is None else known.raised_to(amounts)
+        return self._with_entry(account, known, Entry(State.ADMITTED, self._now, larger, namespace=self._namespace))
+
+    def update(self) -> QuotaAccount | Refusal:
+        """The account with what an update adds to the charge of a pod that waits; the same if it adds nothing."""
+        account, request, former = self._account, self._request, self._request.former
+        assert former is not None
+        own = find_entry(account.ledger, former.identity, "", dict)
+        before = own[1].amounts if own else former.cost(account).exact if account.covers(former.pod) else {}
+        amounts = self._charge.only(account.hard)
+        more = {key: amount - before.get(key, 0) for key, amount in amounts.items() if amount > before.get(key, 0)}
+        if not more:
+            return self._with_floor(account)
+        unknown = self._refuse_unknown()
+        if unknown is not None:
+            return unknown
+        known, target = account.ledger.get(request.identity), request.floor_id()
+        if known is not None and known.floor == target and known.covers(more):
+            return account
+        self._charge = structs.replace(self._charge, amounts=more, in_bytes={})
+        if known is not None:  # whichever update comes, the pod costs no more than both add
+            more = {key: more.get(key, 0) + known.amounts.get(key, 0) for key in {*more, *known.amounts}}
+        entry = Entry(State.UPDATING, self._now, more, namespace=self._namespace, floor=target)
+        return self._with_entry(account, known, entry, raised=False)
+
+    def _refuse_unknown(self) -> Refusal | None:
+        unknown = self._account.unknown(self._charge)
+        if unknown and not self._recomputed:
+            raise NeedsRecompute(self._account.name)
+        return refuse_unknown(self._account.name, unknown) if unknown and self._account.enforced else None
+
+    def _with_entry(
+        self, account: QuotaAccount, known: Entry | None, entry: Entry, *, raised: bool = True
+    ) -> QuotaAccount | Refusal:
+        """The account with the request's entry in the place of another; `raised`: that covers a part of the charge."""
+        over = account.overrun(self._charge, known.amounts if known and raised else None)
+        if over and account.enforced:
+            return refuse_overrun(account, self._charge, over)
+        if over:
+            self.observed.append(refuse_overrun(account, self._charge, over))
+        if known is None and self._is_full(account, entry.state):
+            if self._namespace:
+                text = f"pods in flight take its part of the ledger of {account.quota.kind} {account.name}"
+                return refuse_now(self._request.pod.namespace, text)
+            text = f"the ledger of quota {account.name} is full ({self._max_ledger} entries)"
+            return refuse_now(self._request.pod.namespace, text)
+        passed = bool(over) or (known is not None and known.observed)
+        account = account.with_entry(self._request.identity, replace(entry, observed=passed))
+        return self._with_floor(account, charged=True)
+
+    def _with_floor(self, account: QuotaAccount, *, charged: bool = False) -> QuotaAccount | Refusal:
+        """The account with the floor entry of a pod whose charge depends on the cards, as of now."""
+        request, charge = self._request, self._charge
+        identity = "" if account.is_fixed(charge) else request.floor_id()
+        if not identity:
+            return account
+        known = account.floor(identity)
+        if known is None and self._is_full(account, State.FLOOR):
+            cause = (
+                f"so many pods with different requests wait there that {account.quota.kind} {account.name} remembers "
+                "no further one, and this pod's charge depends on the cards; let pods that wait end, or request what "
+                "others there request"
+            )
+            return refuse_now(request.pod.namespace, cause)
+        part = account.part(request.charge, request.on_cards).exact
+        today = {key: part.get(key, 0) for key in request.charge.only(account.hard)}
+        amounts = today if known is None else {**today, **known.amounts}
+        time = self._now
+        if known is not None and (known.time >= time or (not charged and time - known.time < _RENEWED)):
+            time = known.time
+        entry = Entry(State.FLOOR, time, amounts, namespace=self._namespace)
+        return account if entry == known else replace(account, ledger={**account.ledger, identity: entry})
+
+    def _is_full(self, account: QuotaAccount, state: State) -> bool:
+        """Whether the ledger takes no further entry of this state. Raises `NeedsRecompute` where one may make room."""
+        full = is_full(account.ledger, self._max_ledger, state, self._namespace, account.spaces)
+        if full and not self._namespace and not self._recomputed:
+            raise NeedsRecompute(account.name)
+        return full

@@ -1,0 +1,63 @@
+"""Charges in flight of quotas that were deleted: a quota that is made in their place counts them.
+
+Source: docs/spec/quota.md#10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hami_webhook.kube.objects import ResourceQuota
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import CardSelection
+from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
+
+
+class DeletedLedgers:
+    """Admitted entries of the last states of deleted quotas, for `ttl` seconds from their charge."""
+
+    def __init__(self, ttl: float, clock: Callable[[], float]) -> None:
+        self._ttl = ttl
+        self._clock = clock
+        self._deleted: list[tuple[ResourceQuota, Mapping[str, Entry]]] = []
+
+    def note(self, quota: ResourceQuota) -> None:
+        """A quota was deleted."""
+        self._deleted = [(other, self._in_flight(entries)) for other, entries in self._deleted]
+        self._deleted.append((quota, self._in_flight(decode(quota.annotations.get(LEDGER)))))
+        self._deleted = [(other, entries) for other, entries in self._deleted if entries]
+
+    def entries(self, account: QuotaAccount) -> dict[str, Entry]:
+        """What a quota of which nobody has computed used yet takes over, by ledger id.
+
+        From quotas of its namespace and scopes, or from an AcceleratorQuota of its name, that counted the same cards.
+        """
+        found: dict[str, Entry] = {}
+        if account.used.keys() >= account.hard.keys():
+            return found
+        for quota, entries in self._deleted:
+            if not _stands_in(account, quota):
+                continue
+            for identity, entry in self._in_flight(entries).items():
+                amounts = entry.only(account.hard)
+                if amounts:
+                    found[identity] = Entry(State.ADMITTED, entry.time, amounts, namespace=entry.namespace)
+        return found
+
+    def _in_flight(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        now = self._clock()
+        return {
+            identity: entry
+            for identity, entry in entries.items()
+            if entry.state is State.ADMITTED and not entry.expired(now, self._ttl)
+        }
+
+
+def _stands_in(account: QuotaAccount, deleted: ResourceQuota) -> bool:
+    quota = account.quota
+    return (
+        quota.uid != deleted.uid
+        and (quota.namespaces is None or quota.name == deleted.name)
+        and (quota.kind, quota.namespace, quota.scopes) == (deleted.kind, deleted.namespace, deleted.scopes)
+        and account.cards == CardSelection.of(deleted)
+    )

@@ -1,0 +1,143 @@
+"""Floor entries: what each pod of a namespace that requests the same costs a quota while it waits.
+
+Source: docs/spec/quota.md#6.
+
+What such a pod costs depends on the cards that there are when the first of them is charged, and stays so for as long as
+one waits. So it is kept once for all of them, and a ledger doesn't grow with the pods that wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from functools import partial
+
+from msgspec.structs import replace
+
+from hami_webhook.devices.model import BadRequest
+from hami_webhook.devices.registry import Vendors
+from hami_webhook.kube.derived import DerivedValues
+from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.ledger import Entry, State, is_full
+from hami_webhook.quota.pricing import CapacityLister, Charge, admission_charge, charge_of, named_in
+
+_ids: DerivedValues[Pod, tuple[Vendors, str]] = DerivedValues()
+
+
+def floor_id(pod: Pod, vendors: Vendors) -> str:
+    """The ledger id of the pod's floor entry: a digest of its namespace and of all that its waiting charge depends on.
+
+    Pods of a namespace with the same id cost the same while they wait, whatever cards there are.
+    """
+    known = _ids.get(pod)
+    if known is None or known[0] is not vendors:
+        digest = hashlib.blake2b(repr(_priced(pod, vendors)).encode(errors="backslashreplace"), digest_size=15)
+        known = _ids.keep(pod, (vendors, f"floor:{digest.hexdigest()}"))
+    return known[1]
+
+
+def _priced(pod: Pod, vendors: Vendors) -> list[object]:
+    """What the waiting charge of a pod depends on, but for the cards: requests, lists and nodeSelector as read."""
+    kinds = [kind.value for kind in pod.kinds]
+    found: list[object] = [pod.namespace, sorted((pod.node_selector or {}).items()), kinds, pod.init_finished]
+    for key in sorted(named_in(pod, vendors)):
+        try:
+            requests: object = list(vendors[key].requests_of(pod))
+        except BadRequest as error:  # it costs nothing, and is reported
+            requests = str(error)
+        found.append((key, requests, vendors[key].lists(pod.annotations)))
+    for scheduler in vendors.foreign_named_by(pod):
+        keys = sorted({*scheduler.keys.choices, *scheduler.keys.lists})
+        amounts = [
+            sorted((name, str(amount)) for name, amount in written.items() if name in scheduler.resource_names)
+            for container in pod.containers
+            for written in (container.limits, container.requests)
+        ]
+        found.append((scheduler.key, amounts, [pod.annotations.get(key) for key in keys]))
+    return found
+
+
+def cost_of(
+    account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister, now: float, placement_ttl: float
+) -> Charge:
+    """What a live pod costs the quota by itself: its placement, or what such pods cost while they wait; exact."""
+    charge_on = partial(charge_of, pod, vendors, capacity, now, placement_ttl)
+    charge = charge_on(account.cards)
+    if _is_certain(account, pod, charge):
+        return charge
+    entry = account.floor(floor_id(pod, vendors))
+    return charge if entry is None else _with_floor(account, charge, entry, charge_on)
+
+
+def _is_certain(account: QuotaAccount, pod: Pod, charge: Charge) -> bool:
+    """Whether a charge depends on the pod alone, or is what it holds for good.
+
+    A placement that isn't bound may be given up: until then the pod costs no less than it would while it waits.
+    """
+    return bool(pod.node_name) if charge.placed else account.is_fixed(charge)
+
+
+def _with_floor(account: QuotaAccount, charge: Charge, entry: Entry, whole: Callable[[], Charge]) -> Charge:
+    """A charge as its floor entry says; `whole` gives what the pod would be charged on any cards."""
+    exact = charge.exact
+    if charge.placed:
+        kept = {key: amount for key, amount in entry.amounts.items() if amount > exact.get(key, 0)}
+    else:
+        kept = entry.only((charge if account.cards is None else whole()).exact)
+    return replace(charge, amounts={key: amount for key, amount in {**exact, **kept}.items() if amount}, in_bytes={})
+
+
+class FloorEntries:
+    """The floor entries of a quota's ledger while it is recomputed."""
+
+    def __init__(self, account: QuotaAccount, vendors: Vendors, max_ledger: int) -> None:
+        self._account = account
+        self._vendors = vendors
+        self._max_ledger = max_ledger
+        self._entries = {key: entry for key, entry in account.ledger.items() if entry.state is State.FLOOR}
+        self._used: set[str] = set()
+
+    def cost(self, pod: Pod, charge: Charge, own: Entry | None, whole: Callable[[], Charge], now: int) -> Charge:
+        """What a live pod costs by itself, of which `charge` is what it holds, or what it would be charged today.
+
+        Pods that wait without a floor entry get one: of what the pod's `own` entry says, else as of today.
+        """
+        account = self._account
+        if _is_certain(account, pod, charge):
+            return charge
+        identity = floor_id(pod, self._vendors)
+        self._used.add(identity)
+        entry = self._entries.get(identity)
+        if not charge.placed and (own is None or own.state is not State.WAITING):
+            exact = charge.exact
+            named = exact if account.cards is None else whole().exact
+            today = {key: exact.get(key, 0) for key in account.hard if key in named}
+            if entry is None:
+                before = own.only(today) if own is not None and own.state is State.ADMITTED else {}
+                namespace = "" if account.quota.namespaces is None else pod.namespace
+                entry = Entry(State.FLOOR, now, {**today, **before}, namespace=namespace)
+                if not is_full(self._entries, self._max_ledger, entry.state, namespace, account.spaces):
+                    self._entries[identity] = entry
+            elif not today.keys() <= entry.amounts.keys():  # a key joined hard since
+                entry = self._entries[identity] = dataclasses.replace(entry, amounts={**today, **entry.amounts})
+        return charge if entry is None else _with_floor(account, charge, entry, whole)
+
+    def kept(self, expired: Callable[[Entry], bool]) -> dict[str, Entry]:
+        """The entries that stay: of pods that wait, and of those that may be in flight."""
+        return {
+            key: dataclasses.replace(entry, amounts=amounts)
+            for key, entry in self._entries.items()
+            if (key in self._used or not expired(entry)) and (amounts := entry.only(self._account.hard))
+        }
+
+    def is_unused(self, identity: str) -> bool:
+        """Whether it is a floor entry that no pod needs now."""
+        return identity in self._entries and identity not in self._used
+
+
+def cost_at_admission(account: QuotaAccount, pod: Pod, vendors: Vendors, capacity: CapacityLister) -> Charge:
+    """What an existing pod cost the quota when it was admitted; nothing for amounts that admission refuses."""
+    on_cards = partial(admission_charge, pod, vendors, capacity)
+    return account.while_waiting(on_cards(), on_cards, partial(floor_id, pod, vendors))

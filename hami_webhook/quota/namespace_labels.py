@@ -1,0 +1,56 @@
+"""The labels of namespaces, by which AcceleratorQuotas select them, no older than what is known of the quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from hami_webhook.cluster.api import Cluster, ClusterError, Kind
+from hami_webhook.cluster.shared_reads import SharedReads
+from hami_webhook.kube.objects import MalformedObject, Namespace
+from hami_webhook.quota.store import CURRENT_SECONDS
+
+
+class NamespaceCache(Protocol):
+    """The namespaces that a watch has shown."""
+
+    @property
+    def namespaces(self) -> Mapping[str, Namespace]: ...
+
+    def namespaces_current_within(self, seconds: float) -> bool:
+        """Whether the watch gave a sign of life in the last seconds."""
+        ...
+
+    def set_namespace(self, namespace: Namespace) -> None: ...
+
+
+class NamespaceLabels:
+    """Reads a namespace live, and puts it into the cache, where the watch is silent or hasn't shown it."""
+
+    def __init__(self, cluster: Cluster, cache: NamespaceCache, *, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._clock = clock
+        self._reads = SharedReads(self._read)
+        self._read_at: dict[str, float] = {}
+
+    async def refresh(self, name: str) -> bool:
+        """Make sure that the cache has a namespace's labels; whether they are others now. Raises `ClusterError`."""
+        if name in self._cache.namespaces and (
+            self._cache.namespaces_current_within(CURRENT_SECONDS)
+            or self._clock() - self._read_at.get(name, float("-inf")) < CURRENT_SECONDS
+        ):
+            return False
+        changed, _ = await self._reads.get(name)
+        return changed
+
+    async def _read(self, name: str) -> bool:
+        now = self._clock()
+        try:
+            found = Namespace.from_object(await self._cluster.get(Kind.NAMESPACES, name))
+        except MalformedObject as error:
+            raise ClusterError(str(error)) from error
+        before = self._cache.namespaces.get(name)
+        self._cache.set_namespace(found)
+        self._read_at = {other: at for other, at in self._read_at.items() if now - at < CURRENT_SECONDS} | {name: now}
+        return before is None or before.labels != found.labels

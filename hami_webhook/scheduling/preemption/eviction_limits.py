@@ -1,0 +1,195 @@
+"""How many pods are evicted for the pods of a namespace, and when no more are (docs/preemption.md#limits).
+
+A tenant can rename, delete and make again all that is in its namespace, controllers too, but not the namespace: so
+what preemption costs is remembered by namespace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from hami_webhook.kube.objects import Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
+
+DEFAULT_PER_MINUTE = 60
+_MINUTE = 60.0
+_REMEMBERED = 3600.0
+"""Seconds for which an unused eviction counts, and after which victims that are still ending are waited for no more."""
+_LONGEST_BACKOFF = 600.0
+_MOST_UNUSED = 8
+"""As many unused evictions of a namespace are remembered: the backoff doesn't grow after these."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """Why nobody is evicted, and until when (Unix seconds); 0 if that depends on victims that are ending."""
+
+    reason: str
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PodEviction:
+    """The UIDs of the victims of a pod, how many of them count, and when that was decided (Unix seconds)."""
+
+    pod: Pod
+    victims: frozenset[str]
+    count: int
+    at: float
+
+
+@dataclass(slots=True)
+class _NamespaceEvictions:
+    """What was evicted for a namespace: within a minute; for pods that are gone, while victims may be ending; and the
+    times at which it turned out that a pod doesn't use what was freed.
+    """
+
+    recent: deque[_PodEviction] = field(default_factory=deque)
+    abandoned: list[_PodEviction] = field(default_factory=list)
+    unused: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_UNUSED))
+
+    @property
+    def empty(self) -> bool:
+        return not (self.recent or self.abandoned or self.unused)
+
+
+class EvictionLimits:
+    """The evictions for every namespace, at most `per_minute` in a minute.
+
+    `going` picks the UIDs of those pods that are expected to go; `clock` gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        state: ClusterCache,
+        going: Callable[[Iterable[Pod]], set[str]],
+        *,
+        clock: Callable[[], float],
+        per_minute: int = DEFAULT_PER_MINUTE,
+    ) -> None:
+        self._state = state
+        self._going = going
+        self._clock = clock
+        self._per_minute = per_minute
+        self._of_pods: dict[str, _PodEviction] = {}
+        """The last eviction for each pod that waits, by UID."""
+        self._of_namespaces: dict[str, _NamespaceEvictions] = {}
+
+    def set_pod(self, pod: Pod) -> None:
+        """A pod was added or changed."""
+        if pod.node_name:
+            self._of_pods.pop(pod.uid, None)  # it used it
+        elif pod.terminal or pod.deletion_time is not None:
+            self.remove_pod(pod.uid)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone, or will never be bound."""
+        if uid in self._of_pods:
+            self._abandon(self._of_pods.pop(uid))
+
+    def evicted(self, pod: Pod, victims: Collection[str], count: int | None = None) -> None:
+        """Pods with these UIDs go for a pod; `count` of them, if it isn't known which."""
+        self._drop_old()
+        before = self._of_pods.pop(pod.uid, None)
+        if before is not None:
+            self._abandon(before)
+        eviction = _PodEviction(pod, frozenset(victims), len(victims) if count is None else count, self._clock())
+        self._of_pods[pod.uid] = eviction
+        self._of_namespaces.setdefault(pod.namespace, _NamespaceEvictions()).recent.append(eviction)
+
+    def failed(self, uid: str) -> None:
+        """Those who were to go for the pod don't."""
+        if uid in self._of_pods:
+            self._undo(self._of_pods.pop(uid))
+
+    def is_known(self, uid: str) -> bool:
+        """Whether what is evicted for the pod was decided since the start."""
+        return uid in self._of_pods
+
+    def waits(self, uid: str) -> bool:
+        """Whether pods that were evicted for the pod are still ending."""
+        eviction = self._of_pods.get(uid)
+        return eviction is not None and bool(self._ending(eviction))
+
+    def reached(self, pod: Pod, victims: int) -> LimitReached | None:
+        """Why so many pods may not be evicted for the pod now; None if they may.
+
+        A pod that had others evicted, who have ended, and needs more of them doesn't use what was freed.
+        """
+        if pod.uid in self._of_pods and not self.waits(pod.uid):
+            self._abandon(self._of_pods.pop(pod.uid))
+        self._drop_old()
+        known = self._of_namespaces.get(pod.namespace)
+        if known is None:
+            return None
+        ending = {uid for eviction in known.abandoned for uid in self._ending(eviction)}
+        if ending:
+            pods = f"{len(ending)} pods that were" if len(ending) > 1 else "a pod that was"
+            return LimitReached(
+                f"{pods} evicted for other pods of namespace {pod.namespace}, which don't need it any longer, "
+                f"{'are' if len(ending) > 1 else 'is'} still ending"
+            )
+        now = self._clock()
+        until = _backoff_end(known.unused)
+        if now < until:
+            return LimitReached(
+                f"pods of namespace {pod.namespace} had others evicted {len(known.unused)} times within an hour and "
+                f"weren't bound; not before {until - now:.0f} s from now",
+                until,
+            )
+        count = sum(eviction.count for eviction in known.recent)
+        if count and count + victims > self._per_minute:
+            until = known.recent[0].at + _MINUTE
+            return LimitReached(
+                f"{count} pods were evicted for namespace {pod.namespace} within a minute, and {victims} more would "
+                f"exceed {self._per_minute} (--preemption-evictions-per-minute)",
+                until,
+            )
+        return None
+
+    def _abandon(self, eviction: _PodEviction) -> None:
+        """The pod won't use what was freed for it."""
+        if not self._began(eviction):
+            self._undo(eviction)
+            return
+        known = self._of_namespaces.setdefault(eviction.pod.namespace, _NamespaceEvictions())
+        known.unused.append(self._clock())
+        if self._ending(eviction):
+            known.abandoned.append(eviction)
+
+    def _undo(self, eviction: _PodEviction) -> None:
+        known = self._of_namespaces.get(eviction.pod.namespace)
+        if known is not None and eviction in known.recent:
+            known.recent.remove(eviction)
+
+    def _ending(self, eviction: _PodEviction) -> set[str]:
+        """The UIDs of those victims that haven't ended."""
+        if self._clock() >= eviction.at + _REMEMBERED:
+            return set()
+        return self._going(filter(None, map(self._state.pod, eviction.victims)))
+
+    def _began(self, eviction: _PodEviction) -> bool:
+        """Whether any victim was evicted: kube-scheduler may not do what it asked about."""
+        pods = [self._state.pod(uid) for uid in eviction.victims]
+        return bool(self._ending(eviction)) or any(pod is None or pod.deletion_time is not None for pod in pods)
+
+    def _drop_old(self) -> None:
+        """Forget what counts no more, of all namespaces."""
+        now = self._clock()
+        for namespace, known in [*self._of_namespaces.items()]:
+            while known.recent and known.recent[0].at + _MINUTE <= now:
+                known.recent.popleft()
+            while known.unused and known.unused[0] + _REMEMBERED <= now:
+                known.unused.popleft()
+            known.abandoned = [each for each in known.abandoned if self._ending(each)]
+            if known.empty:
+                del self._of_namespaces[namespace]
+
+
+def _backoff_end(unused: Collection[float]) -> float:
+    """Until when nobody is evicted after these times: the first one is free, after the next it doubles each time."""
+    if len(unused) < 2:
+        return 0.0
+    return max(unused) + min(_MINUTE * (1 << (len(unused) - 2)), _LONGEST_BACKOFF)
