@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from async_tests import run_async
@@ -14,6 +16,30 @@ from hypothesis import settings
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """An unexpected exception of a vendor's rules fails the test that met it, though it is only a node's refusal."""
+    met = _Records()
+    logger = logging.getLogger("hami_webhook.devices.vendor_faults")
+    logger.addHandler(met)
+    outcome = yield
+    logger.removeHandler(met)
+    if met.records and item.get_closest_marker("vendor_faults") is None:
+        error = met.records[0].exc_info
+        outcome.force_exception(AssertionError(f"a vendor's rules failed: {error and error[1]!r}"))  # type: ignore[attr-defined]  # pluggy's Result
+
+
+class _Records(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 @pytest.hookimpl(tryfirst=True)

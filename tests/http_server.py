@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
 
 @contextmanager
-def http_server(answer: Callable[[web.BaseRequest, bytes], web.Response]) -> Iterator[str]:
-    """The URL of a server on 127.0.0.1 that sends what `answer` makes of a request and its body, in its own thread."""
+def http_server(answer: Callable[[web.BaseRequest, bytes], web.Response | Iterable[bytes]]) -> Iterator[str]:
+    """The URL of a server on 127.0.0.1 that sends what `answer` makes of a request and its body, in its own thread.
 
-    async def handle(request: web.BaseRequest) -> web.Response:
-        return answer(request, await request.read())
+    Parts of a body are sent one by one, for as long as the client reads: there may be any number of them.
+    """
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        answered = answer(request, await request.read())
+        if isinstance(answered, web.Response):
+            return answered
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for part in answered:
+                await stream.write(part)
+        return stream
 
     async def start() -> web.ServerRunner:
         runner = web.ServerRunner(web.Server(handle, access_log=None), shutdown_timeout=1)

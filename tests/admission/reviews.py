@@ -115,8 +115,14 @@ class FakeServices:
     def is_unlimited(self, pod: Pod) -> bool:
         return self.unlimited
 
+    async def refuse_uncreatable(self, pod: Pod, name: str, *, sized: bool) -> None:
+        """The API server takes every pod."""
+
     def price(self, pod: Pod, requests: Mapping[str, Requests]) -> PodEstimate:
         return Free(self, pod)
+
+    def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
+        return None
 
 
 @dataclass
@@ -135,7 +141,10 @@ class Free:
 
 
 class NoTouch:
-    """FakeServices whose every use is a mistake."""
+    """FakeServices whose every use is a mistake, but for whether an update adds to a price."""
+
+    def reprice(self, before: Pod, after: Pod) -> PodEstimate | None:
+        return None
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used")

@@ -200,6 +200,15 @@ def test_the_pod_of_a_static_pod_brings_none_either(key: str) -> None:
     assert f"annotation {key} is written by the scheduler only" in refusal(create, mirror)[1]
 
 
+@pytest.mark.parametrize(("one", "key"), [(vgpu(), "volcano"), (share(), "koordinator")])
+def test_a_privileged_ephemeral_container_beside_their_cards_is_a_warning(one: Any, key: str) -> None:
+    debug = {"name": "debug", "securityContext": {"privileged": True}}
+    written = update(pod("p", one), pod("p", one, ephemeralContainers=[debug]), subresource="ephemeralcontainers")
+    assert list(send(written).warnings) == [
+        f"[{key}/privileged] ephemeral container debug is privileged, so it sees every card of the node"
+    ]
+
+
 def test_a_scheduler_that_is_not_enabled_owns_nothing() -> None:
     old, new = pod("p", cpu()), pod("p", cpu(), annotations={"volcano.sh/vgpu-node": "n1"})
     asyncio.run(handler_of(RULES, services=NoTouch()).validate(parsed(update(old, new))))

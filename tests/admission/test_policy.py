@@ -156,8 +156,10 @@ def test_a_vendors_choice_is_not_enforced_on_other_vendors_pods() -> None:
     [
         ({}, {}, [], {}),
         ({USE: "GPU-x"}, {}, [], {USE: "GPU-x"}),
-        ({}, {USE: " , "}, [], {}),
-        ({USE: " , "}, {USE: "GPU-a"}, [], {USE: "GPU-a"}),
+        ({}, {USE: "  "}, [], {}),
+        ({USE: "  "}, {USE: "GPU-a"}, [], {USE: "GPU-a"}),
+        ({USE: " , "}, {}, [], {USE: " , "}),
+        ({USE: " , "}, {NOUSE: ","}, [NOT_B], {USE: " , ", NOUSE: "GPU-b"}),
         ({USE: "GPU-b,GPU-a,GPU-x"}, {USE: "GPU-a,GPU-b"}, [], {USE: "GPU-b,GPU-a"}),
         ({USE: " GPU-a ,GPU-a,"}, {USE: "GPU-a,GPU-b"}, [], {USE: " GPU-a ,GPU-a,"}),
         ({}, {USE: "GPU-c,GPU-b,GPU-b,GPU-d"}, [A_TO_C], {USE: "GPU-c,GPU-b"}),
@@ -211,6 +213,13 @@ def test_lists_of_devices(
             [NOT_B],
             "use-gpuuuid: nothing is allowed in namespace team-a (namespace team-a allows only GPU-b; denied: GPU-b)",
         ),
+        (
+            {},
+            {USE: " , "},
+            [],
+            "use-gpuuuid: nothing is allowed in namespace team-a (namespace team-a allows nothing)",
+        ),
+        ({USE: ","}, {USE: "GPU-a"}, [], "use-gpuuuid: it names nothing; in namespace team-a allowed: GPU-a"),
         (
             {USE: ",".join(f"x{i}" for i in range(12))},
             {USE: ",".join(f"y{i}" for i in range(11))},

@@ -274,6 +274,35 @@ def test_security_2_ephemeral_containers_cant_ask_for_cards(part):
     )
 
 
+PRIVILEGED = {"name": "debug", "securityContext": {"privileged": True}}
+
+
+@pytest.mark.parametrize("user", ["alice", OWN])
+def test_no_privileged_ephemeral_container_comes_beside_cards(user):
+    old = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell")])
+    new = pod(gpu=1, mem=3000, ephemeralContainers=[cpu("shell"), PRIVILEGED])
+    assert denied(old, new, user, subresource="ephemeralcontainers") == "ephemeral container debug is privileged"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"gpu": 1, "mem": 3000}, {"gpu": 0}, {"cpu": 1}],
+    ids=["not privileged", "no cards", "unmanaged"],
+)
+def test_other_ephemeral_containers_pass(asked):
+    debug = cpu("debug", securityContext={"privileged": False}) if asked.get("gpu") else PRIVILEGED
+    answer = evaluate_update(pod(**asked), pod(**asked, ephemeralContainers=[debug]), subresource="ephemeralcontainers")
+    assert list(answer.warnings) == []
+
+
+def test_one_that_is_there_already_keeps_nobody_from_changing_the_pod():
+    """It came while the webhook was away, and can't be removed."""
+    old = pod(gpu=1, mem=3000, ephemeralContainers=[PRIVILEGED])
+    evaluate_update(old, changed(old, mine="1"))
+    another = pod(gpu=1, mem=3000, ephemeralContainers=[PRIVILEGED, {**PRIVILEGED, "name": "more"}])
+    assert "container more is privileged" in denied(old, another, subresource="ephemeralcontainers")
+
+
 def test_an_update_is_no_reason_to_charge_or_mutate():
     for path in ("mutate", "webhook"):
         review = parsed(update(pod(gpu=1, mem=3000), changed(pod(gpu=1, mem=3000), mine="1")))

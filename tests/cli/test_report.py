@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,12 @@ def prometheus(status: int = 200, body: bytes | None = None) -> Iterator[tuple[s
 
     with http_server(answer) as url:
         yield url, asked
+
+
+def test_an_answer_without_end_is_read_up_to_its_most(capsys: pytest.CaptureFixture[str]) -> None:
+    with http_server(lambda request, body: itertools.repeat(b" " * (1 << 20))) as url:
+        assert main(["report", "--prometheus", url]) != 0
+    assert "the answer has more than 64 MiB, and isn't read" in capsys.readouterr().err
 
 
 def test_hours_as_csv(capsys: pytest.CaptureFixture[str]) -> None:

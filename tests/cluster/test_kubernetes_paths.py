@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -35,10 +35,12 @@ class Requests:
     async def call_api(self, method: str, url: str, *rest: Any, **more: Any) -> Any:
         self.made.append((method, str(URL(url))))  # as aiohttp normalises it
 
-        async def read() -> bytes:
-            return LISTING
+        async def parts() -> AsyncIterator[bytes]:
+            yield LISTING
 
-        response = SimpleNamespace(status=200, read=read, release=lambda: None)
+        response = SimpleNamespace(
+            status=200, headers={}, content=SimpleNamespace(iter_any=parts), release=lambda: None
+        )
         return SimpleNamespace(response=response)
 
 

@@ -329,6 +329,25 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_objects(str(latin), io.BytesIO())
 
 
+class Endless(io.RawIOBase):
+    """Standard input from `yes`."""
+
+    taken = 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert size >= 0, "all of it is asked for"
+        self.taken += size
+        return b"a" * size
+
+
+def test_files_and_standard_input_are_read_up_to_their_most() -> None:
+    stdin = Endless()
+    for path in ("-", "/dev/zero"):
+        with pytest.raises(LoadError, match="has more than 1000 bytes"):
+            read_objects(path, stdin, most=1000)  # type: ignore[arg-type]  # reads as a file does
+    assert stdin.taken <= 1001
+
+
 # Kinds and workloads
 
 

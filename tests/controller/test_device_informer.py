@@ -31,6 +31,15 @@ class NoDefinition(MemoryCluster):
         return await super().list(kind, namespace, node=node)
 
 
+class InstalledLater(NoDefinition):
+    """A cluster that gets Koordinator."""
+
+    installed = False
+
+    async def list(self, kind: Kind, namespace: str = "", *, node: str = "") -> Listing:
+        return await (MemoryCluster if self.installed else NoDefinition).list(self, kind, namespace, node=node)
+
+
 class Env:
     def __init__(self, cluster: type[MemoryCluster] = MemoryCluster, *, enabled: bool = True) -> None:
         self.now = NOW
@@ -122,6 +131,26 @@ async def test_a_device_that_can_not_be_read_is_left_out_and_noted(spec: JSON) -
 async def test_a_cluster_without_koordinator_is_synced() -> None:
     async with opened(Env(NoDefinition)) as env:
         assert env.feed.synced
+
+
+async def test_devices_installed_after_the_start_are_known_within_seconds() -> None:
+    env = Env(InstalledLater)
+    slept: list[float] = []
+    again = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await again.wait()
+
+    env.feed = SharedInformers(env.core, sleep=sleep)
+    async with opened(env):
+        assert slept == [5.0]
+        assert isinstance(env.cluster, InstalledLater)
+        await env.cluster.create(Kind.DEVICES, device(CARD))
+        env.cluster.installed = True
+        again.set()
+        await env.settle()
+        assert env.core.state.device("n1") is not None
 
 
 async def test_nobody_looks_for_devices_while_koordinator_is_off() -> None:

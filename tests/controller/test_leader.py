@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from hami_webhook.cluster.api import Unavailable
 from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.controller.leader import LeaderElection, LeaseDurations
@@ -104,6 +106,28 @@ async def test_one_leads_and_the_other_waits_however_their_clocks_differ() -> No
         await second.end()
 
 
+@pytest.mark.parametrize("skew", [0.0, 600.0, -600.0])
+async def test_who_waits_sees_by_how_much_its_clock_differs_from_the_leaders(skew: float) -> None:
+    async with opened() as (cluster, turning):
+        first = Candidate(cluster, turning, "first")
+        await turning.pass_time(1)
+        second = Candidate(cluster, turning, "second", skew=skew)
+        await turning.pass_time(1)
+        assert (first.election.skew, second.election.skew) == (None, None)  # no renewal yet
+        await turning.pass_time(20)
+        assert second.election.skew is not None
+        assert 0 <= second.election.skew - skew <= 3
+        for renewed in ("soon", 7, None):
+            lease = await cluster.get_lease("system", "lease")
+            await cluster.replace_lease("system", {**lease, "spec": {**lease["spec"], "renewTime": renewed}})
+            await turning.pass_time(2)
+            assert 0 <= second.election.skew - skew <= 3
+        await first.end()
+        await turning.pass_time(5)
+        assert (second.leading, second.election.skew) == (True, None)
+        await second.end()
+
+
 async def test_a_leader_that_died_is_followed_after_its_lease_ran_out() -> None:
     async with opened() as (cluster, turning):
         first = Candidate(cluster, turning, "first")
@@ -149,3 +173,20 @@ async def test_a_leader_that_can_not_renew_stops_before_another_may_start() -> N
         assert first.leads == 2
         await first.end()
         assert first.changes == [True, False, True, False]
+
+
+async def test_a_leader_that_stood_still_finds_that_the_lease_is_another_s() -> None:
+    """Its own timers don't show it: they stood still too."""
+    async with opened() as (cluster, turning):
+        still = Turning()
+        first = Candidate(cluster, still, "first")
+        await still.pass_time(1)
+        assert await first.election.holds()
+        second = Candidate(cluster, turning, "second")
+        await turning.pass_time(20)
+        assert second.leading
+        assert await second.election.holds()
+        assert first.leading
+        assert not await first.election.holds()
+        await first.end()
+        await second.end()

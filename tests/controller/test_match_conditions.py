@@ -88,6 +88,6 @@ def test_what_users_write_is_left_alone(vendors: Vendors, key: str) -> None:
 
 def test_policy_sees_every_annotation_that_it_governs(vendors: Vendors) -> None:
     conditions = match_conditions(vendors)["policy.webhook.hami.io"]
-    listed = re.findall(r"'([^']+)'", conditions["changes-what-policy-governs"])
+    listed = re.findall(r"'([^']+)'", conditions["changes-which-cards-it-may-get"])
     keys = [key for vendor in vendors.governed.values() for key in (*vendor.keys.choices, *vendor.keys.lists)]
     assert sorted(listed) == sorted({*GENERAL_CHOICES, *keys})

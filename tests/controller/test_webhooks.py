@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -27,13 +27,21 @@ MUTATING, VALIDATING = Kind.MUTATING_WEBHOOKS, Kind.VALIDATING_WEBHOOKS
 DIFFER = "differ from what the device configuration demands"
 
 
+async def always() -> bool:
+    return True
+
+
 class Env:
     """A cluster with both configurations as rendered, and the leader with a device configuration."""
 
     def __init__(self, vendors: Vendors = BUILTIN) -> None:
         self.cluster = MemoryCluster(lambda: 1_767_225_600.0)
         self.counts: Counter[str] = Counter()
-        self.reconciler = WebhookReconciler(self.cluster, NAME, vendors, ObjectEvents(self.cluster, self.counts))
+        self.reconciler = self.leader_with(vendors, always)
+
+    def leader_with(self, vendors: Vendors, leads: Callable[[], Awaitable[bool]]) -> WebhookReconciler:
+        events = ObjectEvents(self.cluster, self.counts)
+        return WebhookReconciler(self.cluster, NAME, vendors, events, leads)
 
     async def install(self, *kinds: Kind) -> None:
         for kind, configuration in zip((MUTATING, VALIDATING), yaml.safe_load_all(MANIFEST.read_text()), strict=True):
@@ -238,6 +246,36 @@ async def test_somebody_else_s_write_meanwhile_is_kept() -> None:
     assert env.counts == {"WebhookConditionsMended": 1}
 
 
+async def test_who_lost_the_lease_meanwhile_leaves_what_its_successor_wrote() -> None:
+    """A process with the configuration of before, which stood still until now."""
+    env = Env(RENAMED)
+    await env.install()
+    await env.reconciler.reconcile()
+    written = await env.webhooks(VALIDATING)
+
+    async def lost() -> bool:
+        return False
+
+    former = env.leader_with(BUILTIN, lost)
+    assert await former.reconcile()
+    assert await env.webhooks(VALIDATING) == written
+    assert former.problem == ""
+
+
+async def test_who_can_not_read_the_lease_writes_nothing() -> None:
+    env = Env()
+    await env.install()
+    await env.edit(VALIDATING, opened)
+
+    async def unknown() -> bool:
+        raise Unavailable("down")
+
+    await env.leader_with(BUILTIN, unknown).reconcile()
+    assert (await env.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"
+    await env.reconciler.reconcile()
+    assert (await env.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] != "never"
+
+
 async def test_a_cluster_that_does_not_answer_ends_nothing() -> None:
     env = Env()
     await env.install()
@@ -265,7 +303,7 @@ async def test_without_a_name_none_are_looked_at() -> None:
     env = Env()
     await env.install()
     await env.edit(VALIDATING, opened)
-    reconciler = WebhookReconciler(env.cluster, "", BUILTIN, ObjectEvents(env.cluster, env.counts))
+    reconciler = WebhookReconciler(env.cluster, "", BUILTIN, ObjectEvents(env.cluster, env.counts), always)
     await asyncio.wait_for(reconciler.lead(), 5)
     assert (reconciler.problem, env.events()) == ("", [])
     assert (await env.webhooks(VALIDATING))["guard.webhook.hami.io"]["matchConditions"][0]["name"] == "never"

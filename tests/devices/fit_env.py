@@ -22,7 +22,8 @@ from hami_webhook.quota.pricing import charge_of, waiting_charge
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
 from hami_webhook.scheduling.placement_metadata import placement_annotations
-from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
+from hami_webhook.scheduling.placer import SchedulingPolicies
+from hami_webhook.scheduling.scoring import evaluate
 
 JSON = dict[str, Any]
 NOW = 1_767_225_600.0
@@ -138,7 +139,7 @@ class FitEnv:
         incoming = Pod.from_object(manifest)
         ask = read_pod_request(incoming, self.vendors, self.policies.card)
         assert ask is not None, "the pod asks for nothing"
-        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(incoming), self.policies)
+        result = evaluate(list(self.state.views()), ask, self.vendors, self._budget(incoming), self.policies.node)
         if not result.fits:
             return {name: str(why) for name, why in result.failed.items()}
         best = result.fits[0]

@@ -3,8 +3,9 @@
 import pytest
 from builders import read_node
 
-from hami_webhook.devices.capacity_devices import MOST_CARDS, split
+from hami_webhook.devices.capacity_devices import split
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.registration import MOST_CARDS
 
 
 def parts(cores: object, memory: object) -> list[tuple[str, int]]:

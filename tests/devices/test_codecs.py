@@ -13,6 +13,7 @@ from hami_webhook.devices.codecs import (
     BadAnnotation,
     CardRecord,
     DeviceEntry,
+    custom_info,
     decode_cards,
     decode_pair_scores,
     decode_pod_devices,
@@ -20,6 +21,7 @@ from hami_webhook.devices.codecs import (
     parse_bool,
 )
 from hami_webhook.devices.model import RegistrationError
+from hami_webhook.devices.registration import MOST_CARDS
 from hami_webhook.devices.vendors.nvidia.mig import MigInstance, MigPlacement, decode_allocations, read_profiles
 
 SEVEN = "GPU-fc28,10,49140,100,NVIDIA-NVIDIA L40S,0,true"
@@ -83,6 +85,29 @@ def test_the_colon_form_is_read(text, cards):
 def test_one_bad_card_makes_the_whole_colon_form_unusable(text):
     with pytest.raises(RegistrationError):
         decode_cards(text)
+
+
+DEEP = "[" * 1015 + "]" * 1015
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"),
+    [
+        (decode_cards, f'[{{"id":{DEEP}}}]'),
+        (decode_cards, f'[{{"id":"a","devmem":{DEEP}}}]'),
+        (decode_cards, f'[{{"id":"a","health":"{"x" * 9999}"}}]'),
+        (decode_cards, f'[{{"id":"{"a" * 9999}","devmem":-1}}]'),
+        (decode_cards, f"{SEVEN.replace('true', 'x' * 9999)}:"),
+        (lambda text: custom_info(rec("a", custominfo=json.loads(text))), f"{'[' * 900}{']' * 900}"),
+        (decode_pair_scores, f'[{{"uuid":"a","score":{{"b":{DEEP}}}}}]'),
+        (decode_pair_scores, f'[{{"uuid":"a","score":{{"b":"{"9" * 9999}"}}}}]'),
+        (decode_pod_devices, f"GPU-0,{'x' * 9999}:;"),
+    ],
+)
+def test_what_a_refusal_shows_of_a_value_is_short_however_long_or_deep_the_value_is(decode, text):
+    with pytest.raises((RegistrationError, BadAnnotation)) as refused:
+        decode(text)
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize("text", [SEVEN, NINE, ""])
@@ -186,6 +211,14 @@ def test_one_element_that_does_not_fit_makes_the_whole_json_form_unusable(text):
         decode_cards(text)
 
 
+@pytest.mark.parametrize("form", [json.dumps, lambda cards: "".join(f"{each['id']},1,1,1,A,0,true:" for each in cards)])
+def test_more_cards_than_a_node_can_have_are_refused(form):
+    cards = [{"id": f"GPU-{number}"} for number in range(MOST_CARDS + 1)]
+    assert len(decode_cards(form(cards[1:]))) == MOST_CARDS
+    with pytest.raises(RegistrationError, match="257 cards are registered, a node can have at most 256"):
+        decode_cards(form(cards))
+
+
 def with_profiles(value):
     (found,) = decode_cards(json.dumps([{"id": "GPU-m", "mode": "mig", "migProfiles": value}]))
     return found
@@ -221,6 +254,10 @@ def test_a_mig_card_may_have_no_profiles(value):
         [{"name": "1g", "placements": [1]}],
         [{"name": "1g", "placements": [{"start": 0, "size": 0}]}],
         [{"name": "1g", "placements": [{"start": -1, "size": 1}]}],
+        [{"name": "1g", "placements": [{"start": 63, "size": 2}]}],
+        [{"name": "1g", "placements": [{"start": 0, "size": 10**18}]}],
+        [{"name": "1g", "placements": [{"start": 0, "size": 1}] * 128}],
+        [{"name": "1g"}] * 129,
         [{"name": "1g", "memoryMB": "5"}],
         [{"name": "1g", "core": -1}],
         [{"name": "1g", "sliceCount": True}],
@@ -269,6 +306,8 @@ def test_pair_scores_are_numbers_or_numeric_strings(text, scores):
         '[{"uuid":"a","score":{"b":""}}]',
         '[{"uuid":"a","score":{"b":true}}]',
         '[{"uuid":"a","score":{"b":99999999999999999999999}}]',
+        '[{"uuid":"a","score":{"b":2147483648}}]',
+        '[{"uuid":"a","score":{"b":"-2147483649"}}]',
     ],
 )
 def test_pair_scores_that_are_none_are_an_error(text):
@@ -296,6 +335,7 @@ def test_rows_are_encoded_with_a_slot_for_every_container():
         ("GPU-5b,NVIDIA,3000,30", [[E1]]),
         ("GPU-5b,NVIDIA,3000,30:;GPU-77,NVIDIA,3000,30:", [[E1], [E2]]),
         (",,0,0:;GPU-5b,NVIDIA,3000,30:;", [[], [E1]]),
+        ("[0-1],NVIDIA,0,0:;GPU-5b,NVIDIA,3000,30:;", [[], [E1]]),
         ("GPU-5b[2-1],NVIDIA,3000,30:;", [[E1]]),
         ("GPU-5b,NVIDIA,3000,30,more,fields:;", [[E1]]),
         ("no comma:GPU-5b,NVIDIA,3000,30:;", [[E1]]),

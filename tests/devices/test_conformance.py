@@ -324,6 +324,18 @@ def test_its_lists_of_devices_hold(case: Case) -> None:
 
 
 @every_vendor
+def test_an_allow_list_that_names_nothing_allows_nothing(case: Case) -> None:
+    """As HAMi's do; a blank one is none, and a deny list of commas denies nothing."""
+    keys, env = case.vendor.keys, case.env()
+    for key in (*keys.use_uuid, *keys.use_type):
+        for text in (",", " , ,"):
+            assert not isinstance(env.place(case.first(**{key: text}), keep=False), Placed), key
+        assert isinstance(env.place(case.first(**{key: " "}), keep=False), Placed), key
+    for key in (*keys.nouse_uuid, *keys.nouse_type):
+        assert isinstance(env.place(case.first(**{key: ","}), keep=False), Placed), key
+
+
+@every_vendor
 @given(data=st.data())
 def test_no_card_is_oversold_no_quota_exceeded_and_all_is_given_back(case: Case, data: st.DataObject) -> None:
     """Pod after pod, with and without init containers."""

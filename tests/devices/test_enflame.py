@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -200,6 +201,22 @@ def test_an_unreadable_drs_annotation_means_no_drs_cards_and_is_told_of(text: st
     assert (
         went(FitEnv([shared_node(), read_node("x", **{CAPACITY: text})]), share(25)) == "node1-enflame-1,Enflame,25,0:;"
     )
+
+
+def test_attack_a_capacity_of_a_million_cards_takes_no_memory() -> None:
+    """It is refused before anything is made for each card."""
+    env = FitEnv([shared_node()])
+    hostile = shared_node("x", 1_000_000)
+    tracemalloc.start()
+    try:
+        env.state.set_node(hostile, NOW)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+    (problem,) = env.state.problems()
+    assert problem.text == "status.capacity makes 1000000 Enflame devices of 100 MiB, which can't be"
+    assert went(env, share(25)) == "node1-enflame-1,Enflame,25,0:;"
 
 
 def test_a_removed_drs_annotation_drops_the_cards() -> None:

@@ -191,6 +191,14 @@ def test_the_retry_may_go_to_the_other_wing():
     assert chosen(vyard(sizes).place(with_limits(slices(2, QUARTER)))) == [0, 1]
 
 
+def test_no_card_is_left_within_the_handles_for_a_pod_that_has_slices_already():
+    """8 + 6 × 4 = 32 handles: the first container shares a card, and for the second none of the idle ones is left."""
+    sizes = dict.fromkeys(range(6), (1, QUARTER))
+    pair = with_limits(slices(1, QUARTER, "a"), slices(1, HALF, "b"))
+    assert chosen(vyard(sizes).place(pair)) == "1/8 NodeInsufficientHandle"
+    assert chosen(vyard(sizes).place(with_limits(slices(1, QUARTER, "a"), slices(1, QUARTER, "b")))) == [0, 0]
+
+
 # reasons
 
 

@@ -88,7 +88,7 @@ def test_each_label_alone(fields, usage, amounts, extra, label):
         ({"mode": ""}, None, {}, {"notes": {MODE: ""}}),
         ({"mode": ""}, None, {}, {"notes": {MODE: "mig"}}),
         ({}, None, {}, {"notes": {USE_TYPE: "v100, a100-sxm4"}}),
-        ({}, None, {}, {"notes": {USE_TYPE: " ", NOUSE_TYPE: "", USE_UUID: " ,", NOUSE_UUID: ""}}),
+        ({}, None, {}, {"notes": {USE_TYPE: " ", NOUSE_TYPE: "", USE_UUID: " ", NOUSE_UUID: ","}}),
         ({}, None, {}, {"notes": {USE_UUID: "b, a"}}),
         ({}, None, {}, {"policy": "mutex"}),
         ({}, None, {}, {"room": 1000}),

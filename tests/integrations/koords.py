@@ -137,10 +137,11 @@ class Koords:
 
     def node(
         self, name: str = "n1", *cards: JSON, labels: JSON | None = None, device_labels: JSON | None = None,
-        partitions: JSON | None = None
+        partitions: JSON | None = None, offers_shared: bool = True
     ) -> Koords:  # fmt: skip
-        """Add a node that isolates, with a Device if it has cards."""
-        made = node(name, labels=ISOLATED if labels is None else labels)
+        """Add a node that isolates, with a Device if it has cards; `offers_shared`: koord-manager's gate is on."""
+        offered = {SHARED: 100 * max(1, len(cards))} if offers_shared else {}
+        made = node(name, labels=ISOLATED if labels is None else labels, capacity=offered)
         self.state.set_node(Node.from_object(made), NOW)
         if cards:
             self.state.set_device(name, device(name, cards, labels=device_labels, partitions=partitions))

@@ -140,6 +140,51 @@ def test_5_2_amounts_are_put_into_one_form_on_both_sides(written: JSON, normal: 
     assert done.limits() == done.requests() == expected
 
 
+NOT_OFFERED = [
+    # without the number of cards, where Koordinator reads it off the percentages
+    ({"gpu": 50}, {"core": 50, "ratio": 50}),
+    ({"gpu": 200}, {"core": 200, "ratio": 200}),
+    ({"core": 100, "ratio": 200}, {"core": 100, "ratio": 200}),
+    ({"ratio": 50}, {"ratio": 50}),
+    ({"memory": "8Gi"}, {"memory": "8Gi"}),
+    # with it, where its user named it or nothing else tells it
+    ({"shared": 2, "ratio": 100}, {"shared": 2, "ratio": 100}),
+    ({"core": 200, "memory": "64Gi"}, {"core": 200, "memory": "64Gi", "shared": 2}),
+]
+
+
+@pytest.mark.parametrize(("written", "normal"), NOT_OFFERED)
+@pytest.mark.parametrize("known", [False, True])
+def test_5_2_gpu_shared_that_no_node_offers_is_added_to_no_pod(written: JSON, normal: JSON, known: bool) -> None:
+    koords = Koords().node("n1", card(0), card(1), offers_shared=False) if known else Koords()
+    made = pod_with_limits("p", **written, **QUIET)
+    done = koords.admit(made)
+    expected = {name: str(amount) for name, amount in named(**normal).items()}
+    assert done.limits() == done.requests() == expected
+    warned = [text for text in done.warnings if "[koordinator/shared]" in text]
+    assert len(warned) == ("shared" in normal)
+    assert all("EnableSyncGPUSharedResource" in text for text in warned)
+    if known:
+        assert koords.waiting(made) == a10s().waiting(made)
+
+
+def test_5_2_a_pod_whose_sidecar_counts_cards_counts_all_of_them() -> None:
+    made = pod_with_limits("p", box(ratio=50), init=[box("side", sidecar=True, shared=1, ratio=30)], **QUIET)
+    assert Koords().admit(made).limits() == named(ratio="50", shared="1")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        ({"core": 200, "ratio": 100}, "koordinator.sh/gpu-core 200 of the whole pod exceeds 100 per GPU of 1"),
+        ({"core": 300, "ratio": 200}, "koordinator.sh/gpu-core 300 of the whole pod exceeds 100 per GPU of 2"),
+        ({"ratio": 150}, "koordinator.sh/gpu-memory-ratio 150 must be at most 100, or a multiple of 100"),
+    ],
+)
+def test_5_4_amounts_that_fit_on_no_cards_are_refused_without_gpu_shared_too(amounts: JSON, text: str) -> None:
+    assert text in Koords().admit(pod_with_limits("p", **amounts)).message
+
+
 def test_5_2_other_resources_stay() -> None:
     done = a10s().admit(pod_with_limits("p", container(cpu="4", requests={"cpu": "2"}, **named(ratio=50))))
     assert (done.limits()["cpu"], done.requests()["cpu"]) == ("4", "2")

@@ -10,7 +10,8 @@ from devices.fit_env import NOW, pod
 
 from hami_webhook.devices.foreign_scheduler import Part
 from hami_webhook.kube.objects import ResourceQuota
-from hami_webhook.quota.account import ChargeRequest, QuotaAccount, evaluate_batch
+from hami_webhook.quota.account import ChargeRequest, QuotaAccount
+from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.pricing import waiting_charge
 
 from .koords import (

@@ -94,6 +94,12 @@ def test_a_placed_pod_costs_what_volcano_wrote(ids: str, cost: dict[str, int]) -
     assert cost_of(SchedulersEnv(MIXED), ids).amounts == cost
 
 
+@pytest.mark.parametrize("place", ["group1-0", "group2-3"])
+def test_the_group_that_volcano_kept_for_an_idle_card_counts_as_written(place: str) -> None:
+    made = pod_with_limits(1, 5000, name="u")
+    assert cost_of(SchedulersEnv(MIXED), f"GPU-m[{place}],NVIDIA,5000,0:", made).amounts == debits(1, 5120)
+
+
 def test_an_instance_costs_what_was_asked_if_the_configuration_says_so() -> None:
     env = SchedulersEnv(MIXED, configured("volcano: {migDebit: request}"))
     assert cost_of(env, "GPU-m[group2-0],NVIDIA,8000,0:").amounts == debits(1, 8000)

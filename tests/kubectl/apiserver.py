@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 from http_server import http_server
+from multidict import CIMultiDict
 
 from hami_webhook.cluster.api import JSON
 
@@ -42,7 +43,7 @@ class ApiServer:
     """The objects, what the user may do, and what it was asked.
 
     `only` is the one namespace in which the user may read; None: everything. `lacking` are paths that nobody may use.
-    `pod` is what becomes of a pod that is created in a dry run.
+    `pod` is what becomes of a pod that is created in a dry run, and `warnings` what its creator is warned of.
     """
 
     objects: list[JSON] = field(default_factory=list)
@@ -52,6 +53,7 @@ class ApiServer:
     version: str = "v1.36.3"
     now: datetime | None = None
     pod: Callable[[JSON], tuple[int, JSON]] = lambda pod: (201, pod)
+    warnings: Callable[[JSON], list[str]] = lambda pod: []
     allowed: Callable[[JSON], bool] = lambda review: True
     on_request: Callable[[str], None] = lambda path: None
 
@@ -107,9 +109,12 @@ def serving(api: ApiServer, folder: Path, namespace: str = "team-a") -> Iterator
     """The API server on a socket, and the kubeconfig of its user, whose context names the namespace."""
 
     def answer(request: web.BaseRequest, body: bytes) -> web.Response:
-        status, found = api.answer(request.method, request.path, json.loads(body) if body else None)
-        date = format_datetime(api.now or datetime.now(UTC), usegmt=True)
-        return web.json_response(found, status=status, headers={"Date": date})
+        sent = json.loads(body) if body else None
+        status, found = api.answer(request.method, request.path, sent)
+        headers = CIMultiDict({"Date": format_datetime(api.now or datetime.now(UTC), usegmt=True)})
+        for text in api.warnings(sent) if request.path.endswith("/pods") and sent else ():
+            headers.add("Warning", f"299 - {json.dumps(text)}")
+        return web.json_response(found, status=status, headers=headers)
 
     with http_server(answer) as url:
         config = {

@@ -67,6 +67,9 @@ class Installation:
             for hook in each.get("webhooks", ()):
                 hook["clientConfig"] = {**hook["clientConfig"], "caBundle": bundle}
             if each["kind"] == "Deployment":
+                for variable in each["spec"]["template"]["spec"]["containers"][0].get("env", ()):
+                    if variable["name"] == "HAMI_API_SERVER_CIDRS":
+                        variable["value"] = "10.0.0.1/32"
                 each["status"] = {"readyReplicas": each["spec"]["replicas"]}
         config = (MANIFESTS / "device-config" / "device-config.yaml").read_text()
         scheduler = (MANIFESTS / "scheduler" / "kube-scheduler.yaml").read_text()

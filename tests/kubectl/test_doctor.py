@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from simulate.files import GPU, JSON, MEM, pod, quota
 
 from hack.render_rights import TARGET, render
 from hami_webhook import pki
+from hami_webhook.doctor.process_checks import clocks
 
 from .conftest import Hami
 from .installation import NOW, SYSTEM, Installation, lease, secret, stamp
@@ -37,8 +40,8 @@ def test_a_healthy_installation_has_no_faults(hami: Hami) -> None:
     posts = {path for method, path in installation.api.asked if method != "GET"}
     assert posts == {"/apis/authorization.k8s.io/v1/subjectaccessreviews", "/api/v1/namespaces/team-a/pods"}
     run = hami(installation.api, "doctor")
-    assert (run.status, run.out) == (0, "24 checks, 0 faults\n")
-    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 24
+    assert (run.status, run.out) == (0, "25 checks, 0 faults\n")
+    assert hami(installation.api, "doctor", "-o", "wide").out.count("OK ") == 25
 
 
 def hook(installation: Installation, name: str) -> JSON:
@@ -101,6 +104,68 @@ def bound_without_reading(installation: Installation) -> None:
     bad["metadata"]["uid"] = "bad"
     installation.objects.append(bad)
     installation.find("ResourceQuota", "gpu-quota")["status"]["used"] = {GPU: "1", MEM: "1000"}
+
+
+def let_anybody_in(installation: Installation, servers: tuple[str, ...] = ("10.0.0.1",), source: str = "") -> None:
+    containers = installation.find("Deployment", WEB)["spec"]["template"]["spec"]["containers"]
+    (variable,) = (each for each in containers[0]["env"] if each["name"] == "HAMI_API_SERVER_CIDRS")
+    variable["value"] = ""
+    meta = {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}}
+    installation.objects.append({"kind": "EndpointSlice", "metadata": meta, "endpoints": [{"addresses": [*servers]}]})
+
+    def warnings(pod: JSON) -> list[str]:
+        asked = "hami.io/report-review-source" in pod["metadata"].get("annotations", {})
+        return ['another "one"', f"[review-source] the review came from {source}"] if asked and source else []
+
+    installation.api.warnings = warnings
+
+
+@pytest.mark.parametrize(
+    ("servers", "source", "networks"),
+    [
+        (("10.0.0.2", "10.0.0.1"), "10.0.0.1", ["10.0.0.1/32", "10.0.0.2/32"]),
+        (("10.0.0.9", "10.0.0.10"), "", ["10.0.0.9/32", "10.0.0.10/32"]),
+        (("2001:db8::1",), "2001:db8::1", ["2001:db8::1/128"]),
+        (("34.1.2.3",), "10.4.0.7", ["34.1.2.3/32", "10.4.0.7/32"]),  # behind a proxy in the cluster
+        ((), "10.4.0.7", ["10.4.0.7/32"]),
+    ],
+)
+def test_the_lines_that_let_only_the_api_server_in(
+    hami: Hami, servers: tuple[str, ...], source: str, networks: list[str]
+) -> None:
+    installation = Installation()
+    let_anybody_in(installation, servers, source)
+    run = hami(installation.api, "doctor", "-o", "json")
+    ((finding,),) = (each["findings"] for each in run.result["checks"] if each["findings"])
+    listed = ", ".join(f'"{each}"' for each in networks)
+    assert finding["remedy"].splitlines() == [
+        f"make deploy API_SERVER_CIDRS={','.join(networks)}",
+        f"or, with the chart, the value apiServerCIDRs: [{listed}]",
+    ]
+    assert (f"came from {source}, which is none" in finding["fault"]) == (source not in ("", *servers))
+    assert all(f"      {line}\n" in hami(installation.api, "doctor").out for line in finding["remedy"].splitlines())
+
+
+def test_a_client_certificate_or_a_network_policy_is_enough(hami: Hami) -> None:
+    installation = Installation()
+    let_anybody_in(installation)
+    installation.find("Deployment", WEB)["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "HAMI_CLIENT_CA_FILE", "value": "/etc/clients/ca.crt"}
+    )
+    assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
+    installation = Installation()
+    let_anybody_in(installation)
+    rule = {"ports": [{"port": "https"}], "from": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
+    installation.find("NetworkPolicy", WEB)["spec"]["ingress"] = [rule]
+    assert found(hami(installation.api, "doctor", "-o", "json").result) == {}
+    rule["from"].append({"ipBlock": {"cidr": "0.0.0.0/0"}})  # type: ignore[attr-defined]  # the list above
+    assert list(found(hami(installation.api, "doctor", "-o", "json").result)) == ["review-sources"]
+
+
+def api_server_lease(renewed: float) -> JSON:
+    made = lease("apiserver-x", "kube-system", renewed)
+    made["metadata"]["labels"] = {"apiserver.kubernetes.io/identity": "kube-apiserver"}
+    return made
 
 
 def definition(installation: Installation) -> JSON:
@@ -167,6 +232,7 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "NetworkPolicy hami-system/hami-webhook",
         "none of them lets the API server in on port 8443",
     ),
+    ("review-sources", let_anybody_in, "Deployment hami-system/hami-webhook", "reviews from anybody"),
     ("admission", lambda i: refuse_pods(i, 500, "failed calling webhook: timeout"), "a pod", "failed calling webhook"),
     ("admission", lambda i: setattr(i.api, "pod", lambda p: (201, p)), "a pod", "gets the scheduler None"),
     (
@@ -176,6 +242,7 @@ FAULTS: list[tuple[str, Spoil, str, str]] = [
         "its quota gpu-quota isn't enforced",
     ),
     ("clocks", lambda i: replace(i, lease("n1", "kube-node-lease", 90.0)), "node n1", "90 s ahead"),
+    ("clocks", lambda i: i.objects.append(api_server_lease(11.0)), "API server apiserver-x", "11 s ahead"),
     (
         "scheduler",
         lambda i: rewrite(i, SCHEDULER, "schedulerName: hami-scheduler", "schedulerName: other"),
@@ -228,6 +295,40 @@ def test_one_fault_is_found_and_nothing_else(
     assert f"FAULT {check}: " in hami(installation.api, "doctor").out
 
 
+@pytest.mark.parametrize(
+    ("age", "next_age", "fault"),
+    [
+        (609.0, 601.0, "at least 591 s behind"),
+        (29.0, 21.0, "at least 11 s behind"),
+        (609.0, 620.0, ""),  # a node that stopped
+        (19.0, 19.0, ""),
+        (29.0, 5.0, ""),  # one renewal was late
+    ],
+)
+async def test_a_clock_behind_is_found_by_the_next_renewal(age: float, next_age: float, fault: str) -> None:
+    slept: list[float] = []
+    leases = [lease("n1", "kube-node-lease", -age)]
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        stopped = next_age == age + seconds
+        leases[:] = [lease("n1", "kube-node-lease", -age if stopped else seconds - next_age)]
+
+    async def items(path: str) -> list[JSON]:
+        return [each for each in leases if each["metadata"]["namespace"] in path]
+
+    async def time() -> float:
+        return NOW.timestamp() + sum(slept)
+
+    facts: Any = SimpleNamespace(
+        now=NOW.timestamp(), items=items, items_now=items, sleep=sleep, api=SimpleNamespace(time=time)
+    )
+    findings = [each async for each in clocks(facts)]
+    assert [each.subject for each in findings] == (["node n1"] if fault else [])
+    assert all(fault in each.fault for each in findings)
+    assert slept == ([11.0] if age > 20 else [])
+
+
 def test_a_cluster_without_accelerator_quotas_is_fine(hami: Hami) -> None:
     installation = Installation()
     installation.remove("CustomResourceDefinition", "acceleratorquotas.hami.io")
@@ -243,7 +344,7 @@ def test_a_tenant_reads_what_could_not_be_checked(hami: Hami) -> None:
     assert {each["check"] for each in run.result["checks"]} - unseen == {"api-server", "namespaces"}
     out = hami(installation.api, "doctor").out
     assert 'UNSEEN deployments: Deployments and their replicas: User "tenant" cannot get' in out
-    assert out.splitlines()[-1] == "24 checks, 0 faults, 22 couldn't see everything with your rights"
+    assert out.splitlines()[-1] == "25 checks, 0 faults, 23 couldn't see everything with your rights"
 
 
 def test_a_refusal_by_quota_shows_that_reviews_work(hami: Hami) -> None:

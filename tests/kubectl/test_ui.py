@@ -150,6 +150,14 @@ def test_of_many_nodes_the_first_are_shown(tmp_path: Path) -> None:
         assert "of 62 nodes 20 are shown" in client.get("/pods/team-a/waiting").text
 
 
+@pytest.mark.parametrize("digits", ["9" * 5_000, "-1", "two", "٣"])
+def test_a_page_that_is_no_number_is_refused_with_a_sentence(tmp_path: Path, digits: str) -> None:
+    with entered(ApiServer(cluster()), tmp_path) as client:
+        refused = client.get("/cluster", params={"page": digits})
+        assert (refused.status_code, refused.text) == (400, "page must be a whole number of at most 9 digits\n")
+        assert client.get("/cluster?page=").status_code == 200
+
+
 def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
     api = ApiServer(cluster())
     with entered(api, tmp_path) as client:
@@ -163,6 +171,7 @@ def test_what_if_tries_copies_and_creates_nothing(tmp_path: Path) -> None:
             ({"manifest": "a: [", "copies": "1"}, "not YAML"),
             ({"manifest": manifest, "copies": "0"}, "at least one of each"),
             ({"manifest": manifest, "copies": "1001"}, "at most 1000 pods"),
+            ({"manifest": manifest, "copies": "9" * 5_000}, "at most 9 digits"),
             ({"manifest": "", "copies": "1"}, "has no Pod and no workload"),
         ):
             page = client.post("/what-if", data=data)

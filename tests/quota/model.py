@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hami_webhook.admission.denial import Denied
 from hami_webhook.admission.pods import AdmissionRules
-from hami_webhook.admission.review import Review
+from hami_webhook.admission.review import Answer, Review
 from hami_webhook.assembly import Core, Options
 from hami_webhook.cluster.api import JSON, ClusterError, Kind, Unavailable, WatchEvent
 from hami_webhook.cluster.memory import MemoryCluster
@@ -29,15 +29,24 @@ from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.kube import scopes
 from hami_webhook.kube.objects import Pod
 from hami_webhook.quota.account import QuotaAccount
+from hami_webhook.quota.card_selection import COUNTED, DEVICE_TYPES
+from hami_webhook.quota.floors import cost_of, floor_id
 from hami_webhook.quota.ledger import State
 from hami_webhook.quota.pricing import charge_of
 from hami_webhook.scheduling.placer import Placement
 
-from .objects import KEYS, LARGE, NOON, SMALL, TEAM, account_of, creation, pod, quota, vendors
+from .objects import KEYS, LARGE, NOON, SMALL, TEAM, account_of, change, creation, pod, quota, vendors
 from .test_interleavings import rest_of
 
 VENDORS = vendors()
 LOW = {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}}
+SOME = {"annotations": {DEVICE_TYPES: "H100", COUNTED: "types h100"}}
+USE_TYPE = "nvidia.com/use-gputype"
+NODES = {
+    "n2": node("n2", card("GPU-S", SMALL)),
+    "n3": node("n3", card("GPU-H", LARGE, type="NVIDIA-H100"), card("GPU-H2", LARGE, type="NVIDIA-H100", index=1)),
+}
+"""Nodes that come and go."""
 NOTHING = ("", 0, "")
 ACCIDENTS = st.just(NOTHING) | st.tuples(
     st.sampled_from(
@@ -47,11 +56,12 @@ ACCIDENTS = st.just(NOTHING) | st.tuples(
     st.sampled_from(["crash", "break", "native", "recount", "recompute", "admit"]),
 )
 """At which step of a process (its name, and whether the first or the second such) what happens."""
-KINDS_OF_POD = {
+KINDS_OF_POD: dict[str, dict[str, Any]] = {
     "small": {"gpu": 1, "mem": 2000},
     "two": {"gpu": 2, "mem": 1500},
     "big": {"gpu": 1, "mem": 5000},
     "half": {"gpu": 1, "percent": 50},
+    "h100": {"gpu": 1, "mem": 1000, "annotations": {USE_TYPE: "H100"}},
     "init": {},
 }
 
@@ -183,7 +193,7 @@ class QuotaModel(RuleBasedStateMachine):
                 await self.cluster.create(Kind.PODS, made)
             elif what == "recompute":
                 settling, self.settling = self.settling, True
-                for name in ("all", "low"):
+                for name in ("all", "low", "some"):
                     await other.recomputer.run(TEAM, name)
                 self.settling = settling
             else:
@@ -218,6 +228,9 @@ class QuotaModel(RuleBasedStateMachine):
                         e.amounts.get(key, 0) for e in now.ledger.values()
                     )
                     assert was.used.get(key, 0) - amount <= max(0, undone)
+                elif key in was.used:
+                    # what waits costs what it was charged: nothing but an administrator brings used above hard
+                    assert amount <= was.used[key] or amount <= now.hard[key], (key, was.used, now.used, now.ledger)
         self.covers()
 
     def charges(self, read: QuotaAccount) -> list[tuple[Pod, dict[str, int]]]:
@@ -226,7 +239,7 @@ class QuotaModel(RuleBasedStateMachine):
         found = []
         for p in self.pods():
             if not p.ended(self.now) and scopes.matches(read.quota, p):
-                found.append((p, charge_of(p, VENDORS, state, self.now).only(read.hard)))
+                found.append((p, cost_of(read, p, VENDORS, state, self.now, 300.0).only(read.hard)))
         return found
 
     @invariant()
@@ -248,11 +261,12 @@ class QuotaModel(RuleBasedStateMachine):
         async def make() -> None:
             await self.cluster.ensure_namespace(TEAM)
             await self.cluster.create(Kind.NODES, node("n1", card("GPU-L", LARGE), card("GPU-L2", LARGE, index=1)))
-            await self.cluster.create(Kind.NODES, node("n2", card("GPU-S", SMALL)))
+            await self.cluster.create(Kind.NODES, NODES["n2"])
             zero = dict.fromkeys(KEYS.values(), "0")
             for made in (
                 quota("all", gpu=6, mem=20000, **{"pods": "50", "requests.nvidia.com/gpu": "40"}),
                 quota("low", mem=9000, spec=LOW),
+                {**(some := quota("some", gpu=2, mem=4000)), "metadata": {**some["metadata"], **SOME}},
             ):
                 kept = {k: v for k, v in zero.items() if k in made["spec"]["hard"]}
                 await self.cluster.create(Kind.RESOURCE_QUOTAS, {**made, "status": {"used": kept}})
@@ -386,6 +400,38 @@ class QuotaModel(RuleBasedStateMachine):
             changed = {**pod_obj, "metadata": {**pod_obj["metadata"], "labels": {"x": text}}}
             self.loop.run_until_complete(self.cluster.replace(Kind.PODS, changed))
 
+    @rule(
+        number=st.integers(0, 20),
+        types=st.sampled_from(["", "H100", "A10"]),
+        replica=st.integers(0, 1),
+        accident=ACCIDENTS,
+        stored=st.booleans() | st.just(True),
+    )
+    def user_annotates(self, number: int, types: str, replica: int, accident: Accident, stored: bool) -> None:
+        """A pod that waits is to get cards of other types."""
+        found = self.pick(number, bound=False)
+        before = self.cluster.peek(Kind.PODS, found.name, TEAM) if found is not None else None
+        if found is None or before is None:
+            return
+        after = {**before, "metadata": {**before["metadata"], "annotations": {**found.annotations, USE_TYPE: types}}}
+        handler = self.replicas[replica].core.admission
+        result = self.do(lambda: handler.validate(change(before, after)), accident, replica)
+        if isinstance(result, Answer) and stored:
+            written = {"metadata": {"annotations": {USE_TYPE: types}}}
+            self.loop.run_until_complete(self.cluster.patch(Kind.PODS, found.name, written, TEAM))
+
+    @rule(name=st.sampled_from(sorted(NODES)))
+    def node_comes_or_goes(self, name: str) -> None:
+        """Of a node that is gone the pods' cards count everywhere, so only an idle one goes."""
+        if any(name in (p.node_name, p.annotations.get("hami.io/vgpu-node")) for p in self.pods()):
+            return
+        if self.cluster.peek(Kind.NODES, name) is None:
+            self.loop.run_until_complete(self.cluster.create(Kind.NODES, NODES[name]))
+        else:
+            self.loop.run_until_complete(self.cluster.delete(Kind.NODES, name))
+        self.cache_catches_up(0)
+        self.cache_catches_up(1)
+
     @rule(hard=st.sampled_from([8000, 20000, 30000]))
     def admin_changes_hard(self, hard: int) -> None:
         item = self.cluster.peek(Kind.RESOURCE_QUOTAS, "all", TEAM)
@@ -439,10 +485,8 @@ class QuotaModel(RuleBasedStateMachine):
         for item in self.quotas():
             read = account_of(item, VENDORS)
             live = {p.uid: amounts for p, amounts in self.charges(read)}
-            waiting = {identity: e for identity, e in read.ledger.items() if e.state is State.WAITING}
-            assert waiting == dict(read.ledger)
-            assert waiting.keys() <= live.keys()
-            for uid, entry in waiting.items():
-                live[uid] = dict(entry.amounts)
+            assert [entry for entry in read.ledger.values() if entry.state is not State.FLOOR] == []
+            needed = {floor_id(p, VENDORS) for p, _ in self.charges(read) if not p.node_name}
+            assert read.ledger.keys() <= needed
             for key in read.hard:
                 assert read.used[key] == sum(amounts.get(key, 0) for amounts in live.values()), (key, read, live)

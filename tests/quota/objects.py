@@ -55,3 +55,10 @@ def creation(name: str, manifest: JSON, *, namespace: str = TEAM, dry_run: bool 
     return Review(
         API_VERSIONS[0], name, "CREATE", "Pod", "", namespace, name, pod, old_object=ReviewedPod(), dry_run=dry_run
     )
+
+
+def change(before: JSON, after: JSON, *, namespace: str = TEAM, dry_run: bool = False) -> Review:
+    """The review of a pod's update."""
+    name = after["metadata"]["name"]
+    old, new = convert(before, ReviewedPod, "pod"), convert(after, ReviewedPod, "pod")
+    return Review(API_VERSIONS[0], name, "UPDATE", "Pod", "", namespace, name, new, old_object=old, dry_run=dry_run)

@@ -21,10 +21,10 @@ from hami_webhook.controller.informers import SharedInformers
 from hami_webhook.controller.quotas import Pace, QuotaReconciler
 from hami_webhook.devices.registry import Vendors
 from hami_webhook.kube.objects import Pod
-from hami_webhook.quota.ledger import LEDGER, Entry, decode
+from hami_webhook.quota.ledger import LEDGER, Entry, State, decode
 from hami_webhook.scheduling.placer import Placement, Unschedulable
 
-from .objects import KEYS, NOON, TEAM, account_of, creation, vendors
+from .objects import KEYS, NOON, TEAM, account_of, change, creation, vendors
 
 SCHEDULER = "hami-scheduler"
 
@@ -37,7 +37,13 @@ class QuotaEnv:
     """`async with QuotaEnv(...) as env`: objects are created first, then the caches sync."""
 
     def __init__(
-        self, *objects: JSON, replicas: int = 1, factor: int = 1, pace: Pace | None = None, of: Vendors | None = None
+        self,
+        *objects: JSON,
+        replicas: int = 1,
+        factor: int = 1,
+        pace: Pace | None = None,
+        of: Vendors | None = None,
+        max_ledger: int = 1000,
     ) -> None:
         self.now = NOON
         self._objects = objects
@@ -47,7 +53,7 @@ class QuotaEnv:
             Core(
                 self.cluster,
                 self.vendors,
-                Options(rules=AdmissionRules(scheduler_name=SCHEDULER)),
+                Options(rules=AdmissionRules(scheduler_name=SCHEDULER), max_ledger=max_ledger),
                 clock=lambda: self.now,
                 sleep=no_sleep,
             )
@@ -75,6 +81,13 @@ class QuotaEnv:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+    async def silence(self, seconds: float) -> None:
+        """The watches say nothing from now on, and so many seconds go by."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.now += seconds
 
     async def _never(self, _: float) -> None:
         await asyncio.Event().wait()
@@ -125,6 +138,18 @@ class QuotaEnv:
     def review(self, manifest: JSON, dry_run: bool = False) -> Review:
         meta = manifest["metadata"]
         return creation(meta.get("name", ""), manifest, namespace=meta["namespace"], dry_run=dry_run)
+
+    async def annotate(self, name: str, *, namespace: str = TEAM, replica: int = 0, **annotations: str | None) -> None:
+        """Change annotations of a pod, `use_gputype` for `nvidia.com/use-gputype`. Raises `Denied`."""
+        written = {f"nvidia.com/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        before = self.cluster.peek(Kind.PODS, name, namespace)
+        assert before is not None
+        known = {**(before["metadata"].get("annotations") or {}), **written}
+        kept = {key: value for key, value in known.items() if value is not None}
+        after = {**before, "metadata": {**before["metadata"], "annotations": kept}}
+        await self.cores[replica].admission.validate(change(before, after, namespace=namespace))
+        await self.cluster.patch(Kind.PODS, name, {"metadata": {"annotations": written}}, namespace)
+        await self.drain()
 
     async def create(self, manifest: JSON, **how: Any) -> Pod:
         stored, _ = await self.admit(manifest, **how)
@@ -183,6 +208,10 @@ class QuotaEnv:
 
     def ledger(self, name: str = "gpu-quota") -> dict[str, Entry]:
         return decode(self.quota(name)["metadata"].get("annotations", {}).get(LEDGER))
+
+    def in_flight(self, name: str = "gpu-quota") -> dict[str, Entry]:
+        """The entries of single pods."""
+        return {key: entry for key, entry in self.ledger(name).items() if entry.state is not State.FLOOR}
 
     def states(self, name: str = "gpu-quota") -> dict[str, str]:
         return {identity: entry.state.value for identity, entry in self.ledger(name).items()}

@@ -15,9 +15,9 @@ from hami_webhook.quota.account import (
     NeedsRecompute,
     QuotaAccount,
     Refusal,
-    evaluate_batch,
     verify,
 )
+from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode, reservation_id
 from hami_webhook.quota.pricing import Charge, NoCapacity, waiting_charge
 

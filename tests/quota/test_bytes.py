@@ -26,7 +26,8 @@ from hami_webhook.devices.registry import Vendors
 from hami_webhook.devices.vendors.nvidia import Nvidia
 from hami_webhook.kube.objects import ContainerKind
 from hami_webhook.kube.quantity import Format, Quantity, is_binary
-from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount, evaluate_batch
+from hami_webhook.quota.account import ChargeRequest, NeedsRecompute, QuotaAccount
+from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.budget import PodBudget, pod_budget
 from hami_webhook.quota.ledger import LEDGER, Entry, State, encode
 from hami_webhook.quota.pricing import NoCapacity, in_bytes, in_units, waiting_charge
@@ -286,7 +287,7 @@ async def test_a_quota_in_bytes_from_admission_to_the_end() -> None:
         assert f"requested: {MEM}={7 * GIB}, used: {MEM}={9728 * MIB}, limited: {MEM}={16 * GIB}" in refused.message
         assert await env.node_of("a") == await env.node_of("b") == "n1"
         await env.run(2)
-        assert (env.mem(), env.ledger()) == (9728 * MIB, {})
+        assert (env.mem(), env.in_flight()) == (9728 * MIB, {})
         await env.delete("a")
         await env.run(2)
         assert written(env) == "1536Mi"

@@ -14,6 +14,7 @@ from hami_webhook.cluster.memory import MemoryCluster
 from hami_webhook.kube.objects import Pod, ResourceQuota
 from hami_webhook.quota.account import ChargeRequest, QuotaAccount, Refusal
 from hami_webhook.quota.admission_charger import RETRIES, AdmissionCharger, Charged, Outcome
+from hami_webhook.quota.card_selection import COUNTED
 from hami_webhook.quota.ledger import LEDGER
 from hami_webhook.quota.pricing import NoCapacity, waiting_charge
 from hami_webhook.quota.recompute import Recomputer, Times
@@ -84,7 +85,7 @@ class Env:
 def rest_of(item: JSON) -> JSON:
     """What of a quota isn't ours."""
     meta = {k: v for k, v in item["metadata"].items() if k not in ("resourceVersion", "annotations")}
-    notes = {k: v for k, v in item["metadata"].get("annotations", {}).items() if k != LEDGER}
+    notes = {k: v for k, v in item["metadata"].get("annotations", {}).items() if k not in (LEDGER, COUNTED)}
     used = {k: v for k, v in item.get("status", {}).get("used", {}).items() if k not in VENDORS.quota_keys}
     return {"meta": meta, "notes": notes, "spec": item["spec"], "used": used}
 

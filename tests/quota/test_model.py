@@ -53,6 +53,13 @@ def test_a_long_random_walk(seed: int) -> None:
         (2, lambda: machine.pod_is_bound(number())),
         (3, lambda: machine.kubelet_reports(number(), dice.choice(["Running", "Succeeded", "Failed"]))),
         (2, lambda: machine.user_deletes(number(), dice.choice([None, 30]))),
+        (
+            4,
+            lambda: machine.user_annotates(
+                number(), dice.choice(["", "H100", "A10"]), dice.randrange(2), accident(dice), dice.random() < 0.8
+            ),
+        ),
+        (2, lambda: machine.node_comes_or_goes(dice.choice(["n2", "n3"]))),
         (1, lambda: machine.admin_changes_hard(dice.choice([8000, 20000, 30000]))),
         (1, lambda: machine.kubernetes_recomputes(dice.random() < 0.5)),
         (4, lambda: machine.cache_catches_up(dice.randrange(2))),

@@ -13,8 +13,9 @@ from prometheus_client import generate_latest
 from hami_webhook.cluster.api import Conflict, Kind
 from hami_webhook.controller.showback import Showback
 from hami_webhook.kubectl.overview import Overview
-from hami_webhook.quota.account import QuotaAccount, evaluate_batch
+from hami_webhook.quota.account import QuotaAccount
 from hami_webhook.quota.admission_charger import Charged
+from hami_webhook.quota.batch import evaluate_batch
 from hami_webhook.quota.enforcement import ENFORCEMENT, OBSERVED, Enforcement
 from hami_webhook.quota.ledger import Entry, State, decode, encode
 from hami_webhook.scheduling.placer import Placement

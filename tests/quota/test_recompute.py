@@ -9,6 +9,7 @@ import pytest
 from builders import card, node
 
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.ledger import RESERVATION, Entry, State, reservation_id
 from hami_webhook.quota.recompute import Recomputed, Times, read_pods, recompute, vanished
 
@@ -60,46 +61,59 @@ def e(state_: State, time: int = FRESH, mem: int = 5000, actual: int | None = No
 
 
 FLOOR = SMALL // 2
+FLOOR_ID = floor_id(half(), vendors())
+
+
+def floor(mem: int = FLOOR, time: int = int(NOON)) -> dict[str, Entry]:
+    """The floor entry of pods that request half a card."""
+    return {FLOOR_ID: Entry(State.FLOOR, time, full(mem=mem))}
+
+
+def of_u(*how: Any, **more: Any) -> dict[str, Entry]:
+    return {"u": e(*how, **more)}
 
 
 @pytest.mark.parametrize(
     ("entry", "pods", "used", "stays"),
     [
-        # admitted: pod seen → dropped or waiting; older than the TTL and no pod → dropped
-        (e(ADMITTED), [], 5000, e(ADMITTED)),
-        (e(ADMITTED, OLD), [], 0, None),
-        (e(ADMITTED, OLD + 1), [], 5000, e(ADMITTED, OLD + 1)),
-        (e(ADMITTED), [derivable()], 2000, None),
-        (e(ADMITTED), [half()], 5000, e(WAITING)),
-        (e(ADMITTED, OLD), [half()], 5000, e(WAITING, OLD)),
-        (e(ADMITTED), [half(mem=7000)], 7000, None),
-        (e(ADMITTED), [derivable(status={"phase": "Failed"})], 0, None),
-        # waiting: placed or gone
-        (e(WAITING, OLD), [half()], 5000, e(WAITING, OLD)),
-        (e(WAITING, OLD), [], 0, None),
-        (e(WAITING, OLD), [half(mem=7000)], 7000, None),
-        (e(WAITING), [half(status={"phase": "Succeeded"})], 0, None),
+        # admitted: pod seen → dropped, with a floor entry where it depends on the cards; older than the TTL and no
+        # pod → dropped
+        (e(ADMITTED), [], 5000, of_u(ADMITTED)),
+        (e(ADMITTED, OLD), [], 0, {}),
+        (e(ADMITTED, OLD + 1), [], 5000, of_u(ADMITTED, OLD + 1)),
+        (e(ADMITTED), [derivable()], 2000, {}),
+        (e(ADMITTED), [half()], 5000, floor(5000)),
+        (e(ADMITTED, OLD), [half()], 5000, floor(5000)),
+        (e(ADMITTED), [half(mem=7000)], 7000, {}),
+        (e(ADMITTED), [derivable(status={"phase": "Failed"})], 0, {}),
+        # waiting, of older versions: placed or gone
+        (e(WAITING, OLD), [half()], 5000, of_u(WAITING, OLD)),
+        (e(WAITING, OLD), [], 0, {}),
+        (e(WAITING, OLD), [half(mem=7000)], 7000, {}),
+        (e(WAITING), [half(status={"phase": "Succeeded"})], 0, {}),
         # placing: shown, gone, or too old
-        (e(PLACING, mem=9000, actual=7000), [half()], 9000, e(PLACING, mem=9000, actual=7000)),
-        (e(PLACING, mem=9000, actual=7000), [half(mem=7000)], 7000, None),
-        (e(PLACING, mem=9000, actual=7000), [half(mem=6000)], 9000, e(PLACING, mem=9000, actual=7000)),
-        (e(PLACING, mem=9000, actual=7000), [half(mem=9500)], 9500, e(PLACING, mem=9000, actual=7000)),
-        (e(PLACING, mem=9000, actual=7000), [], 0, None),
-        (e(PLACING, OLD, mem=9000, actual=7000), [half(mem=6000)], 6000, None),
-        (e(PLACING, OLD, mem=9000, actual=7000), [half()], FLOOR, e(WAITING, int(NOON), FLOOR)),
-        (e(PLACING, mem=9000, actual=7000), [derivable()], 9000, e(PLACING, mem=9000, actual=7000)),
+        (e(PLACING, mem=9000, actual=7000), [half()], 9000, of_u(PLACING, mem=9000, actual=7000) | floor()),
+        (e(PLACING, mem=9000, actual=7000), [half(mem=7000)], 7000, {}),
+        (e(PLACING, mem=9000, actual=7000), [half(mem=6000)], 9000, of_u(PLACING, mem=9000, actual=7000)),
+        (e(PLACING, mem=9000, actual=7000), [half(mem=9500)], 9500, of_u(PLACING, mem=9000, actual=7000)),
+        (e(PLACING, mem=9000, actual=7000), [], 0, {}),
+        (e(PLACING, OLD, mem=9000, actual=7000), [half(mem=6000)], 6000, {}),
+        (e(PLACING, OLD, mem=9000, actual=7000), [half()], FLOOR, floor()),
+        (e(PLACING, mem=9000, actual=7000), [derivable()], 9000, of_u(PLACING, mem=9000, actual=7000)),
         # no entry
-        (None, [half()], FLOOR, e(WAITING, int(NOON), FLOOR)),
-        (None, [half(mem=7000)], 7000, None),
-        (None, [half(mem=7000, age=300)], FLOOR, e(WAITING, int(NOON), FLOOR)),
-        (None, [half(mem=7000, age=300, bound=True)], 7000, None),
-        (None, [derivable()], 2000, None),
+        (None, [half()], FLOOR, floor()),
+        (None, [half(mem=7000)], 7000, {}),
+        (None, [half(mem=7000, age=300)], FLOOR, floor()),
+        (None, [half(mem=7000, age=300, bound=True)], 7000, {}),
+        (None, [derivable()], 2000, {}),
     ],
 )
-def test_entries_move_as_the_table_says(entry: Entry | None, pods: list[Any], used: int, stays: Entry | None) -> None:
+def test_entries_move_as_the_table_says(
+    entry: Entry | None, pods: list[Any], used: int, stays: dict[str, Entry]
+) -> None:
     result = again({"u": entry} if entry else {}, *pods)
     assert result.after.used == full(mem=used)
-    assert result.after.ledger == ({"u": stays} if stays else {})
+    assert result.after.ledger == stays
     assert result.expired == (entry is not None and entry.state is ADMITTED and entry.time == OLD and not pods)
     assert result.confirmed == ({"u"} if entry and pods else set())
     # nothing happens, so nothing changes
@@ -111,21 +125,21 @@ def test_a_reservation_is_matched_once_and_never_by_an_id() -> None:
     secret = reservation_id("s")
     carrying = {"annotations": {RESERVATION: "s"}}
     result = again({secret: e(ADMITTED, mem=FLOOR)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
-    assert result.after.ledger == {"a": e(WAITING, mem=FLOOR)}
+    assert result.after.ledger == floor()
     two = again({secret: e(ADMITTED, mem=FLOOR)}, *(read_pod(n, gpu=1, percent=50, uid=n, **carrying) for n in "ab"))
     assert two.after.used == full(mem=FLOOR + FLOOR)
-    assert two.after.ledger.keys() == {"a", "b"}
+    assert two.after.ledger == floor()
     # a reservation of more than admission charges the pod isn't the pod's, one of less doesn't lower its charge
     more = again({secret: e(ADMITTED, mem=9000)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
-    assert more.after.ledger == {"a": e(WAITING, int(NOON), FLOOR), secret: e(ADMITTED, mem=9000)}
+    assert more.after.ledger == {**floor(), secret: e(ADMITTED, mem=9000)}
     assert more.after.used == full(mem=9000 + FLOOR)
     less = again({secret: e(ADMITTED, mem=8)}, read_pod("a", gpu=1, percent=50, uid="a", **carrying))
-    assert (less.after.ledger, less.after.used) == ({"a": e(WAITING, mem=FLOOR)}, full(mem=FLOOR))
+    assert (less.after.ledger, less.after.used) == (floor(), full(mem=FLOOR))
     copied = read_pod("a", gpu=1, percent=50, uid="a", annotations={RESERVATION: secret})
     assert again({secret: e(ADMITTED, mem=FLOOR)}, copied).after.used == full(mem=FLOOR + FLOOR)
     thief = read_pod("a", gpu=1, percent=50, uid="a", annotations={RESERVATION: "b"})
     result = again({"b": e(ADMITTED, mem=9000)}, thief, half("b"))
-    assert result.after.ledger == {"a": e(WAITING, int(NOON), FLOOR), "b": e(WAITING, mem=9000)}
+    assert (result.after.ledger, result.after.used) == (floor(9000), full(mem=18000))
     result = again({"b": e(WAITING, mem=9000)}, thief)
     assert result.after.used == full(mem=FLOOR)
 

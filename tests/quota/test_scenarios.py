@@ -87,14 +87,14 @@ async def test_scenario_06_a_percentage_is_a_floor_first_and_the_card_then() -> 
         await env.create(pod(gpu=1, percent=50))
         assert env.mem() == 8192
         await env.cluster.delete(Kind.NODES, "n2")
-        await env.run(1)
-        assert env.states() == {"uid-p": "waiting"}
+        await env.run(3)
+        assert list(env.states().values()) == ["floor"]
         assert env.mem() == 8192
         assert await env.node_of("p") == "n1"
         assert env.mem() == 12288
         await env.run(2)
         assert env.mem() == 12288
-        assert env.ledger() == {}
+        assert env.in_flight() == {}
 
 
 async def test_scenario_07_a_node_that_would_cost_too_much_is_refused() -> None:

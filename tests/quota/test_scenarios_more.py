@@ -8,8 +8,10 @@ import pytest
 from builders import card, node
 from cluster import native
 
+from hami_webhook.admission.review import UNCHANGED
 from hami_webhook.cluster.api import Forbidden, Kind
 from hami_webhook.kube.objects import Pod
+from hami_webhook.quota.floors import floor_id
 from hami_webhook.quota.ledger import State, reservation_id
 
 from .objects import ALLOCATED, LARGE, MEM, SMALL, TEAM, pod, quota
@@ -82,17 +84,19 @@ async def test_scenario_20_a_generated_name_clashes_once() -> None:
         assert env.ledger() == {}
 
 
-async def test_scenario_21_the_native_plugin_refuses_after_we_charged() -> None:
+async def test_scenario_21_what_the_native_plugin_refuses_is_not_charged_or_expires() -> None:
     async with QuotaEnv(L, quota(mem=3000, pods="1")) as env:
-        await env.cluster.create(Kind.PODS, pod("other"))
+        stored, _ = await env.admit(pod(gpu=1, mem=2000))
+        await env.cluster.create(Kind.PODS, pod("other"))  # before the plugin sees ours
         items = (await env.cluster.list(Kind.PODS, TEAM)).items
         await native.recompute(env.cluster, env.quota(), items, env.now)
-        await env.run(1)
-        stored, _ = await env.admit(pod(gpu=1, mem=2000))
-        with pytest.raises(Forbidden, match="exceeded quota: gpu-quota, requested: pods=1"):
+        refused = "exceeded quota: gpu-quota, requested: pods=1, used: pods=1, limited: pods=1"
+        with pytest.raises(Forbidden, match=refused):
             await native.admit(env.cluster, stored)
+        await env.run(1)
         assert env.mem() == 2000
-        assert (await env.refused(pod(gpu=1, mem=2000), uid="again")).code == 403
+        assert (await env.refused(pod("q", gpu=1, mem=500))).message == refused
+        assert env.mem() == 2000
         await env.run(46)
         assert env.mem() == 0
         assert env.quota()["status"]["used"]["pods"] == "1"
@@ -274,9 +278,9 @@ async def test_a_pod_with_a_reservation_is_recognised_when_it_appears() -> None:
         await asyncio.sleep(0)
         placed = await env.node_of("p")
         assert placed == "n1"
-        assert env.states() == {created.uid: "placing"}
+        assert env.states() == {created.uid: "placing", floor_id(created, env.vendors): "floor"}
         await env.run(60)
-        assert (env.mem(), env.ledger()) == (12288, {})
+        assert (env.mem(), env.in_flight()) == (12288, {})
 
 
 async def test_a_pod_with_a_reservation_that_is_deleted_at_once_costs_nothing_any_more() -> None:
@@ -293,5 +297,20 @@ async def test_a_percentage_with_a_reservation_waits_under_its_uid() -> None:
     async with QuotaEnv(L, S, quota(mem=20000)) as env:
         created: Pod = await env.create(pod(gpu=1, percent=50), path="/webhook")
         await env.run(2)
-        assert env.states() == {created.uid: "waiting"}
+        assert env.states() == {floor_id(created, env.vendors): "floor"}
         assert env.mem() == 8192
+
+
+async def test_a_mirror_pod_is_counted_above_hard_and_blocks_new_pods() -> None:
+    """Its node runs it already, so it isn't refused; the recompute counts it as soon as it shows."""
+    async with QuotaEnv(L, quota(mem=2000)) as env:
+        mirror = pod(
+            "static", nodeName="n1", annotations={"kubernetes.io/config.mirror": "x"}, gpu=1, mem=3000, uid="u"
+        )
+        review = env.review(mirror)._replace(username="system:node:n1", groups=["system:nodes"])
+        assert await env.core.admission.validate(review) == UNCHANGED
+        assert (env.mem(), env.ledger()) == (0, {}), "admission charges nothing"
+        await env.cluster.create(Kind.PODS, mirror)
+        await env.run(3)
+        assert env.mem() == 3000
+        assert "used: limits.nvidia.com/gpumem=3000" in (await env.refused(pod(gpu=1, mem=1))).message

@@ -150,10 +150,10 @@ RACES: dict[str, Row] = {
         *(Rejected, {"a": (5, ["u"]), "b": (6, [])}),
     ),
     "a quota is deleted before it is written": (
-        *("fresh", {"patch_status:before 1": "delete a"}, [PATCH, GET, PATCH], ["b"], {"b": (5, ["u"])}),
+        *("fresh", {"patch_status:before 1": "delete a"}, [PATCH, GET, LIST, PATCH], ["b"], {"b": (5, ["u"])}),
     ),
     "a quota is deleted between the write and the read after a conflict": (
-        *("stale", {"get:before 1": "delete a"}, [PATCH, GET, PATCH, GET, PATCH], ["b"], {"b": (6, ["u"])}),
+        *("stale", {"get:before 1": "delete a"}, [PATCH, GET, LIST, PATCH], ["b"], {"b": (6, ["u"])}),
     ),
     "the write is refused": (
         *("fresh", {"patch_status:before 2": "forbid"}, [PATCH, PATCH], Forbidden, {"a": (5, ["u"]), "b": (0, [])}),

@@ -16,8 +16,9 @@ from hami_webhook.scheduling.extender_metrics import ExtenderMetrics
 from hami_webhook.scheduling.node_locks import LOCK, NodeLocks
 from hami_webhook.scheduling.placer import SchedulingPolicies
 from hami_webhook.scheduling.protocol import ExtenderArgs, decode_args, decode_binding, encode_filtered
+from hami_webhook.scheduling.time_slices import TimeSlices
 
-from .placer_env import VENDORS, PlacerEnv
+from .placer_env import VENDORS, PlacerEnv, uninterrupted
 
 MODES = ("single", "cooperative")
 MUTEX = LOCK
@@ -32,8 +33,9 @@ class ExtenderEnv(PlacerEnv):
         policies: SchedulingPolicies | None = None,
         pause: Callable[[str], Awaitable[None]] | None = None,
         patience: float = 28.0,
+        slices: Callable[[], TimeSlices] = uninterrupted,
     ) -> None:
-        super().__init__(policies, pause)
+        super().__init__(policies, pause, slices)
         self.synced = asyncio.Event()
         self.synced.set()
         self.refusals: list[str] = []

@@ -20,12 +20,17 @@ from hami_webhook.scheduling.placer import (
     SchedulingPolicies,
     Unschedulable,
 )
+from hami_webhook.scheduling.time_slices import TimeSlices
 
 NOW = 1_767_225_600.0
 VENDORS = enabled_vendors(builtin_device_config().config)
 GPU, MEM, CORES = "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"
 REGISTER = "hami.io/node-nvidia-register"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+def uninterrupted() -> TimeSlices:
+    return TimeSlices(lambda: 0.0)
 
 
 class PlacerEnv:
@@ -35,7 +40,10 @@ class PlacerEnv:
     """
 
     def __init__(
-        self, policies: SchedulingPolicies | None = None, pause: Callable[[str], Awaitable[None]] | None = None
+        self,
+        policies: SchedulingPolicies | None = None,
+        pause: Callable[[str], Awaitable[None]] | None = None,
+        slices: Callable[[], TimeSlices] = uninterrupted,
     ) -> None:
         self.now = NOW
         self.cluster = MemoryCluster(lambda: self.now, pause=pause)
@@ -49,6 +57,7 @@ class PlacerEnv:
             clock=lambda: self.now,
             policies=policies,
             boundary=PolicyBoundary(VENDORS, lambda: self.rules, self._namespace),
+            slices=slices,
         )
 
     async def _namespace(self, name: str) -> Namespace | None:

@@ -16,8 +16,7 @@ from hami_webhook.policy.rules import DeviceBounds, PolicyRules, Rule
 from hami_webhook.scheduling.boundary import BoundedPod, PolicyBoundary
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.placer import SchedulingPolicies as Defaults
-from hami_webhook.scheduling.placer import evaluate
+from hami_webhook.scheduling.scoring import evaluate
 
 from .extender_env import MODES, ExtenderEnv, args
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
@@ -61,7 +60,7 @@ DENIED_B = {
 TAMPERED = {
     "removed": {},
     "the denied card asked for": {USE: "A,B"},
-    "blank": {USE: " , ", NOUSE: "", USE_TYPE: "", NOUSE_TYPE: ","},
+    "blank": {USE: "  ", NOUSE: "", USE_TYPE: "", NOUSE_TYPE: ","},
     "broader types": {USE_TYPE: "a100,NVIDIA,V"},
 }
 
@@ -88,6 +87,15 @@ async def test_a_denied_card_is_not_given_whatever_the_annotations_say(mode: str
     env.rules, env.namespaces["default"] = DENIED_B[denied]
     await env.add(NODE, pod("p", gpu=1, mem=1000, annotations=TAMPERED[tampered]))
     assert await scheduled(env, mode) == "A"
+
+
+@both
+@pytest.mark.parametrize("denied", DENIED_B)
+async def test_a_list_of_commas_opens_no_boundary(mode: str, denied: str) -> None:
+    env = ExtenderEnv(mode)
+    env.rules, env.namespaces["default"] = DENIED_B[denied]
+    await env.add(NODE, pod("p", gpu=1, mem=1000, annotations={USE: " , "}))
+    assert (await env.filter("p", "n"))["NodeNames"] is None
 
 
 @both
@@ -310,7 +318,7 @@ def test_every_card_that_fit_picks_is_inside_every_boundary(
     assert ask is not None
     state = ClusterCache(VENDORS)
     state.set_node(read_node(node("n", *(card(uuid, 8000, type=model) for uuid, model in registered))), NOW)
-    for scored in evaluate(list(state.views()), ask, VENDORS, None, Defaults()).fits:
+    for scored in evaluate(list(state.views()), ask, VENDORS, None, "binpack").fits:
         for row in scored.fit.rows:
             for device in row["NVIDIA"].devices:
                 model = dict(registered)[device.uuid]

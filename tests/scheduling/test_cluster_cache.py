@@ -424,3 +424,14 @@ def test_a_generation_grows_with_what_is_read_and_with_nothing_else(
     assert after is not None
     assert (after.generation > before.generation) is grows
     assert (after is before) is not grows
+
+
+def test_a_new_bind_phase_is_a_change_of_the_pods_node() -> None:
+    """Who waits for the node's lock learns by it that the holder has its devices."""
+    raw = bound_pod("p", "n", "a,NVIDIA,1000,0:;")
+    state = known(node("n", card("a", 8000)), raw)
+    changed: list[str] = []
+    state.node_changed = changed.append
+    raw["metadata"]["annotations"]["hami.io/bind-phase"] = "success"
+    state.set_pod(read_pod(raw), NOW)
+    assert set(changed) == {"n"}

@@ -17,8 +17,7 @@ from hami_webhook.quota.budget import PodBudget
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.filter_cache import FilterCache
 from hami_webhook.scheduling.fit import PodRequest, read_pod_request, shape_of
-from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
-from hami_webhook.scheduling.scoring import best_first, node_rank
+from hami_webhook.scheduling.scoring import best_first, evaluate, node_rank
 
 from .placer_env import CORES, GPU, MEM, NOW, VENDORS
 from .test_cluster_cache import read_node
@@ -70,7 +69,7 @@ def check(
     if limits is not None:
         budget = PodBudget({key: UNIT[key] * limit for key, limit in limits.items()}, ask.pod.kinds, VENDORS)
     views = {name: state.view(name) for name in names}
-    fresh = evaluate([view for view in views.values() if view is not None], ask, VENDORS, budget, SchedulingPolicies())
+    fresh = evaluate([view for view in views.values() if view is not None], ask, VENDORS, budget, "binpack")
     filtered = memory.filtered(ask, budget, names)
     assert best_first(filtered.fits, ask, "binpack") == [node_rank(scored, ask, VENDORS) for scored in fresh.fits]
     assert [each.node for each in filtered.fits] == [n for n in views if n in {scored.node for scored in fresh.fits}]

@@ -10,6 +10,7 @@ from builders import bound_pod, card, container, node, pod, quota
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import BadRequest, FixedMemory, Inventory, NodeView, Request
 from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import PodRequest, fit_pod, read_pod_request
 
 from .placer_env import ALLOCATED, MEM, VENDORS, PlacerEnv
@@ -165,12 +166,38 @@ def test_the_card_policy_is_the_pods_own_before_the_default() -> None:
 
 
 @pytest.mark.parametrize("key", VENDORS)
-def test_difference_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
+def test_a_node_with_other_backends_cards_only_has_insufficient_devices(key: str) -> None:
     incoming = Pod.from_object(pod("p"))
     terms = {key: VENDORS[key].terms(incoming, "spread")}
     request = PodRequest(incoming, [{key: Request(1, FixedMemory(1), 0)}], terms)
     bare = Node.from_object({"metadata": {"name": "n"}})
     others = NodeView(bare, {"other": Inventory(())})
-    expected = "node unregistered" if key == "NVIDIA" else "NodeInsufficientDevice"
-    assert str(fit_pod(others, request, VENDORS, None)) == expected
+    assert str(fit_pod(others, request, VENDORS, None)) == "NodeInsufficientDevice"
     assert str(fit_pod(NodeView(bare), request, VENDORS, None)) == "node unregistered"
+
+
+DCU = {"hygon.com/dcunum": 1}
+
+
+@pytest.mark.parametrize(
+    ("containers", "inits", "reason"),
+    [
+        ([container(gpu=1, mem=9000), container(**DCU)], [], "1/1 CardInsufficientMemory"),
+        ([container(**DCU), container(gpu=1, mem=9000)], [], "NodeInsufficientDevice"),
+        ([container(**DCU)], [container(gpu=1, mem=9000)], "1/1 CardInsufficientMemory"),
+        ([container(gpu=1, mem=9000)], [container(**DCU)], "NodeInsufficientDevice"),
+        ([container(gpu=1, mem=1000), container(), container(**DCU)], [], "NodeInsufficientDevice"),
+        ([container(gpu=1, mem=9000, **DCU)], [], "NodeInsufficientDevice"),
+    ],
+)
+def test_the_reason_is_that_of_the_first_container_that_does_not_fit(
+    containers: list[JSON], inits: list[JSON], reason: str
+) -> None:
+    """Also where another one requests cards that the node has none of; a container's backends come by their keys."""
+    request = read_pod_request(Pod.from_object(pod("p", *containers, init=inits)), VENDORS, "spread")
+    assert request is not None
+    state = ClusterCache(VENDORS)
+    state.set_node(Node.from_object(node("n", card("a", 8000))), 0.0)
+    view = state.view("n")
+    assert view is not None
+    assert str(fit_pod(view, request, VENDORS, None)) == reason

@@ -19,7 +19,7 @@ from hami_webhook.logs import TRACE
 from hami_webhook.policy.file import PolicyFile
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 from hami_webhook.scheduling.fit import read_pod_request
-from hami_webhook.scheduling.placer import SchedulingPolicies, evaluate
+from hami_webhook.scheduling.scoring import evaluate
 
 from .placer_env import ALLOCATED, NOW, VENDORS, PlacerEnv
 
@@ -177,7 +177,7 @@ def test_nodes_and_cards_are_those_of_brute_force_over_all_sets(
             expected.append((oracle.key(best), name, [f"{name}{card}" for card in best]))
     request = read_pod_request(Pod.from_object(pod("p", gpu=count, mem=1024, annotations=notes)), VENDORS, "spread")
     assert request is not None
-    found = evaluate(list(state.views()), request, VENDORS, None, SchedulingPolicies())
+    found = evaluate(list(state.views()), request, VENDORS, None, "binpack")
     chosen = [(fit.node, [device.uuid for device in fit.fit.rows[0]["NVIDIA"].devices]) for fit in found.fits]
     assert chosen == [(name, cards) for _, name, cards in sorted(expected)]
 

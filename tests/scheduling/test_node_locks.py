@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 from builders import node, pod
@@ -20,9 +20,17 @@ from .placer_env import NOW
 
 
 class LockEnv:
-    """Locks of two nodes, `n` and `m`, as one process has them; `at_nap` is awaited in every wait."""
+    """Locks of two nodes, `n` and `m`, as one process has them; `at_nap` is awaited in every wait.
 
-    def __init__(self, patience: float = 28.0, pause: Callable[[str], Awaitable[None]] | None = None) -> None:
+    `pods_on` are the pods with devices of a node by the cache.
+    """
+
+    def __init__(
+        self,
+        patience: float = 28.0,
+        pause: Callable[[str], Awaitable[None]] | None = None,
+        pods_on: Callable[[str], Iterable[Pod]] | None = None,
+    ) -> None:
         self.now = NOW
         self.cluster = MemoryCluster(lambda: self.now, pause=pause)
         self.naps: list[float] = []
@@ -36,6 +44,7 @@ class LockEnv:
             patience=patience,
             seen=lambda name, annotation: self.shown,
             version=lambda name: self.version(),
+            pods_on=pods_on,
             sleep=self.sleep,
             jitter=lambda: 0.5,
         )
@@ -74,7 +83,7 @@ class LockEnv:
 
 
 def a_pod(name: str, namespace: str = "b") -> Pod:
-    return Pod.from_object(pod(name, gpu=1, namespace=namespace))
+    return Pod.from_object(pod(name, gpu=1, namespace=namespace, uid=f"{namespace}-{name}"))
 
 
 def at(seconds: float) -> str:
@@ -194,6 +203,24 @@ async def test_first_come_first_served() -> None:
     assert served == names
     assert not env.locks._queues
     assert not env.locks._waiting
+
+
+async def test_the_namespaces_take_turns() -> None:
+    """A tenant's many pods hold another one's up by one."""
+    env = LockEnv()
+    await env.open()
+    served: list[str] = []
+
+    async def bind(who: Pod) -> None:
+        async with env.locks.turn("n", who) as deadline:
+            await env.locks.take("n", who, deadline)
+            served.append(who.key)
+            await asyncio.sleep(0)
+            await env.locks.release("n", who)
+
+    many = [a_pod(f"p{number}", "many") for number in range(10)]
+    await asyncio.gather(*map(bind, [*many, a_pod("p0", "few"), a_pod("p1", "few")]))
+    assert served[:5] == ["many/p0", "few/p0", "many/p1", "few/p1", "many/p2"]
 
 
 async def test_one_that_gives_up_waiting_holds_up_nobody_behind() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from hami_webhook import pki
@@ -30,7 +30,10 @@ SLOW = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
-    """Echoes the length of a body on /, waits to be released on /slow, which may have a body too."""
+    """Echoes the length of a body on /, waits to be released on /slow, which may have a body too.
+
+    /pieces sends 20 MB in many.
+    """
 
     def __init__(self, limits=LIMITS):
         self.limits = limits
@@ -45,6 +48,7 @@ class App:
                 Route("/large", self.large),
                 Route("/stubborn", self.stubborn),
                 Route("/streamed", self.streamed, methods=["POST"]),
+                Route("/pieces", self.pieces),
             ]
         )
 
@@ -84,6 +88,14 @@ class App:
             await send({"type": "http.response.body", "body": b"rest"})
 
         return answer
+
+    async def pieces(self, request: Request) -> StreamingResponse:
+        async def pieces():
+            for _ in range(200):
+                yield b"x" * 100_000
+                await asyncio.sleep(0.001)
+
+        return StreamingResponse(pieces())
 
 
 @asynccontextmanager

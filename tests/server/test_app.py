@@ -61,6 +61,22 @@ async def test_a_pod_goes_the_way_the_api_server_sends_it(tmp_path):
         }
 
 
+async def test_a_dry_run_that_asks_for_it_learns_where_its_review_came_from(tmp_path):
+    async with served(tmp_path, await quota_cluster()) as webhook:
+
+        async def warnings(asks, *, dry_run):
+            made = pod(gpu=1, mem=3000, uid="u")
+            made["metadata"]["annotations"] = {"hami.io/report-review-source": "true"} if asks else {}
+            item = review(made)
+            item["request"]["dryRun"] = dry_run
+            inner = await webhook.review("/validate", item)
+            assert inner["allowed"]
+            return inner.get("warnings", [])
+
+        assert await warnings(True, dry_run=True) == ["[review-source] the review came from 127.0.0.1"]
+        assert await warnings(False, dry_run=True) == await warnings(True, dry_run=False) == []
+
+
 async def test_routes_and_methods(tmp_path):
     async with served(tmp_path, await quota_cluster()) as webhook:
         for path in ("/mutate", "/validate", "/webhook", "/quotas"):

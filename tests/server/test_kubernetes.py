@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from email.utils import formatdate
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from admission.reviews import VENDORS
 
 from hami_webhook.cluster.api import ClusterError, Forbidden, Unavailable
 from hami_webhook.cluster.quotas_in_memory import QuotasInMemory
+from hami_webhook.policy.rules import PolicyRules
 from hami_webhook.server import serve_kubernetes
+
+from .serving import settings_of
 
 
 class Asked:
@@ -61,3 +69,37 @@ def test_without_the_right_to_write_it_quota_is_kept_in_memory(caplog: pytest.Lo
     without: Any = Asked(False)
     assert isinstance(asyncio.run(serve_kubernetes._with_quotas(without)), QuotasInMemory)
     assert "no right to patch resourcequotas/status: " in caplog.text
+
+
+async def test_what_is_served_goes_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = time.time() + 600  # this machine is ten minutes behind
+
+    class Client:
+        async def param_serialize(self, method: str, path: str, **more: Any) -> tuple[Any, ...]:
+            return method, path, more["header_params"], None, None
+
+        async def call_api(self, *request: Any, **more: Any) -> Any:
+            async def parts() -> AsyncIterator[bytes]:
+                yield b'{"gitVersion": "v1.36.3", "status": {"allowed": true}}'
+
+            headers = {"Date": formatdate(there, usegmt=True)}
+            response = SimpleNamespace(
+                status=200, headers=headers, content=SimpleNamespace(iter_any=parts), release=lambda: None
+            )
+            return SimpleNamespace(response=response)
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    async def connect(*where: str) -> Any:
+        return Client()
+
+    clocks: list[Callable[[], float]] = []
+
+    async def serve(*what: Any, **more: Any) -> None:
+        clocks.append(more.get("clock", time.time))
+
+    monkeypatch.setattr(serve_kubernetes, "connect", connect)
+    monkeypatch.setattr(serve_kubernetes, "serve", serve)
+    await serve_kubernetes.serve_kubernetes(VENDORS, settings_of(), PolicyRules.EMPTY)
+    assert clocks[0]() == pytest.approx(there, abs=30)

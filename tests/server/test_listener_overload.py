@@ -106,6 +106,41 @@ class TestTooMany:
                 assert (await answer(reader))[::2] == (200, b"2")
             assert listener.refused == 0
 
+    async def test_clients_that_do_not_read_their_answers_keep_nobody_out(self, caplog):
+        caplog.set_level(logging.WARNING)
+        limits = replace(LIMITS, max_concurrent_requests=8, max_request_bytes=16_000_000, request_timeout=2)
+        async with listening(App(), limits) as listener, AsyncExitStack() as stack:
+            for _ in range(30):
+                client = stack.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", listener.port))
+                client.send(b"GET /pieces HTTP/1.1\r\nhost: x\r\n\r\n")
+            await until(lambda: listener.requests_in_flight + listener.refused == 30)
+            async with connected(listener) as (reader, writer):
+                writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+                assert (await answer(reader))[::2] == (200, b"2")
+            await until(lambda: listener.requests_in_flight == 0)  # cut, as they don't read
+            assert listener.refused == 0
+        assert not caplog.records
+
+    async def test_a_streamed_answer_beyond_the_limit_is_refused_whole(self, caplog):
+        caplog.set_level(logging.WARNING)
+        app = App()
+        async with (
+            listening(app, replace(LIMITS, max_concurrent_requests=1)) as listener,
+            connected(listener) as (busy, one),
+            connected(listener) as (reader, two),
+        ):
+            one.write(SLOW)
+            await app.entered.wait()
+            two.write(b"GET /pieces HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await answer(reader))[::2] == (503, b"Too many requests in flight")
+            two.write(b"POST /unread HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await answer(reader))[0] == 200
+            app.release.set()
+            assert (await answer(busy))[2] == b"done"
+        assert not caplog.records
+
     async def test_idle_connections_are_not_requests(self):
         async with (
             listening(App(), replace(LIMITS, max_concurrent_requests=1)) as listener,

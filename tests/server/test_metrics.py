@@ -72,6 +72,13 @@ def exposed(core, **more):
     return samples(rendered(registry))
 
 
+def test_faults_of_the_vendors_rules_are_counted_by_step():
+    core = core_on(None, vendors=enabled_vendors(builtin_device_config().config))
+    assert "hami_webhook_vendor_faults_total" not in exposed(core)
+    core.vendors.faults.counts["fit"] += 1
+    assert exposed(core)["hami_webhook_vendor_faults_total"] == {(("step", "fit"),): 1}
+
+
 def samples(text):
     """Every sample: by name, then by its labels, the value. A sample seen twice is an error."""
     found = {}

@@ -6,7 +6,7 @@ import pytest
 from builders import bound_pod, card, node
 from scheduling.placer_env import NOW, VENDORS
 
-from hami_webhook.assembly import Caches
+from hami_webhook.caches import Caches
 from hami_webhook.cluster.api import Kind
 from hami_webhook.scheduling.cluster_cache import ClusterCache
 

@@ -19,15 +19,20 @@ from hami_webhook.scheduling.preemption.preemption import Preemption
 from hami_webhook.scheduling.protocol import Binding, decode_args, decode_proposals, encode_filtered, encode_proposals
 from scheduling.placer_env import NOW, VENDORS
 
+_OPTIONS = Options()
+
 
 class Extended:
-    """`now` is the time; `retried` are the UIDs of pods that kube-scheduler was asked to try again."""
+    """`retried` are the UIDs of pods that kube-scheduler was asked to try again, `freed` how often it was asked."""
 
-    def __init__(self, cluster: MemoryCluster, mode: str, preemption: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: MemoryCluster, mode: str, preemption: str, clock: Callable[[], float], options: Options
+    ) -> None:
         self.cluster = cluster
-        self.core = Core(cluster, VENDORS, Options(), clock=clock)
+        self.core = Core(cluster, VENDORS, options, clock=clock)
         self.feed = SharedInformers(self.core, sleep=_nap, disruption_budgets=True)
         self.retried: list[str] = []
+        self.freed = 0
         self.preemption = Preemption(
             cluster,
             self.core.state,
@@ -39,6 +44,7 @@ class Extended:
             disruption=self.core.caches.disruption_budgets.values,
             ready=self.feed.wait_synced,
             refused=self.retried.append,
+            freed=self._freed,
             sleep=_nap,
         )
         self.extender = Extender(
@@ -53,6 +59,9 @@ class Extended:
             quotas=self.core.caches.quotas,
             preemption=self.preemption,
         )
+
+    def _freed(self) -> None:
+        self.freed += 1
 
     async def filter(self, name: str, nodes: Sequence[str] = ()) -> JSON:
         """What is answered for a pod, by default for all nodes; everything that follows has happened."""
@@ -115,13 +124,14 @@ async def extended(
     cluster: MemoryCluster | None = None,
     pause: Callable[[str], Awaitable[None]] | None = None,
     clock: Callable[[], float] = lambda: NOW,
+    options: Options = _OPTIONS,
 ) -> AsyncIterator[Extended]:
     """An extender at work on these nodes, pods and budgets, or on a cluster from before."""
     if cluster is None:
         cluster = MemoryCluster(clock)
         await add(cluster, *objects)
         cluster.pause = pause
-    found = Extended(cluster, mode, preemption, clock)
+    found = Extended(cluster, mode, preemption, clock, options)
     tasks = [asyncio.create_task(found.feed.run()), asyncio.create_task(found.preemption.run())]
     try:
         await found.feed.wait_synced()

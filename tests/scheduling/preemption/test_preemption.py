@@ -136,7 +136,10 @@ async def test_a_higher_pod_takes_what_is_kept_and_the_other_one_waits_elsewhere
         await each.filter("higher")
         assert (each.nominated("higher"), each.ending()) == ("n1", ["x"]), "x is ending already"
         await each.filter("high")
-        assert (each.nominated("high"), each.ending()) == ("n2", ["x", "y"])
+        assert each.ending() == ["x"], "while those who went for it are ending nobody else goes"
+        await each.end("x")
+        await each.filter("high")
+        assert (each.nominated("high"), each.ending()) == ("n2", ["y"])
 
 
 @pytest.mark.parametrize("until", [0, 91])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pytest
-from builders import card, node
+from builders import bound_pod, card, node
 
 from hami_webhook.cluster.api import JSON
 from hami_webhook.devices.model import DeviceReservation
@@ -151,3 +151,14 @@ def test_what_is_kept_for_nominated_pods_is_taken() -> None:
     incoming = high(gpu=1, mem=4000)
     assert victims(incoming, ONE, *there, reserved={"n1": ("a", 4000)}) == ("n1", "y", "x")
     assert victims(incoming, ONE, *there, reserved={"n1": ("a", 4001)}) is None
+
+
+def test_a_card_that_its_pods_closed_is_open_without_them() -> None:
+    """A pod of HAMi 2.9 has MIG instances, and doesn't say where they are (docs/spec/nvidia.md#3.4)."""
+    state = ClusterCache(VENDORS)
+    state.set_node(Node.from_object(node("n1", card("M", mode="mig", migProfiles=[]))), NOW)
+    state.set_pod(Pod.from_object(bound_pod("old", "n1", "M[1-0],NVIDIA,5120,0:;", uid="old")), NOW)
+    view = state.view("n1")
+    assert view is not None
+    assert view.closed == {("NVIDIA", "M")}
+    assert NodeSnapshot(view, state.allocations("n1"), {}).without({"old"}, VENDORS).closed == frozenset()

@@ -1,0 +1,196 @@
+"""A node of 200 cards that means harm takes a bounded amount of work, counted in lines of code, whatever the vendor.
+
+Source: docs/spec/core.md#7.6. Nodes and pods are those of `manifests/examples`, with more cards and larger requests.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import yaml
+from msgspec import structs
+
+from hami_webhook.devices.model import Inventory, NodeView, Usage
+from hami_webhook.devices.pod_preferences import GPU_POLICY
+from hami_webhook.devices.reasons import Rejection
+from hami_webhook.devices.vendors.nvidia import REQUIRE_NVLINK, NvidiaNode
+from hami_webhook.kube.objects import Node, Pod
+from hami_webhook.scheduling.fit import NodeFit, PodRequest, fit_pod, read_pod_request
+
+from .cards import container, pod, room, vendors
+from .fit_env import CHART, FitEnv
+
+EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
+FAMILIES = (
+    *("amd", "ascend", "awsneuron", "biren", "cambricon", "enflame", "hygon", "iluvatar", "kunlun", "metax"),
+    *("mthreads", "nvidia", "vastai"),
+)
+CARDS = 200
+MOST_LINES = 1_200_000
+"""A Fit without a bound needs more than 10^50; this is some 50 ms of Python, tracing aside."""
+
+
+class TooManyLines(Exception):
+    pass
+
+
+def within_lines(call: Callable[[], Any], most: int = MOST_LINES) -> Any:
+    """What a call returns, if it takes no more lines than this; turns of a comprehension count as lines."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines > most:
+                raise TooManyLines(f"more than {most} lines")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)
+
+
+def hostile(view: NodeView, chance: random.Random) -> NodeView:
+    """The node with 200 cards of each backend it has, much alike, and with random links and use."""
+    inventories, usage = {}, {}
+    for key, inventory in view.inventories.items():
+        kinds = inventory.devices
+        cards = tuple(
+            replace(
+                chance.choice(kinds),
+                uuid=f"{key}-{number}",
+                index=number % (8 if key in ("kunlun", "XPU") else CARDS),
+                numa=chance.randrange(4),
+                slots=2**31 - 1,
+            )
+            for number in range(CARDS)
+        )
+        facts = inventory.facts
+        if isinstance(facts, NvidiaNode):
+            facts = replace(facts, scores=random_scores([each.uuid for each in cards], chance))
+        inventories[key] = Inventory(cards, facts)
+        usage |= {(key, each.uuid): Usage(1) for each in cards if chance.random() < 0.2}
+    return replace(view, inventories=inventories, usage=usage)
+
+
+def random_scores(uuids: list[str], chance: random.Random) -> dict[str, dict[str, int]]:
+    scores: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
+    for x, y in combinations(uuids, 2):
+        scores[x][y] = scores[y][x] = chance.randrange(1860)
+    return scores
+
+
+def requests_of(family: str) -> tuple[list[Node], list[Pod]]:
+    documents = [each for each in yaml.safe_load_all((EXAMPLES / f"{family}.yaml").read_text()) if each]
+    nodes = [Node.from_object(each) for each in documents if each["kind"] == "Node"]
+    pods = []
+    for each in documents:
+        if each["kind"] == "Pod":
+            meta = {"namespace": "default", "annotations": {}, **each["metadata"]}
+            admitted = FitEnv(nodes).admit({**each, "metadata": meta}).pod
+            if admitted is not None:
+                pods.append(Pod.from_object(admitted))
+    return nodes, pods
+
+
+def larger(request: PodRequest, count: int) -> PodRequest:
+    """The pod with more cards for each of its containers."""
+    rows = [{key: replace(each, count=count) for key, each in row.items()} for row in request.rows]
+    return PodRequest(request.pod, rows, request.terms)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("policy", ["topology-aware", "numa-first,topology-aware"])
+def test_every_search_is_bounded(family: str, policy: str) -> None:
+    chance = random.Random(family + policy)
+    nodes, pods = requests_of(family)
+    tried = 0
+    for view in FitEnv(nodes).state.views():
+        many = hostile(view, chance)
+        for one in pods:
+            noted = structs.replace(one, annotations={**one.annotations, GPU_POLICY: policy})
+            request = read_pod_request(noted, CHART, "spread")
+            if request is None or not set(request.vendors) <= set(many.inventories):
+                continue
+            for count in (2, 8, 100):
+                tried += 1
+                asked = larger(request, count)
+                result = within_lines(lambda on=many, asked=asked: fit_pod(on, asked, CHART, None))
+                assert isinstance(result, NodeFit | Rejection)
+    assert tried
+
+
+LINKED = NvidiaNode(random_scores([f"GPU-{number}" for number in range(CARDS)], random.Random(1)))
+ONE_GROUP = NvidiaNode({f"GPU-{x}": {f"GPU-{y}": 100 for y in range(CARDS)} for x in range(CARDS)})
+NEARLY_LINKED = NvidiaNode(
+    {
+        f"GPU-{x}": {f"GPU-{y}": 99 if abs(x - y) == CARDS // 2 else 100 + (x * y) % 7 for y in range(CARDS)}
+        for x in range(CARDS)
+    }
+)
+
+
+def node_of(facts: NvidiaNode, cards: int = CARDS) -> NodeView:
+    nodes, _ = requests_of("nvidia")
+    view = next(view for view in FitEnv(nodes).state.views() if "NVIDIA" in view.inventories)
+    kind = next(each for each in view.inventories["NVIDIA"].devices if each.mode != "mig")
+    devices = tuple(replace(kind, uuid=f"GPU-{number}", index=number, memory=40960) for number in range(cards))
+    return replace(view, inventories={"NVIDIA": Inventory(devices, facts)}, usage={})
+
+
+@pytest.mark.parametrize("facts", [LINKED, ONE_GROUP, NEARLY_LINKED], ids=["random", "one group", "nearly linked"])
+@pytest.mark.parametrize("count", [2, 24, 100, 199, 200])
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_topology_aware_pod_gets_its_cards(facts: NvidiaNode, count: int, limited: bool) -> None:
+    asked = pod(container(gpu=count, mem=1000), policy="topology-aware")
+    request = read_pod_request(asked, vendors(), "spread")
+    assert request is not None
+    budget = room(asked, memory=1000 * count) if limited else None
+    found = within_lines(lambda: fit_pod(node_of(facts), request, vendors(), budget))
+    assert isinstance(found, NodeFit)
+    assert len({device.uuid for device in found.rows[0]["NVIDIA"].devices}) == count
+
+
+@pytest.mark.parametrize("count", [2, 50, 100])
+def test_required_links_are_found_beyond_the_bound_and_never_only_said(count: int) -> None:
+    asked = pod(container(gpu=count, mem=1000), policy="topology-aware", annotations={REQUIRE_NVLINK: "true"})
+    request = read_pod_request(asked, vendors(), "spread")
+    assert request is not None
+    for facts in (ONE_GROUP, NEARLY_LINKED):
+        found = within_lines(lambda facts=facts: fit_pod(node_of(facts), request, vendors(), None))
+        assert isinstance(found, NodeFit)
+        uuids = [device.uuid for device in found.rows[0]["NVIDIA"].devices]
+        assert all(facts.scores[x][y] >= 100 for x, y in combinations(uuids, 2))
+
+
+def test_a_pod_of_many_containers_is_bounded_too() -> None:
+    """Each takes a share of one of 200 cards, whose slots the node says don't end."""
+    asked = pod(*(container(f"c{number}", gpu=1, mem=1) for number in range(2000)))
+    request = read_pod_request(asked, vendors(), "spread")
+    assert request is not None
+    view = node_of(LINKED)
+    devices = tuple(replace(each, slots=2**31 - 1) for each in view.inventories["NVIDIA"].devices)
+    view = replace(view, inventories={"NVIDIA": Inventory(devices, LINKED)})
+    assert str(within_lines(lambda: fit_pod(view, request, vendors(), None))) == "SearchLimitExceeded"
+
+
+@pytest.mark.parametrize(("containers", "limited"), [(32, False), (24, True)])
+def test_a_large_pod_on_a_usual_node_is_within_the_bound(containers: int, limited: bool) -> None:
+    """16 cards, and each container gets a share of 2 linked ones."""
+    asked = pod(*(container(f"c{number}", gpu=2, mem=500) for number in range(containers)), policy="topology-aware")
+    request = read_pod_request(asked, vendors(), "spread")
+    assert request is not None
+    budget = room(asked, memory=2 * 64 * 500) if limited else None
+    assert isinstance(fit_pod(node_of(LINKED, 16), request, vendors(), budget), NodeFit)

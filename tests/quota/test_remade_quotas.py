@@ -1,0 +1,135 @@
+"""Quotas that are deleted and made anew while pods are on their way, which count for the new one too.
+
+Source: docs/spec/quota.md#10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders import accelerator_quota
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami_webhook.admission.denial import Denied
+from hami_webhook.cluster.api import JSON, Kind
+from hami_webhook.kube.objects import Pod
+
+from .objects import TEAM, pod, quota
+from .quota_env import QuotaEnv
+
+OWN, ABOVE = quota(mem=1000), accelerator_quota(mem=1000)
+BOTH = pytest.mark.parametrize("made", [OWN, ABOVE], ids=["of a namespace", "above namespaces"])
+
+
+def kind_of(made: JSON) -> Kind:
+    return Kind.RESOURCE_QUOTAS if made["kind"] == "ResourceQuota" else Kind.ACCELERATOR_QUOTAS
+
+
+async def replace(env: QuotaEnv, made: JSON, name: str = "") -> None:
+    meta = made["metadata"]
+    await env.cluster.delete(kind_of(made), meta["name"], meta.get("namespace", ""))
+    await env.add({**made, "metadata": {**meta, "name": name or meta["name"]}})
+
+
+@BOTH
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_pod_on_its_way_counts_for_the_quota_that_is_made_anew(made: JSON, replicas: int) -> None:
+    """Charged by one replica to the old object; the other one's next pod is held against both."""
+    async with QuotaEnv(made, replicas=replicas) as env:
+        await env.run(3)
+        first, _ = await env.admit(pod("first", gpu=1, mem=600))
+        await env.drain()
+        await replace(env, made)
+        await env.drain()
+        other = replicas - 1
+        refusal = await env.refused(pod("second", gpu=1, mem=500), replica=other)
+        assert "used: limits.nvidia.com/gpumem=600" in refusal.message
+        await env.admit(pod("third", gpu=1, mem=400), replica=other)
+        await env.cluster.create(Kind.PODS, first)
+        await env.run(60)
+        assert "gpumem=600" in (await env.refused(pod("fourth", gpu=1, mem=500))).message, "once, and third never came"
+
+
+@BOTH
+async def test_a_pod_that_is_there_counts_once(made: JSON) -> None:
+    async with QuotaEnv(made) as env:
+        await env.run(3)
+        await env.create(pod("first", gpu=1, mem=600))
+        await replace(env, made)
+        await env.drain()
+        await env.create(pod("second", gpu=1, mem=400))
+
+
+async def test_a_quota_of_another_name_in_the_place_of_the_first_is_found() -> None:
+    """The watch shows neither the deletion nor the new one."""
+    async with QuotaEnv(OWN) as env:
+        await env.run(3)
+        await env.cluster.patch(Kind.RESOURCE_QUOTAS, "gpu-quota", {"metadata": {"labels": {"x": "y"}}}, TEAM)
+        await env.drain()
+        await env.silence(0)
+        await replace(env, quota(mem=300, name="gpu-quota"), "other")
+        assert "exceeded quota: other" in (await env.refused(pod("p", gpu=1, mem=400))).message
+
+
+async def test_what_was_charged_long_ago_or_is_no_charge_of_ours_is_not_taken_over() -> None:
+    async with QuotaEnv(OWN) as env:
+        await env.run(3)
+        await env.admit(pod("never-came", gpu=1, mem=600))
+        await env.drain()
+        await env.cluster.delete(Kind.RESOURCE_QUOTAS, "gpu-quota", TEAM)
+        await env.drain()
+        env.now += 46
+        await env.add(OWN)
+        await env.drain()
+        await env.admit(pod("p", gpu=1, mem=1000))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=8),
+    turns=st.lists(st.integers(0, 100), min_size=8, max_size=8),
+    remade=st.lists(st.integers(0, 60), min_size=1, max_size=2),
+    above=st.booleans(),
+)
+def test_in_any_interleaving_no_more_is_admitted_than_both_objects_allow(
+    sizes: list[int], turns: list[int], remade: list[int], above: bool
+) -> None:
+    """Pods are admitted, and stored some steps later; meanwhile the quota is deleted and made anew at once."""
+    made = accelerator_quota(mem=10) if above else quota(mem=10)
+
+    async def play() -> int:
+        async with QuotaEnv(made) as env:
+            await env.run(3)
+
+            async def pause(step: str) -> None:
+                await asyncio.sleep(0)
+
+            async def create(number: int, size: int) -> None:
+                for _ in range(turns[number]):
+                    await asyncio.sleep(0)
+                try:
+                    stored, _ = await env.admit(pod(f"p{number}", gpu=1, mem=size))
+                except Denied:
+                    return
+                for _ in range(turns[-1 - number]):
+                    await asyncio.sleep(0)
+                await env.cluster.create(Kind.PODS, stored)
+
+            async def administer() -> None:
+                for steps in remade:
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                    await replace(env, made)
+
+            env.cluster.pause = pause
+            tasks: list[Any] = [create(number, size) for number, size in enumerate(sizes)]
+            await asyncio.gather(*tasks, administer())
+            return sum(
+                int(Pod.from_object(p).containers[0].limits["nvidia.com/gpumem"])
+                for p in env.cluster.peek_all(Kind.PODS, TEAM)
+            )
+
+    assert asyncio.run(play()) <= 10
